@@ -1,0 +1,3 @@
+"""specview: a desktop playground for speculative decoding."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,318 @@
+"""The flags that `run` and `compare` share, and the RunSettings they make."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from specview.decoding.sampling import SamplingParams
+from specview.decoding.verification import RULES
+from specview.drafting.policies import POLICIES
+from specview.drafting.registry import METHODS
+from specview.errors import SpecviewError, UsageError
+from specview.racing import workloads
+from specview.racing.settings import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
+from specview.runs.files import os_reason
+
+DEFAULT_METHODS = ("plain", "draft-model", "prompt-lookup")
+MAX_PROMPT_BYTES = 16 << 20
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one UsageError line instead of a usage dump and an exit."""
+
+    def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} [options]",
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError in place of argparse's exit."""
+        raise UsageError(f"{message.removeprefix('argument ').rstrip('.')}.", f"See {self.prog} --help.")
+
+
+def whole(text: str) -> int:
+    """Parse a whole number; argparse names the flag when it is not one."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def real(text: str) -> float:
+    """Parse a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return value
+
+
+class _AddLane(argparse.Action):
+    """Collects --method and --lane in the order given, as (is a whole lane, text)."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Append one lane."""
+        namespace.lanes = [*(namespace.lanes or []), (option_string == "--lane", values)]
+
+
+def add_shared_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of DESIGN section 8 that run and compare share."""
+    model = parser.add_argument_group("models")
+    model.add_argument("--engine", default="transformers", help="transformers (default) or llama.cpp")
+    model.add_argument("--target", default=BUNDLED, help="a GGUF file, a model folder or a hub id (default: bundled)")
+    model.add_argument("--draft", help="the draft model of methods that need one (default: bundled)")
+    model.add_argument("--draft-engine", help="the draft's engine (default: the target's)")
+    model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: the engine's choice)")
+    model.add_argument("--dtype", help="float32, bfloat16 or float16 (transformers)")
+    model.add_argument("--threads", type=whole, help="CPU threads")
+    model.add_argument("--gpu-layers", type=whole, default=0, help="layers on the GPU, -1 for all (llama.cpp)")
+    model.add_argument("--context", type=whole, help="context length in tokens (llama.cpp)")
+    model.add_argument("--check-mode", action="store_true",
+                       help="pad one-row passes, so that lossless lanes equal plain exactly; not for timing")  # fmt: skip
+    model.add_argument("--trust-remote-code", action="store_true",
+                       help="run Python code that comes with this very target; off unless you read it")  # fmt: skip
+
+    lanes = parser.add_argument_group("drafting")
+    lanes.add_argument("--method", action=_AddLane, dest="lanes", metavar="METHOD", help=", ".join(METHODS))
+    lanes.add_argument("--lane", action=_AddLane, dest="lanes", metavar="SPEC",
+                       help='a lane with settings of its own: "METHOD,k=8,rule=match,name=..,policy=..,draft=..,'
+                            'OPTION=.."; quote a value that has a comma')  # fmt: skip
+    lanes.add_argument("--k", type=whole, help=f"tokens drafted a round, 1 to {MAX_K} (default: by engine and device)")
+    lanes.add_argument("--policy", help=f"draft length policy: {', '.join(POLICIES)} (default: constant)")
+    lanes.add_argument("--rule", help=f"acceptance rule: auto (default), {', '.join(RULES)}")
+
+    sampling = parser.add_argument_group("sampling, applied alike to target and draft")
+    sampling.add_argument("--temperature", type=real, default=0.0, help="0 is greedy (default)")
+    sampling.add_argument("--top-k", type=whole, default=0, help="0 is off (default)")
+    sampling.add_argument("--top-p", type=real, default=1.0, help="1 is off (default)")
+    sampling.add_argument("--min-p", type=real, default=0.0, help="0 is off (default)")
+    sampling.add_argument("--seed", type=whole, default=0)
+
+    prompt = parser.add_argument_group("prompt")
+    source = prompt.add_mutually_exclusive_group()
+    source.add_argument("--prompt", metavar="TEXT")
+    source.add_argument("--prompt-file", metavar="FILE", help="a text file; - is standard input")
+    source.add_argument("--workload", metavar="NAME",
+                        help=f"one that comes along (default: {workloads.DEFAULT}): {', '.join(workloads.KINDS)}; "
+                             "add -pt for its Portuguese twin")  # fmt: skip
+    form = prompt.add_mutually_exclusive_group()
+    form.add_argument("--chat", dest="chat", action="store_true", default=True,
+                      help="through the model's chat template (default)")  # fmt: skip
+    form.add_argument("--raw", dest="chat", action="store_false", help="the bare prompt, to be continued")
+    prompt.add_argument("--system", metavar="TEXT", help="the chat's system text (default: none, or the workload's)")
+    prompt.add_argument("--max-tokens", type=whole, default=128)
+
+    output = parser.add_argument_group("output")
+    output.add_argument("--observe", choices=("off", "light", "full"),
+                        help="what is kept of each token, off the clock: off nothing, light texts and margins, "
+                             "full the likeliest tokens too (default: full with --trace, else light)")  # fmt: skip
+    output.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
+    output.add_argument("--trace", metavar="FILE", help="write every round as it happens (JSON Lines)")
+
+
+def lane_keys_help() -> str:
+    """Return the options that a --lane may set besides the shared keys, a line each, for --help."""
+    lines = ["keys of a lane besides k, rule, policy, draft, draft-engine and name:"]
+    for owner, options in (
+        *((method.name, method.options) for method in METHODS.values()),
+        *((f"policy {policy.name}", policy.options) for policy in POLICIES.values()),
+    ):
+        for option in options:
+            lines.append(f"  {owner}: {option.name} (default {option.default}): {option.help}")
+    return "\n".join(lines)
+
+
+def settings_of(arguments: argparse.Namespace, default_methods: Sequence[str]) -> RunSettings:
+    """Return the checked RunSettings of parsed flags; raise UsageError or SpecviewError, one line."""
+    prompt, system, workload = _prompt(arguments)
+    for text in (prompt, system):
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise UsageError("the prompt is not UTF-8 text.", "Save it as UTF-8, or set a UTF-8 locale.")
+    sampling = SamplingParams(
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        min_p=arguments.min_p,
+        seed=arguments.seed,
+    )
+    given = arguments.lanes or [(False, method) for method in default_methods]
+    lanes = [_lane(text, arguments) if whole_lane else _with_defaults({}, text, arguments) for whole_lane, text in given]
+    if arguments.context is not None and arguments.context < 1:
+        raise UsageError(f"context is {arguments.context}.", "Use 1 token or more, or leave it out.")
+    if arguments.gpu_layers < -1:
+        raise UsageError(f"gpu-layers is {arguments.gpu_layers}.", "Use 0 or more, or -1 for all.")
+    return RunSettings(
+        engine=arguments.engine,
+        target=arguments.target,
+        device=arguments.device,
+        dtype=arguments.dtype,
+        threads=arguments.threads,
+        gpu_layers=arguments.gpu_layers,
+        context=arguments.context,
+        check_mode=arguments.check_mode,
+        trust_remote_code=arguments.trust_remote_code,
+        prompt=prompt,
+        system=system,
+        chat=arguments.chat,
+        workload=workload,
+        sampling=sampling,
+        max_tokens=arguments.max_tokens,
+        observe=arguments.observe or ("full" if arguments.trace else "light"),
+        lanes=tuple(_distinct_names(lanes)),
+    )
+
+
+def parse_lane(text: str) -> tuple[str, dict[str, str]]:
+    """Split "METHOD,key=value,..." into the method and its keys; quotes keep a comma in a value."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters, lexer.escape = ",", True, "", ""
+    try:
+        fields = list(lexer)
+    except ValueError:
+        raise UsageError(f"--lane {text!r} has an open quote.", "Close it.") from None
+    method = ""
+    keys: dict[str, str] = {}
+    for place, item in enumerate(fields):
+        key, equals, value = item.partition("=")
+        key = key.strip()
+        if not equals and place == 0:
+            method = key
+        elif not equals or not key:
+            raise UsageError(f"--lane {text!r} has {item.strip()!r} in it.", 'Write "METHOD,key=value,...".')
+        elif key in keys:
+            raise UsageError(f"--lane {text!r} gives {key} twice.", "Give it once.")
+        else:
+            keys[key] = value.strip()
+    method = keys.pop("method", method)
+    if not method:
+        raise UsageError(f"--lane {text!r} names no method.", f"Methods: {', '.join(METHODS)}.")
+    return method, keys
+
+
+def _lane(text: str, arguments: argparse.Namespace) -> LaneSettings:
+    method, keys = parse_lane(text)
+    return _with_defaults(keys, method, arguments)
+
+
+def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Namespace) -> LaneSettings:
+    """Build a lane from its own keys, then the flags that hold for all lanes."""
+    left = dict(keys)
+
+    def take(key: str, default: Any, parse: Callable[[str], Any] = str) -> Any:
+        if key not in left:
+            return default
+        try:
+            return parse(left.pop(key))
+        except argparse.ArgumentTypeError as error:
+            raise UsageError(f"lane {method}: {key}: {error}.") from None
+
+    known = METHODS.get(method)
+    if known is None:
+        raise UsageError(f"there is no method {method!r}.", f"Methods: {', '.join(METHODS)}.")
+    policy = take("policy", arguments.policy or "constant")
+    lane = LaneSettings(
+        method=method,
+        name=take("name", ""),
+        draft=take("draft", arguments.draft or BUNDLED),
+        draft_engine=take("draft-engine", arguments.draft_engine),
+        k=take("k", arguments.k, whole),
+        policy=policy,
+        rule=take("rule", arguments.rule or "auto"),
+    )
+    own = {option.name for option in known.options}
+    chosen = POLICIES.get(policy)
+    policys = {option.name for option in chosen.options} if chosen is not None else set()
+    options: dict[str, str] = {}
+    policy_options: dict[str, str] = {}
+    for key, value in left.items():
+        if key in own:
+            options[key] = value
+        elif key.removeprefix("policy.") in policys:
+            policy_options[key.removeprefix("policy.")] = value
+        else:
+            names = ", ".join(["k", "rule", "policy", "draft", "draft-engine", "name", *sorted(own | policys)])
+            raise UsageError(f"a {method} lane has no key {key!r}.", f"Its keys: {names}.")
+    return LaneSettings(
+        method=lane.method,
+        name=lane.name,
+        draft=lane.draft,
+        draft_engine=lane.draft_engine,
+        k=lane.k,
+        policy=lane.policy,
+        rule=lane.rule,
+        options=options,
+        policy_options=policy_options,
+    )
+
+
+def _distinct_names(lanes: Sequence[LaneSettings]) -> list[LaneSettings]:
+    """Name lanes that would share a label by what sets them apart: their method, k and rule, or a number."""
+    named = list(lanes)
+    for place, lane in enumerate(named):
+        if not lane.name and sum(other.label == lane.label for other in lanes) > 1:
+            parts = [lane.method, *([f"k={lane.k}"] if lane.k is not None else [])]
+            parts += [f"{key}={value}" for key, value in lane.options.items()]
+            parts += [lane.rule] if lane.rule != "auto" else []
+            parts += [lane.policy] if lane.policy != "constant" else []
+            named[place] = replace(lane, name=" ".join(parts))
+    labels = [lane.label for lane in named]
+    for place, lane in enumerate(named):
+        earlier = labels[:place].count(lane.label)
+        if earlier:
+            named[place] = replace(lane, name=f"{lane.label} ({earlier + 1})")
+    if len(named) > MAX_LANES:
+        raise UsageError(f"{len(named)} lanes.", f"A race takes plain and up to {MAX_LANES - 1} others.")
+    return named
+
+
+def _prompt(arguments: argparse.Namespace) -> tuple[str, str, str | None]:
+    """Return the prompt's text, the system text and the workload's name or None."""
+    system = arguments.system or ""
+    if arguments.prompt is not None:
+        return arguments.prompt, system, None
+    if arguments.prompt_file is not None:
+        return read_prompt(arguments.prompt_file), system, None
+    workload = workloads.load(arguments.workload if arguments.workload is not None else workloads.DEFAULT)
+    return workload.prompt, workload.system if arguments.system is None else system, workload.name
+
+
+def read_prompt(name: str) -> str:
+    """Read a prompt file (or standard input for -) as UTF-8; raise SpecviewError, one line."""
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(MAX_PROMPT_BYTES + 1)
+    except OSError as error:
+        raise SpecviewError(
+            f"cannot read the prompt file {name!r}: {os_reason(error)}.", "Check the file's name."
+        ) from None
+    if len(data) > MAX_PROMPT_BYTES:
+        raise SpecviewError(
+            f"the prompt file {name!r} is larger than {MAX_PROMPT_BYTES >> 20} MB.", "Use a shorter prompt."
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SpecviewError(f"the prompt file {name!r} is not UTF-8 text.", "Save it as UTF-8.") from None

@@ -1,0 +1,87 @@
+"""The files a command was asked to write: opened before the run, so that a closed door is known at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from specview.commands.terminal import safe_text, write_document
+from specview.errors import UsageError
+from specview.racing.events import Event
+from specview.runs.files import OutputFile
+from specview.runs.schema import Json, dumps
+from specview.runs.writer import TraceRecorder, TraceWriter
+
+
+class Outputs:
+    """--json, --trace, --csv and --markdown of one command.
+
+    `to_stdout` says that the JSON document goes to standard output, where nothing else may.
+    Raises SpecviewError on entering when a file cannot be written, UsageError when two are the same.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._names = {
+            what: name
+            for what in ("json", "trace", "csv", "markdown")
+            if (name := getattr(arguments, what, None)) is not None
+        }
+        self.to_stdout = self._names.get("json") == "-"
+        self._stack = ExitStack()
+        self._files: dict[str, OutputFile] = {}
+        self._recorder: TraceRecorder | None = None
+
+    def __enter__(self) -> Self:
+        seen: dict[str, str] = {}
+        for what, name in self._names.items():
+            if not name or (name == "-" and what != "json"):
+                raise UsageError(f"--{what} is {name!r}.", "Give a file's name.")
+            if name == "-" or name.startswith("/dev/"):
+                continue
+            path = os.path.realpath(name)
+            if path in seen:
+                raise UsageError(f"--{seen[path]} and --{what} name the same file.", "Give each its own.")
+            seen[path] = what
+        with ExitStack() as stack:
+            for what, name in self._names.items():
+                if what == "trace":
+                    writer = stack.enter_context(TraceWriter(name, on_trouble=_warn))
+                    self._recorder = TraceRecorder(writer)
+                elif name != "-":
+                    label = {"json": "JSON document", "csv": "CSV table", "markdown": "Markdown table"}[what]
+                    self._files[what] = stack.enter_context(OutputFile(name, label))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def take(self, event: Event) -> None:
+        """Write an event to the trace, if there is one."""
+        if self._recorder is not None:
+            self._recorder.take(event)
+
+    def document(self, document: Json) -> None:
+        """Write the JSON document where it was asked for."""
+        if self.to_stdout:
+            write_document(dumps(document, indent=1) + "\n")
+        elif "json" in self._files:
+            self._files["json"].write(dumps(document, indent=1) + "\n")
+
+    def text(self, what: str, text: str) -> None:
+        """Write the CSV or Markdown text where it was asked for."""
+        self._files[what].write(text)
+
+    def wants(self, what: str) -> bool:
+        """Whether a file of this kind was asked for."""
+        return what in self._files
+
+
+def _warn(line: str) -> None:
+    sys.stderr.write(f"specview: {safe_text(line)}\n")

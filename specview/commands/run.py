@@ -1,0 +1,107 @@
+"""`specview run`: one prompt, one method, headless. The text as it comes, then its figures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from specview.commands.arguments import Parser, add_shared_flags, lane_keys_help, settings_of
+from specview.commands.outputs import Outputs
+from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.summary import run_summary
+from specview.commands.terminal import ProgressLine, legend, round_text, safe_text, wants_colour
+from specview.errors import SpecviewError, UsageError
+from specview.racing.events import Event, Failed, LaneEnded, LaneRound, Progress, RaceStarted
+from specview.racing.settings import RunSettings
+from specview.runs.documents import run_document
+
+_DESCRIPTION = """\
+Decode one prompt with one method and print the text and its figures.
+Without flags: the bundled target and draft, the method draft-model, the workload chat."""
+
+_EXAMPLES = """\
+examples:
+  specview run --prompt "Why is the sky blue?"
+  specview run --method prompt-lookup --k 8 --workload extract --json out.json
+  cat notes.txt | specview run --prompt-file - --method plain --max-tokens 256"""
+
+
+def make_parser() -> Parser:
+    """Make the command's parser."""
+    parser = Parser("specview run", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
+    add_shared_flags(parser)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    arguments = make_parser().parse_args(argv)
+    settings = settings_of(arguments, ("draft-model",))
+    if len(settings.lanes) != 1:
+        raise UsageError(f"{len(settings.lanes)} methods.", "run takes one; specview compare takes several.")
+    settings = replace(settings, baseline=False).checked()
+    with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
+        return _run(settings, outputs, should_stop)
+
+
+class _Screen:
+    """Follows the events of a run: text, progress, the trace, how it ended."""
+
+    def __init__(self, outputs: Outputs) -> None:
+        self.colour = wants_colour(sys.stdout) and not outputs.to_stdout
+        self.facts: dict[str, Any] = {}
+        self.ended: LaneEnded | None = None
+        self.failure = ""
+        self.progress = ProgressLine(sys.stderr)
+        self._outputs = outputs
+
+    def take(self, event: Event) -> None:
+        """Handle one event."""
+        self._outputs.take(event)
+        if isinstance(event, Progress):
+            self.progress.show(event.text, event.fraction)
+        elif isinstance(event, RaceStarted):
+            self.facts = dict(event.facts)
+        elif isinstance(event, LaneRound):
+            self.progress.clear()
+            if not self._outputs.to_stdout:
+                sys.stdout.write(round_text(event.round, colour=self.colour))
+                sys.stdout.flush()
+        elif isinstance(event, LaneEnded):
+            self.ended = event
+        elif isinstance(event, Failed):
+            self.failure = event.message
+
+
+def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> int:
+    from specview.racing.pool import ModelPool
+    from specview.racing.race import Race
+
+    screen = _Screen(outputs)
+    models = ModelPool()
+    race = Race(settings, 1, models)
+    try:
+        race.run(screen.take, should_stop)
+        record = race.records[0] if race.records else None
+    finally:
+        screen.progress.clear()
+        race.close()
+        models.close()
+    ended = screen.ended
+    if record is None or ended is None:
+        if screen.failure:
+            raise SpecviewError(screen.failure)
+        raise KeyboardInterrupt  # stopped before the lane began
+    document = run_document(record, screen.facts, ended.metrics, prompt=settings.prompt)
+    outputs.document(document)
+    if not outputs.to_stdout and record.rounds:
+        text = record.text
+        sys.stdout.write("\n" if text.endswith("\n") or not text else "\n\n")
+        if screen.colour and ended.metrics.proposed:
+            sys.stdout.write(legend() + "\n\n")
+        sys.stdout.write(run_summary(document))
+    if ended.end == "error":
+        raise SpecviewError(safe_text(ended.error or screen.failure))
+    return STOPPED_CODE if ended.end == "stopped" else 0

@@ -1,0 +1,79 @@
+"""`specview` without a command: the window, once a display and Qt's libraries are known to be there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+
+from specview.commands.qt_libraries import missing_libraries, platform_name
+from specview.errors import SpecviewError
+
+HEADLESS = "specview compare --workload chat"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Open the window; return its exit code.
+
+    Raises SpecviewError when there is no display or Qt cannot start here. Help needs neither.
+    """
+    if not any(word in ("-h", "--help") for word in argv):
+        check_display()
+    try:
+        from specview.gui.app import main as window_main
+    except ImportError as error:
+        raise SpecviewError(
+            f"the window's libraries cannot be loaded ({error}).", f"{mend_missing()} Without a window: {HEADLESS}"
+        ) from None
+    return window_main(list(argv))
+
+
+def check_display() -> None:
+    """Raise SpecviewError, one line, when Qt would find no display or abort for want of a library."""
+    if not sys.platform.startswith("linux"):
+        return
+    platform = platform_name()
+    if not platform:
+        raise SpecviewError(
+            "there is no display (DISPLAY and WAYLAND_DISPLAY are not set).", f"Without a window: {HEADLESS}"
+        )
+    missing = missing_libraries(platform)
+    if missing:
+        raise SpecviewError(
+            f"Qt's window needs {', '.join(missing)}.",
+            f"On Debian or Ubuntu: {install_line(missing)} - without a window: {HEADLESS}",
+        )
+    if platform == "xcb" and not display_answers():
+        raise SpecviewError(
+            f"the display {os.environ.get('DISPLAY', '')!r} does not answer.", f"Without a window: {HEADLESS}"
+        )
+
+
+def display_answers() -> bool:
+    """Whether the X server of DISPLAY lets us in; Qt aborts the process where it does not."""
+    try:
+        xcb = ctypes.CDLL("libxcb.so.1")
+    except OSError:
+        return False
+    xcb.xcb_connect.restype = ctypes.c_void_p
+    xcb.xcb_connect.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+    xcb.xcb_connection_has_error.argtypes = xcb.xcb_disconnect.argtypes = [ctypes.c_void_p]
+    connection = xcb.xcb_connect(None, None)  # never null: a failed one carries its error
+    answers = xcb.xcb_connection_has_error(connection) == 0
+    xcb.xcb_disconnect(connection)
+    return answers
+
+
+def install_line(missing: dict[str, str]) -> str:
+    """Return the shell command that installs the packages of missing libraries."""
+    prefix = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
+    return f"{prefix}apt-get install {' '.join(dict.fromkeys(missing.values()))}"
+
+
+def mend_missing() -> str:
+    """Say how to get what a failed import of Qt lacks."""
+    missing = missing_libraries("xcb")
+    if missing:
+        return f"On Debian or Ubuntu: {install_line(missing)}."
+    return "Run packaging/specview again, or: pip install 'PySide6-Essentials<6.12' pyqtgraph."

@@ -1,0 +1,1 @@
+"""The algorithm: numbers in, Rounds out. Imports no torch, llama_cpp or Qt."""

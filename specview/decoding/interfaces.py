@@ -1,0 +1,184 @@
+"""What the decoding loop needs from engines, tokenizers and drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from specview.decoding.ledger import Array, Draft, Round
+from specview.decoding.sampling import SamplingParams
+
+OnChunk = Callable[[int, int], None]
+"""Called with (tokens done, tokens in all) between prefill chunks; raises `Stopped` to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One target pass: logits [n, vocab] for the n tokens fed, features by layer [n, hidden]."""
+
+    logits: Array
+    features: Mapping[Any, Array] = field(default_factory=dict)
+
+
+class Detokenizer(Protocol):
+    """Joins tokens into text; a character split over tokens comes out with its last one."""
+
+    def add(self, token: int) -> str:
+        """Append a token and return the text that became complete with it (possibly empty)."""
+        ...
+
+    def peek(self, tokens: Sequence[int]) -> list[str]:
+        """Texts that these tokens would add, one each, without adding them (for rejected drafts)."""
+        ...
+
+    def flush(self) -> str:
+        """Return what is left incomplete, as replacement characters, and start anew."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Text typed by a user never becomes a special token."""
+
+    vocab_size: int
+    bos_id: int | None
+    eos_ids: frozenset[int]
+    chat_template: str | None
+
+    def encode(self, text: str) -> list[int]:
+        """Encode bare text, without BOS."""
+        ...
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Encode a raw prompt: BOS where the model wants one; an empty prompt becomes BOS."""
+        ...
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Render [{role, content}...] by the model's template, ready for the assistant's turn."""
+        ...
+
+    def token_text(self, token: int) -> str:
+        """One token on its own, as text (special tokens by their name)."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for; special tokens give their name."""
+        ...
+
+    def detokenizer(self) -> Detokenizer:
+        """Make a new incremental detokenizer. EOS and other control tokens add no text."""
+        ...
+
+
+class Session(Protocol):
+    """One sequence: its own KV cache over the shared weights."""
+
+    length: int
+
+    def prefill(self, tokens: Sequence[int], on_chunk: OnChunk | None = None) -> None:
+        """Feed tokens without logits, in chunks; on `Stopped` the session stays usable."""
+        ...
+
+    def forward(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None = None,
+        features: Sequence[Any] = (),
+    ) -> Forward:
+        """Feed tokens after the cache's end; length grows by len(tokens)."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Roll back to the first `length` tokens: a pointer move, no copy."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for the device, so that a clock read after it is true."""
+        ...
+
+    def close(self) -> None:
+        """Free the cache."""
+        ...
+
+
+class Engine(Protocol):
+    """One loaded model on one device; sessions share its weights."""
+
+    name: str  # "transformers" or "llama.cpp"
+    model_name: str
+    device: str
+    dtype: str
+    vocab_size: int  # width of a logit row; may be padded beyond the tokenizer's
+    context_length: int
+    eos_ids: frozenset[int]
+    weight_bytes: int
+    tokenizer: Tokenizer
+    check_mode: bool
+    rollback_problem: str | None  # why this model's cache cannot be rolled back, or None
+
+    def new_session(self, max_length: int) -> Session:
+        """Make a session for up to max_length tokens."""
+        ...
+
+    def kv_bytes(self, length: int) -> int:
+        """Bytes of KV cache for a sequence of that length."""
+        ...
+
+    def close(self) -> None:
+        """Free the weights."""
+        ...
+
+
+class Drafter(Protocol):
+    """One drafting method on one sequence."""
+
+    name: str
+    exact_q: bool
+    feature_layers: tuple[Any, ...]
+
+    def start(
+        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
+    ) -> None:
+        """Take the prompt (prefilling a draft model's own cache)."""
+        ...
+
+    def propose(
+        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
+    ) -> Draft:
+        """Draft up to `budget` tokens after `context` (the prompt and all output so far).
+
+        `proceed`, where given, is asked with each drafted token's confidence; False ends the draft
+        after that token.
+        """
+        ...
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Learn what became of the last draft."""
+        ...
+
+    def close(self) -> None:
+        """Free the drafter's own state."""
+        ...
+
+
+class LengthPolicy(Protocol):
+    """Decides how many tokens the next round drafts."""
+
+    name: str
+
+    def start(self, k: int) -> None:
+        """Begin a run with the user's k."""
+        ...
+
+    def budget(self) -> int:
+        """Tokens to draft in the next round."""
+        ...
+
+    @property
+    def proceed(self) -> Callable[[float], bool] | None:
+        """Asked after every drafted token with its confidence; None drafts to the budget."""
+        ...
+
+    def observe(self, round_: Round) -> None:
+        """Learn from a finished round."""
+        ...

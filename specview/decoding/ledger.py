@@ -1,0 +1,170 @@
+"""The ledger: what a draft proposed, what the rule decided, what a round emitted.
+
+Everything shown, plotted, saved, replayed or tested is a fold over `Round`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Array = Any  # a numpy array or a torch tensor: decoding is array-namespace generic
+
+Verdict = Literal["accepted", "rejected", "ignored"]
+FinalKind = Literal["corrected", "bonus", "plain"]
+End = Literal["eos", "limit", "stopped", "error"]
+
+Candidate = tuple[int, str, float]
+"""One likely token: (id, text, probability)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a drafter proposes for one round.
+
+    tokens       the drafted ids, in the order the target pass gets them
+    parents      per token the index of its parent in `tokens`, -1 for a child of the context;
+                 None for a chain
+    q            one row [vocab] per token: the distribution it was sampled from; None where the
+                 proposal has no probabilities (a point mass, q = 1)
+    confidences  per token the drafter's own probability of it, or None
+    drafter      who proposed them (a cascade names its member)
+    raw_logits   one row [vocab] per token before temperature and filters, for viewing only
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] | None = None
+    q: Sequence[Array] | None = None
+    confidences: tuple[float | None, ...] = ()
+    drafter: str = ""
+    raw_logits: Sequence[Array] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+EMPTY_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedToken:
+    """One drafted token and what became of it.
+
+    p, q     the decision probabilities (after temperature and filters) at the moment of the trial;
+             p is None for an ignored token that the observer did not compute
+    accept   the acceptance probability (see DESIGN section 9 per rule); None when ignored
+    u        the uniform number drawn against it, where the rule draws one
+    draw     `match`: the id drawn from p;  margin  `greedy`: top-1 minus top-2 logit;
+    threshold  `typical`: what p(x) had to exceed
+    text     incremental text: joining accepted and final tokens gives the output
+    p_top, q_top  likeliest tokens at temperature 1 without filters, for viewing
+    residual_top  `rejection`, `naive`: the heaviest tokens of the correcting distribution
+    entropy  of the target's raw distribution, nats
+    """
+
+    id: int
+    verdict: Verdict
+    q: float | None = None
+    p: float | None = None
+    accept: float | None = None
+    u: float | None = None
+    text: str = ""
+    confidence: float | None = None
+    margin: float | None = None
+    draw: int | None = None
+    threshold: float | None = None
+    p_top: tuple[Candidate, ...] = ()
+    q_top: tuple[Candidate, ...] = ()
+    residual_top: tuple[Candidate, ...] = ()
+    entropy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FinalToken:
+    """The token the target itself gives at the end of a round.
+
+    margin is the top-1 minus top-2 logit of its row.
+    """
+
+    id: int
+    kind: FinalKind
+    text: str = ""
+    p: float | None = None
+    margin: float | None = None
+    p_top: tuple[Candidate, ...] = ()
+    entropy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft-verify round; a plain step is a round with an empty draft.
+
+    t is the lane's own clock at the end of the round, seconds since the end of prefill; the phases
+    are seconds; observe_s is off that clock. k is the number of drafted tokens.
+    """
+
+    index: int
+    t: float
+    draft_s: float
+    verify_s: float
+    other_s: float
+    observe_s: float = 0.0
+    drafter: str = ""
+    parents: tuple[int, ...] | None = None
+    drafted: tuple[DraftedToken, ...] = ()
+    final: FinalToken | None = None
+
+    @property
+    def k(self) -> int:
+        """Drafted tokens in this round."""
+        return len(self.drafted)
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that were accepted."""
+        return sum(token.verdict == "accepted" for token in self.drafted)
+
+    @property
+    def judged(self) -> int:
+        """Drafted tokens that the rule tried."""
+        return sum(token.verdict != "ignored" for token in self.drafted)
+
+    @property
+    def emitted(self) -> tuple[int, ...]:
+        """The ids this round adds to the output."""
+        ids = tuple(token.id for token in self.drafted if token.verdict == "accepted")
+        return ids if self.final is None else (*ids, self.final.id)
+
+    @property
+    def seconds(self) -> float:
+        """Time of the round on the lane's clock."""
+        return self.draft_s + self.verify_s + self.other_s
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One lane's finished (or interrupted) run: settings, timings, rounds, output."""
+
+    name: str
+    settings: dict[str, Any]
+    prompt_ids: tuple[int, ...] = ()
+    prefill_s: float = 0.0
+    rounds: list[Round] = field(default_factory=list)
+    end: End | None = None
+    error: str = ""
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The output ids, EOS included."""
+        return [token for round_ in self.rounds for token in round_.emitted]
+
+    @property
+    def text(self) -> str:
+        """The output text, joined from the rounds' incremental texts."""
+        parts: list[str] = []
+        for round_ in self.rounds:
+            parts += [token.text for token in round_.drafted if token.verdict == "accepted"]
+            if round_.final is not None:
+                parts.append(round_.final.text)
+        return "".join(parts)

@@ -1,0 +1,238 @@
+"""Metrics: a fold over rounds. One name, one denominator (DESIGN section 6).
+
+A figure that does not exist (nothing judged, no baseline) is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from specview.decoding import theory
+from specview.decoding.ledger import Round
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """All figures of a lane, named as in files; seconds and plain ratios.
+
+    acceptance_rate is accepted / judged (alpha); draft_acceptance accepted / proposed;
+    tokens_per_target_pass emitted / rounds; mean_accepted_length 1 + accepted / rounds with a draft;
+    position_acceptance[i] rounds with more than i accepted / rounds with a draft, the conditional one
+    accepted at i / judged at i. Shares are of decode time. draft_cost (c), verify_cost (v) and the
+    predictions need the plain lane of the same race.
+    """
+
+    rounds: int
+    proposed: int
+    judged: int
+    accepted: int
+    ignored: int
+    emitted: int
+    acceptance_rate: float | None
+    draft_acceptance: float | None
+    tokens_per_target_pass: float | None
+    mean_accepted_length: float | None
+    position_acceptance: tuple[float, ...]
+    position_acceptance_conditional: tuple[float | None, ...]
+    decode_tokens_per_s: float | None
+    total_s: float | None
+    ttft_s: float | None
+    itl_p50_s: float | None
+    itl_p95_s: float | None
+    tpot_s: float | None
+    draft_share: float | None
+    verify_share: float | None
+    other_share: float | None
+    draft_cost: float | None = None
+    verify_cost: float | None = None
+    expected_tokens: float | None = None
+    predicted_speedup: float | None = None
+    predicted_speedup_measured_verify: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures by name."""
+        return asdict(self)
+
+
+class MetricsFold:
+    """Metrics of the rounds added so far; adding a round costs the same however many there were."""
+
+    def __init__(self, prefill_s: float | None = None) -> None:
+        self.prefill_s = prefill_s
+        self.rounds = self.proposed = self.judged = self.accepted = self.emitted = 0
+        self.draft_rounds = 0
+        self.draft_s = self.verify_s = self.other_s = 0.0
+        self.times: list[float] = []
+        self._arrivals: list[tuple[float, int]] = []
+        self._verify_by_k: dict[int, list[float]] = {}
+        self._accepted_at: list[int] = []
+        self._judged_at: list[int] = []
+
+    def add(self, round_: Round) -> None:
+        """Fold one round in."""
+        k, judged, accepted, emitted = round_.k, round_.judged, round_.accepted, len(round_.emitted)
+        self.rounds += 1
+        self.proposed += k
+        self.judged += judged
+        self.accepted += accepted
+        self.emitted += emitted
+        self.draft_rounds += k > 0
+        self.draft_s += round_.draft_s
+        self.verify_s += round_.verify_s
+        self.other_s += round_.other_s
+        self.times.append(round_.seconds)
+        self._arrivals.append((round_.t, emitted))
+        self._verify_by_k.setdefault(k, []).append(round_.verify_s)
+        grow = k - len(self._accepted_at)
+        if grow > 0:
+            self._accepted_at += [0] * grow
+            self._judged_at += [0] * grow
+        for index in range(judged):
+            self._judged_at[index] += 1
+            self._accepted_at[index] += index < accepted
+
+    @property
+    def decode_s(self) -> float:
+        """Time of all rounds on the lane's clock, seconds."""
+        return self.draft_s + self.verify_s + self.other_s
+
+    def plain_step_s(self) -> float | None:
+        """Median time of a one-row target pass, seconds; None where there was none."""
+        times = self._verify_by_k.get(0)
+        return median(times) if times else None
+
+    def verify_times(self) -> dict[int, float]:
+        """Median time of the target pass by draft length k, seconds."""
+        return {k: median(times) for k, times in sorted(self._verify_by_k.items())}
+
+    def metrics(self, plain_step_s: float | None = None) -> Metrics:
+        """The figures so far; plain_step_s (the plain lane's) brings costs and predictions."""
+        alpha = _ratio(self.accepted, self.judged)
+        gaps = self.times[1:]
+        last, first = (self._arrivals[-1][0], self._arrivals[0][0]) if self._arrivals else (0.0, 0.0)
+        decode_s = self.decode_s
+        return Metrics(
+            rounds=self.rounds,
+            proposed=self.proposed,
+            judged=self.judged,
+            accepted=self.accepted,
+            ignored=self.proposed - self.judged,
+            emitted=self.emitted,
+            acceptance_rate=alpha,
+            draft_acceptance=_ratio(self.accepted, self.proposed),
+            tokens_per_target_pass=_ratio(self.emitted, self.rounds),
+            mean_accepted_length=1 + self.accepted / self.draft_rounds if self.draft_rounds else None,
+            position_acceptance=tuple(n / self.draft_rounds for n in self._accepted_at),
+            position_acceptance_conditional=tuple(
+                _ratio(hit, tried) for hit, tried in zip(self._accepted_at, self._judged_at, strict=True)
+            ),
+            decode_tokens_per_s=_ratio(self.emitted, decode_s),
+            total_s=None if self.prefill_s is None else self.prefill_s + decode_s,
+            ttft_s=self.prefill_s + self.times[0] if self.prefill_s is not None and self.times else None,
+            itl_p50_s=percentile(gaps, 50),
+            itl_p95_s=percentile(gaps, 95),
+            tpot_s=_ratio(last - first, self.emitted - 1) if self.emitted > 1 and self.rounds > 1 else None,
+            draft_share=_ratio(self.draft_s, decode_s),
+            verify_share=_ratio(self.verify_s, decode_s),
+            other_share=_ratio(self.other_s, decode_s),
+            **self._costs(alpha, plain_step_s),
+        )
+
+    def _costs(self, alpha: float | None, plain_step_s: float | None) -> dict[str, float | None]:
+        expected = None
+        if alpha is not None:
+            expected = theory.expected_tokens(alpha, self.proposed / self.rounds)
+        if plain_step_s is None or not self.proposed or expected is None or alpha is None:
+            return {"expected_tokens": expected}
+        mean_k = self.proposed / self.rounds
+        c = self.draft_s / self.proposed / plain_step_s
+        by_k = self.verify_times()
+        v = sum(len(self._verify_by_k[k]) * time for k, time in by_k.items()) / self.rounds / plain_step_s
+        return {
+            "expected_tokens": expected,
+            "draft_cost": c,
+            "verify_cost": v,
+            "predicted_speedup": theory.speedup(alpha, mean_k, c),
+            "predicted_speedup_measured_verify": theory.speedup(alpha, mean_k, c, v),
+        }
+
+
+def fold(
+    rounds: Iterable[Round], prefill_s: float | None = None, plain_step_s: float | None = None
+) -> Metrics:
+    """Metrics of finished rounds."""
+    folded = MetricsFold(prefill_s)
+    for round_ in rounds:
+        folded.add(round_)
+    return folded.metrics(plain_step_s)
+
+
+def speedup(lane: Sequence[Round], plain: Sequence[Round]) -> float | None:
+    """Decode tok/s of a lane over plain's, each over the virtual time in which both were running."""
+    if not lane or not plain:
+        return None
+    both = min(lane[-1].t, plain[-1].t)
+    rates = [_rate_until(rounds, both) for rounds in (lane, plain)]
+    if rates[0] is None or rates[1] is None:
+        return None
+    return rates[0] / rates[1]
+
+
+def speedup_spread(
+    lane: Sequence[Round], plain: Sequence[Round], slices: int = 8
+) -> tuple[float, float] | None:
+    """The middle half (first and third quartile) of the speedup over equal slices of the common time.
+
+    None where a slice would hold too few rounds to mean anything.
+    """
+    if not lane or not plain:
+        return None
+    both = min(lane[-1].t, plain[-1].t)
+    if min(sum(round_.t <= both for round_ in rounds) for rounds in (lane, plain)) < 2 * slices:
+        return None
+    edges = [both * index / slices for index in range(slices + 1)]
+    counts = [[_tokens_at(rounds, edge) for edge in edges] for rounds in (lane, plain)]
+    ratios = [(counts[0][i + 1] - counts[0][i]) / (counts[1][i + 1] - counts[1][i]) for i in range(slices)]
+    low, high = percentile(ratios, 25), percentile(ratios, 75)
+    return None if low is None or high is None else (low, high)
+
+
+def _tokens_at(rounds: Sequence[Round], t: float) -> float:
+    """Tokens emitted by time t, a round's tokens spread evenly over its time."""
+    done, before = 0.0, 0.0
+    for round_ in rounds:
+        emitted = len(round_.emitted)
+        if round_.t >= t:
+            return done + emitted * (t - before) / (round_.t - before) if round_.t > before else done
+        done += emitted
+        before = round_.t
+    return done
+
+
+def _rate_until(rounds: Sequence[Round], until: float) -> float | None:
+    """Tokens per second over the rounds that ended by `until` (at least the first)."""
+    emitted, t = 0, 0.0
+    for index, round_ in enumerate(rounds):
+        if index and round_.t > until * (1 + 1e-9):
+            break
+        emitted += len(round_.emitted)
+        t = round_.t
+    return _ratio(emitted, t)
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """The percentile by linear interpolation; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator else None

@@ -1,0 +1,145 @@
+"""What only a viewer needs of a round: texts, likeliest tokens, entropies, margins.
+
+Computed between rounds and off the lane's clock: looking must not slow what is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from array_api_compat import array_namespace
+
+from specview.decoding.interfaces import Detokenizer, Tokenizer
+from specview.decoding.ledger import Array, Candidate, Draft, DraftedToken, FinalToken
+from specview.decoding.sampling import softmax, top_entries
+from specview.decoding.verification import Decision, DecisionRows, Trial, draft_row, entropy_of, residual
+
+Level = Literal["off", "light", "full"]
+TOP = 8
+
+
+class Observer:
+    """Turns a decision into ledger entries.
+
+    level `off` keeps the bare numbers of the rule; `light` adds texts, margins and the drafter's
+    confidence; `full` adds the likeliest tokens of p and q, the residual and the entropy.
+    """
+
+    def __init__(self, level: Level = "off", tokenizer: Tokenizer | None = None) -> None:
+        self.level = level if tokenizer is not None else "off"
+        self.tokenizer = tokenizer
+        self.detokenizer: Detokenizer | None = tokenizer.detokenizer() if tokenizer is not None else None
+
+    def entries(
+        self, rule: str, decision: Decision, rows: DecisionRows, draft: Draft
+    ) -> tuple[tuple[DraftedToken, ...], FinalToken | None]:
+        """Make the ledger's drafted tokens and final token of a round."""
+        texts, final_text = self._texts(decision)
+        drafted = tuple(
+            self._drafted(rule, index, trial, text, rows, draft)
+            for index, (trial, text) in enumerate(zip(decision.trials, texts, strict=True))
+        )
+        return drafted, self._final(decision, final_text, rows)
+
+    def _texts(self, decision: Decision) -> tuple[list[str], str]:
+        """Incremental texts: accepted and final tokens join; the others stand where they would have."""
+        if self.level == "off" or self.detokenizer is None:
+            return [""] * len(decision.trials), ""
+        texts = []
+        accepted = [trial.id for trial in decision.trials if trial.verdict == "accepted"]
+        others = [trial.id for trial in decision.trials if trial.verdict != "accepted"]
+        texts = [self.detokenizer.add(token) for token in accepted]
+        texts += self.detokenizer.peek(others)
+        final = "" if decision.final is None else self.detokenizer.add(decision.final[0])
+        return texts, final
+
+    def _drafted(
+        self, rule: str, index: int, trial: Trial, text: str, rows: DecisionRows, draft: Draft
+    ) -> DraftedToken:
+        p, confidence, margin = trial.p, None, None
+        p_top: tuple[Candidate, ...] = ()
+        q_top: tuple[Candidate, ...] = ()
+        residual_top: tuple[Candidate, ...] = ()
+        entropy = None
+        if draft.confidences:
+            confidence = draft.confidences[index]
+        if self.level != "off":
+            if p is None:
+                p = rows.probability(index, trial.id)
+            if rule == "greedy":
+                margin = top_margin(rows.logits[index])
+            raw_q = None
+            if draft.raw_logits is not None and (self.level == "full" or confidence is None):
+                raw_q = softmax(draft.raw_logits[index])
+                if confidence is None:
+                    confidence = float(raw_q[trial.id])
+            if self.level == "full":
+                raw_p = softmax(rows.logits[index])
+                p_top, entropy = self.top(raw_p), entropy_of(raw_p)
+                if raw_q is not None:
+                    q_top = self.top(raw_q)
+                if trial.verdict == "rejected" and rule in ("rejection", "naive"):
+                    residual_top = self._residual(rule, index, trial.id, rows, draft)
+        return DraftedToken(
+            id=trial.id,
+            verdict=trial.verdict,
+            q=trial.q,
+            p=p,
+            accept=trial.accept,
+            u=trial.u,
+            text=text,
+            confidence=confidence,
+            margin=margin,
+            draw=trial.draw,
+            threshold=trial.threshold,
+            p_top=p_top,
+            q_top=q_top,
+            residual_top=residual_top,
+            entropy=entropy,
+        )
+
+    def _residual(
+        self, rule: str, index: int, token: int, rows: DecisionRows, draft: Draft
+    ) -> tuple[Candidate, ...]:
+        p = rows.p(index)
+        rest = p if rule == "naive" else residual(p, draft_row(draft, index, p), token)
+        return self.top(rest / array_namespace(rest).sum(rest))
+
+    def _final(self, decision: Decision, text: str, rows: DecisionRows) -> FinalToken | None:
+        if decision.final is None:
+            return None
+        token, kind, p = decision.final
+        if self.level == "off":
+            return FinalToken(id=token, kind=kind, p=p)
+        row = sum(trial.verdict == "accepted" for trial in decision.trials)
+        logits = rows.logits[row]
+        margin = top_margin(logits)
+        if self.level == "light":
+            return FinalToken(id=token, kind=kind, text=text, p=p, margin=margin)
+        raw = softmax(logits)
+        return FinalToken(
+            id=token, kind=kind, text=text, p=p, margin=margin, p_top=self.top(raw), entropy=entropy_of(raw)
+        )
+
+    def top(self, p: Array) -> tuple[Candidate, ...]:
+        """The likeliest tokens of a distribution [vocab] with their texts; zeros left out."""
+        assert self.tokenizer is not None
+        ids, values = top_entries(p, TOP)
+        return tuple(
+            (token, self.tokenizer.token_text(token), value)
+            for token, value in zip(ids, values, strict=True)
+            if value > 0
+        )
+
+
+def top_margin(logits: Array) -> float:
+    """Top-1 minus top-2 logit of a row [vocab]."""
+    _, values = top_entries(logits, 2)
+    return float(values[0] - values[1]) if len(values) > 1 else float("inf")
+
+
+def join_text(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    """The text of output tokens, as an incremental detokenizer gives it."""
+    detokenizer = tokenizer.detokenizer()
+    return "".join(detokenizer.add(token) for token in tokens) + detokenizer.flush()

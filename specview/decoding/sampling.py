@@ -1,0 +1,187 @@
+"""Sampling: logits to a decision distribution, and one draw from it.
+
+Array-namespace generic: a row is a numpy array or a torch tensor and stays on its device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from array_api_compat import array_namespace, is_torch_array
+
+from specview.decoding.ledger import Array
+from specview.errors import UsageError
+
+Purpose = Literal["target", "draft", "accept", "residual"]
+_PURPOSES: dict[str, int] = {"target": 0, "draft": 1, "accept": 2, "residual": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Sampling settings, applied alike to target and draft.
+
+    The order is temperature, top-k, top-p, min-p. temperature 0 is greedy; top_k 0, top_p 1 and
+    min_p 0 switch their filter off.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values that have no meaning."""
+        for name in ("temperature", "top_p", "min_p"):
+            if not math.isfinite(getattr(self, name)):
+                raise UsageError(f"{name.replace('_', '-')} must be a number, not {getattr(self, name)}.")
+        if self.temperature < 0:
+            raise UsageError(f"temperature is {self.temperature:g}.", "Use 0 (greedy) or more.")
+        if self.top_k < 0:
+            raise UsageError(f"top-k is {self.top_k}.", "Use 0 (off) or more.")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top-p is {self.top_p:g}.", "Use a value above 0 and up to 1 (1 is off).")
+        if not 0 <= self.min_p <= 1:
+            raise UsageError(f"min-p is {self.min_p:g}.", "Use a value from 0 (off) to 1.")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed is {self.seed}.", "Use a whole number from 0 to 2^63 - 1.")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the target decides by argmax."""
+        return self.temperature == 0
+
+
+def uniform(seed: int, position: int, purpose: Purpose) -> float:
+    """One number in [0, 1) from the stream keyed by (seed, output position, purpose).
+
+    Counter-based (Philox), so that the number at a position does not depend on how many were drawn
+    before: a seed reproduces a run whatever the draft lengths were.
+    """
+    bits = np.random.Philox(
+        key=np.array([seed, position * len(_PURPOSES) + _PURPOSES[purpose]], dtype=np.uint64)
+    )
+    return float(np.random.Generator(bits).random())
+
+
+def probabilities(logits: Array, sampling: SamplingParams) -> Array:
+    """Decision distributions of logit rows.
+
+    logits: [..., vocab], any float type. Returns the same shape in float32 (float64 stays), each row
+    summing to 1: temperature, top-k, top-p, min-p in that order; one-hot at temperature 0. Ties at a
+    filter's edge are all kept. Raises ValueError on a row with NaN or +inf, or with no finite logit.
+    """
+    xp = array_namespace(logits)
+    logits = _at_least_float32(xp, logits)
+    top = xp.max(logits, axis=-1, keepdims=True)
+    if not bool(xp.all(xp.isfinite(top))):
+        raise ValueError("logits are not finite")
+    if sampling.greedy:
+        best = xp.argmax(logits, axis=-1, keepdims=True)
+        ids = xp.arange(logits.shape[-1], device=best.device)
+        return xp.astype(ids == best, logits.dtype)
+    if sampling.top_k and sampling.top_k < logits.shape[-1]:
+        least = largest(logits, sampling.top_k)[..., -1:]
+        logits = xp.where(logits >= least, logits, -math.inf)
+    # Subtract before dividing: at a tiny temperature the quotient alone would overflow.
+    p = xp.exp((logits - top) / max(sampling.temperature, 1e-30))
+    p = p / xp.sum(p, axis=-1, keepdims=True)
+    if sampling.top_p < 1:
+        p = _keep_top_p(xp, p, sampling.top_p)
+    if sampling.min_p > 0:
+        p = xp.where(p >= sampling.min_p * xp.max(p, axis=-1, keepdims=True), p, 0.0)
+    if sampling.top_p < 1 or sampling.min_p > 0:
+        p = p / xp.sum(p, axis=-1, keepdims=True)
+    return p
+
+
+def softmax(logits: Array) -> Array:
+    """Raw distributions at temperature 1 without filters; [..., vocab] to the same shape."""
+    return probabilities(logits, _RAW)
+
+
+def largest(values: Array, count: int) -> Array:
+    """The `count` largest entries along the last axis, in descending order."""
+    if is_torch_array(values):
+        return values.topk(count, dim=-1).values
+    size = values.shape[-1]
+    part = np.partition(values, size - count, axis=-1)[..., size - count :]
+    return np.flip(np.sort(part, axis=-1), axis=-1)
+
+
+def top_entries(row: Array, count: int) -> tuple[list[int], list[float]]:
+    """Ids and values of the `count` largest entries of one row, in descending order."""
+    count = min(count, row.shape[-1])
+    if is_torch_array(row):
+        found = row.topk(count)
+        return found.indices.tolist(), found.values.tolist()
+    ids = np.argpartition(row, row.shape[-1] - count)[-count:]
+    ids = ids[np.argsort(-row[ids], kind="stable")]
+    return ids.tolist(), row[ids].tolist()
+
+
+def draw(p: Array, u: float) -> int:
+    """Draw one id from a row p [vocab] by inverting its cumulative sum at u in [0, 1).
+
+    p need not be normalised. An entry of zero is never drawn.
+    """
+    xp = array_namespace(p)
+    if is_torch_array(p):
+        # Summed in float64 where the device has it: float32 loses small entries of a large vocabulary.
+        wide = xp.float32 if p.device.type == "mps" else xp.float64
+        total = p.cumsum(-1, dtype=wide)
+        index = int(xp.searchsorted(total, total[-1:] * u, right=True))
+    else:
+        total = np.cumsum(p, dtype=np.float64)
+        index = int(np.searchsorted(total, total[-1] * u, side="right"))
+    if index >= p.shape[-1]:  # u * total rounded up to the total
+        index = int(xp.max(xp.nonzero(p > 0)[0]))
+    return index
+
+
+def as_like(row: Array, like: Array) -> Array:
+    """Bring a row from another namespace or device to that of `like`, in its dtype if that is float32."""
+    if is_torch_array(like):
+        xp = array_namespace(like)
+        return xp.as_tensor(row, device=like.device)
+    return row.detach().float().cpu().numpy() if is_torch_array(row) else row
+
+
+def fit_width(row: Array, width: int) -> Array:
+    """Cut or zero-pad a probability row to `width` entries (vocabularies padded to different sizes)."""
+    size = row.shape[-1]
+    if size == width:
+        return row
+    if size > width:
+        return row[..., :width]
+    xp = array_namespace(row)
+    return xp.concat(
+        [row, xp.zeros((*row.shape[:-1], width - size), dtype=row.dtype, device=row.device)], axis=-1
+    )
+
+
+def _at_least_float32(xp: Any, values: Array) -> Array:
+    return values if values.dtype in (xp.float32, xp.float64) else xp.astype(values, xp.float32)
+
+
+def _keep_top_p(xp: Any, p: Array, top_p: float) -> Array:
+    """Zero what lies outside the smallest set of likeliest entries that holds top_p."""
+    size = p.shape[-1]
+    count = min(size, 512)
+    while True:
+        ordered = largest(p, count)
+        before = xp.cumulative_sum(ordered, axis=-1) - ordered
+        inside = before < top_p
+        if count == size or not bool(xp.any(inside[..., -1])):
+            break
+        count = min(size, count * 8)
+    # `inside` is a prefix of at least one entry; its last value is the cut.
+    kept = xp.sum(xp.astype(inside, xp.int64), axis=-1, keepdims=True)
+    cut = xp.take_along_axis(ordered, kept - 1, axis=-1)
+    return xp.where(p >= cut, p, 0.0)
+
+
+_RAW = SamplingParams(temperature=1.0)

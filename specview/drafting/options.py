@@ -1,0 +1,91 @@
+"""Typed declarations of a drafter's options.
+
+One declaration makes the form, the command-line keys, the validation, the tooltip and the entry in
+the trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specview.errors import UsageError
+
+Value = int | float | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a method.
+
+    The type is that of `default`: int, float, bool, or str (a choice where `choices` is given).
+    minimum and maximum are inclusive.
+    """
+
+    name: str
+    default: Value
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    label: str = ""
+
+    def parse(self, value: Any) -> Value:
+        """Return `value` as this option's type.
+
+        Raises UsageError when it does not fit, naming what would.
+        """
+        kind = type(self.default)
+        if kind is bool:
+            if isinstance(value, bool):
+                return value
+            lowered = str(value).strip().lower()
+            if lowered in {"1", "true", "yes", "on"}:
+                return True
+            if lowered in {"0", "false", "no", "off"}:
+                return False
+            raise UsageError(f"{self.name} is {value!r}.", "Use yes or no.")
+        if self.choices:
+            if str(value) not in self.choices:
+                raise UsageError(f"{self.name} is {value!r}.", f"Choose one of {', '.join(self.choices)}.")
+            return str(value)
+        if kind is str:
+            return str(value)
+        try:
+            number = int(str(value)) if kind is int else float(value)
+        except ValueError:
+            kind_name = "a whole number" if kind is int else "a number"
+            raise UsageError(f"{self.name} is {value!r}.", f"Use {kind_name}.") from None
+        low, high = self.minimum, self.maximum
+        if (
+            not math.isfinite(number)
+            or (low is not None and number < low)
+            or (high is not None and number > high)
+        ):
+            raise UsageError(f"{self.name} is {value}.", f"Use {self.range_text()}.")
+        return number
+
+    def range_text(self) -> str:
+        """Say which values fit."""
+        if self.minimum is not None and self.maximum is not None:
+            return f"a value from {self.minimum:g} to {self.maximum:g}"
+        if self.minimum is not None:
+            return f"{self.minimum:g} or more"
+        if self.maximum is not None:
+            return f"{self.maximum:g} or less"
+        return "a number"
+
+
+def resolve(options: Sequence[Option], given: Mapping[str, Any], owner: str) -> dict[str, Value]:
+    """Return every option's value: the given one, checked, or the default.
+
+    Raises UsageError on an unknown name or a value that does not fit.
+    """
+    known = {option.name: option for option in options}
+    for name in given:
+        if name not in known:
+            names = ", ".join(known) or "none"
+            raise UsageError(f"{owner} has no option {name!r}.", f"Its options: {names}.")
+    return {name: option.parse(given.get(name, option.default)) for name, option in known.items()}

@@ -1,0 +1,104 @@
+"""`prompt-lookup`: copy what followed the same n-gram earlier in the prompt or the output.
+
+Saxena 2023 (github.com/apoorvumang/prompt-lookup-decoding); transformers'
+`prompt_lookup_num_tokens`. The longest n-gram that occurred before wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specview.decoding.interfaces import OnChunk
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
+from specview.decoding.sampling import SamplingParams
+from specview.drafting.options import Option, Value
+from specview.errors import UsageError
+
+if TYPE_CHECKING:
+    from specview.drafting.registry import DrafterContext
+
+OPTIONS = (
+    Option(
+        "ngram_max",
+        3,
+        "Longest run of last tokens looked up (transformers: max_matching_ngram_size, default 2 there).",
+        1,
+        32,
+        label="n-gram, longest",
+    ),
+    Option("ngram_min", 1, "Shortest run looked up (transformers: 1).", 1, 32, label="n-gram, shortest"),
+    Option(
+        "match",
+        "first",
+        "Which earlier occurrence is copied: the first (as transformers) or the last.",
+        choices=("first", "last"),
+        label="occurrence",
+    ),
+)
+
+
+class PromptLookup:
+    """Drafts from an index of every n-gram's first or last place; a lookup costs the same at any length.
+
+    Its proposals are point masses (no q).
+    """
+
+    name = "prompt-lookup"
+    exact_q = True
+    feature_layers: tuple[Any, ...] = ()
+
+    def __init__(self, options: Mapping[str, Value]) -> None:
+        self._longest = int(options["ngram_max"])
+        self._shortest = int(options["ngram_min"])
+        if self._shortest > self._longest:
+            raise UsageError(
+                f"prompt-lookup's shortest n-gram ({self._shortest}) is longer than its longest ({self._longest}).",
+                "Set ngram_min to ngram_max or less.",
+            )
+        self._keep_first = options["match"] == "first"
+        self._places: dict[tuple[int, ...], int] = {}
+        self._indexed = 0
+
+    def start(
+        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
+    ) -> None:
+        """Index the prompt."""
+        self._places.clear()
+        self._indexed = 0
+        self._index(prompt_tokens)
+
+    def propose(
+        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
+    ) -> Draft:
+        """Draft up to `budget` tokens that followed the longest n-gram seen before; else nothing."""
+        self._index(context)
+        size = len(context)
+        for n in range(min(self._longest, size - 1), self._shortest - 1, -1):
+            after = self._places.get(tuple(context[size - n :]))
+            if after is not None:
+                return Draft(tokens=tuple(context[after : after + budget]), drafter=self.name)
+        return EMPTY_DRAFT
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Learn nothing: the next proposal indexes what was emitted."""
+
+    def close(self) -> None:
+        """Drop the index."""
+        self._places.clear()
+
+    def _index(self, tokens: Sequence[int]) -> None:
+        """Index every n-gram that something follows: those ending before the last token."""
+        for after in range(max(self._indexed, 1), len(tokens)):
+            for n in range(self._shortest, min(self._longest, after) + 1):
+                key = tuple(tokens[after - n : after])
+                if self._keep_first:
+                    self._places.setdefault(key, after)
+                else:
+                    self._places[key] = after
+        self._indexed = max(len(tokens), 1)
+
+
+def make(context: DrafterContext) -> PromptLookup:
+    """Make the drafter."""
+    return PromptLookup(context.options)

@@ -1,0 +1,1 @@
+"""Where forward passes happen. Each engine's library is imported when it is first used."""

@@ -1,0 +1,258 @@
+"""The llama.cpp engine: a GGUF file through llama-cpp-python's low-level calls."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from specview.engines.llama_cpp_gguf import GgufFacts, gguf_facts, split_parts
+from specview.engines.llama_cpp_library import device_name, forget_errors, last_error, llama, physical_cores
+from specview.engines.llama_cpp_session import LlamaCppSession
+from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer
+from specview.errors import SpecviewError, Stopped, UsageError
+
+__all__ = ["GgufFacts", "LlamaCppEngine", "gguf_facts", "load"]
+
+_CELL_PADDING = 256  # llama.cpp rounds a context up to this
+_KV_BYTES = 2  # per number: keys and values are kept as float16
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    gpu_layers: int = 0,
+    context: int | None = None,
+    check_mode: bool = False,
+    progress: Callable[[float], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> LlamaCppEngine:
+    """Load a GGUF file.
+
+    threads None takes the physical cores; gpu_layers -1 offloads all layers; context None is the
+    length the model was trained on. progress gets fractions 0..1; where should_stop gives True,
+    Stopped is raised. Raises SpecviewError where the file is missing, damaged, of an unknown kind or
+    too large for the memory at hand, EngineMissing where llama.cpp is not installed.
+    """
+    facts = gguf_facts(path)
+    parts = [facts, *(gguf_facts(part) for part in split_parts(facts)[1:])]
+    for part in parts:
+        part.require_complete()
+    if context is not None and context < 1:
+        raise UsageError(f"context is {context}.", "Use 1 or more, or leave it out.")
+    if context is not None and facts.context_length and context > facts.context_length:
+        raise UsageError(
+            f"context is {context}, but {facts.path.name} was trained on {facts.context_length}.",
+            f"Use {facts.context_length} or less.",
+        )
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads is {threads}.", "Use 1 or more, or leave it out.")
+    lib = llama()
+    if gpu_layers and not lib.llama_supports_gpu_offload():
+        raise UsageError(
+            f"gpu-layers is {gpu_layers}, but this llama.cpp was built without a GPU.",
+            "Use 0, or build llama-cpp-python with CMAKE_ARGS=-DGGML_CUDA=on.",
+        )
+    if not gpu_layers:
+        _require_memory(sum(part.file_bytes for part in parts), f"{facts.path.name} needs")
+    model = _load_model(facts, gpu_layers, progress, should_stop)
+    return LlamaCppEngine(
+        model, facts, threads=threads or physical_cores(), gpu_layers=gpu_layers, context=context, check_mode=check_mode
+    )
+
+
+class LlamaCppEngine:
+    """A loaded GGUF model (interfaces.Engine); every session is a llama.cpp context of its own."""
+
+    name = "llama.cpp"
+
+    def __init__(
+        self, model: int, facts: GgufFacts, *, threads: int, gpu_layers: int, context: int | None, check_mode: bool
+    ) -> None:
+        lib = llama()
+        self.contexts = _Contexts(lib)
+        self._free = weakref.finalize(self, _free_model, lib, self.contexts, model)
+        self._lib = lib
+        self._model = model
+        self.facts = facts
+        self.threads = threads
+        self.gpu_layers = gpu_layers
+        self.check_mode = check_mode
+        self.model_name = facts.path.name.removesuffix(".gguf")
+        self.device = device_name(gpu_layers)
+        self.dtype = facts.file_type
+        self.context_length: int = context or lib.llama_model_n_ctx_train(model)
+        self.weight_bytes: int = lib.llama_model_size(model)
+        try:
+            self._refuse_other_kinds()
+            self.tokenizer = LlamaCppTokenizer(model, facts.chat_template)
+            self.vocab_size: int = self.tokenizer.vocab_size
+            self.eos_ids = self.tokenizer.eos_ids
+            self.rollback_problem: str | None = self._rollback_problem()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def model_pointer(self) -> int:
+        """The `llama_model *`; raises ValueError when the engine is closed."""
+        if not self._free.alive:
+            raise ValueError("the engine is closed")
+        return self._model
+
+    def new_session(self, max_length: int) -> LlamaCppSession:
+        """Make a session for up to max_length tokens, with its own KV cache.
+
+        Raises SpecviewError where that is longer than the context, or than the memory at hand.
+        """
+        if max_length < 1:
+            raise ValueError("a session holds at least one token")
+        if max_length > self.context_length:
+            raise SpecviewError(
+                f"{max_length:,} tokens do not fit into the context of {self.context_length:,} of {self.model_name}.",
+                "Use a shorter prompt or fewer tokens.",
+            )
+        if not self.gpu_layers:
+            _require_memory(self.kv_bytes(max_length), f"A cache for {max_length:,} tokens needs")
+        return LlamaCppSession(self, max_length)
+
+    def kv_bytes(self, length: int) -> int:
+        """Bytes of KV cache for a sequence of that length, whole blocks of 256 cells."""
+        cells = -(-(length + int(self.check_mode)) // _CELL_PADDING) * _CELL_PADDING
+        return cells * self._kv_numbers_per_cell * _KV_BYTES
+
+    @property
+    def _kv_numbers_per_cell(self) -> int:
+        """Numbers kept per token: over all layers, a key and a value per KV head."""
+        lib, model, facts = self._lib, self._model, self.facts
+        layers: int = lib.llama_model_n_layer(model)
+        heads = max(1, lib.llama_model_n_head(model))
+        head_size = lib.llama_model_n_embd(model) // heads
+        kv_heads = facts.hparam("attention.head_count_kv", lib.llama_model_n_head_kv(model))
+        per_layer = list(kv_heads) if isinstance(kv_heads, list) else [kv_heads] * layers
+        if (latent := facts.hparam("attention.kv_lora_rank")) is not None:  # MLA keeps one latent vector
+            return layers * (int(latent) + int(facts.hparam("rope.dimension_count", 0)))
+        key = int(facts.hparam("attention.key_length", head_size))
+        value = int(facts.hparam("attention.value_length", head_size))
+        return sum(int(count) * (key + value) for count in per_layer[:layers])
+
+    def close(self) -> None:
+        """Free all sessions' caches, then the weights."""
+        self._free()
+
+    def _refuse_other_kinds(self) -> None:
+        lib, model = self._lib, self._model
+        if lib.llama_model_has_encoder(model) or not lib.llama_model_has_decoder(model):
+            raise SpecviewError(f"{self.model_name} is an encoder model.", "Choose a decoder-only model.")
+        if lib.llama_model_is_diffusion(model):
+            raise SpecviewError(f"{self.model_name} is a diffusion model.", "Choose an autoregressive model.")
+
+    def _rollback_problem(self) -> str | None:
+        lib, model = self._lib, self._model
+        if lib.llama_model_is_recurrent(model):
+            return f"{self.model_name} keeps a recurrent state, which cannot be rolled back after a rejected draft."
+        if lib.llama_model_is_hybrid(model):
+            return f"{self.model_name} has recurrent layers, whose state cannot be rolled back after a rejected draft."
+        # Whatever else this kind of cache does, asking it is surer than a list of architectures.
+        session = LlamaCppSession(self, min(8, self.context_length))
+        try:
+            token = self.tokenizer.bos_id or 0
+            if session.max_length >= 3:
+                session.forward([token] * 3)
+                session.truncate(1)
+        except SpecviewError as error:
+            if "roll" in error.cause:
+                return error.cause
+            raise
+        finally:
+            session.close()
+        return None
+
+
+class _Contexts:
+    """The live contexts of one model, so that all are freed before it."""
+
+    def __init__(self, lib: Any) -> None:
+        self._lib = lib
+        self._live: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, context: int) -> None:
+        """Take charge of a context."""
+        self._live.add(context)
+
+    def free(self, context: int) -> None:
+        """Free a context unless that was done."""
+        if context in self._live:
+            self._live.remove(context)
+            self._lib.llama_free(context)
+
+    def free_all(self) -> None:
+        """Free all that are left."""
+        for context in list(self._live):
+            self.free(context)
+
+
+def _free_model(lib: Any, contexts: _Contexts, model: int) -> None:
+    contexts.free_all()
+    lib.llama_model_free(model)
+
+
+def _load_model(
+    facts: GgufFacts,
+    gpu_layers: int,
+    progress: Callable[[float], None] | None,
+    should_stop: Callable[[], bool] | None,
+) -> int:
+    lib = llama()
+    stopped = False
+    raised: list[BaseException] = []
+
+    def on_progress(fraction: float, _data: Any) -> bool:
+        nonlocal stopped
+        try:
+            if progress is not None:
+                progress(min(1.0, max(0.0, fraction)))
+            stopped = should_stop is not None and should_stop()
+        except BaseException as error:  # noqa: BLE001 - carried over C, raised again below
+            raised.append(error)
+        return not stopped and not raised
+
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = gpu_layers
+    callback = lib.llama_progress_callback(on_progress)
+    params.progress_callback = callback
+    forget_errors()
+    model = lib.llama_model_load_from_file(os.fsencode(facts.path), params)
+    if raised or stopped:
+        if model:
+            lib.llama_model_free(model)
+        raise raised[0] if raised else Stopped
+    if not model:
+        raise SpecviewError(f"llama.cpp cannot load {facts.path.name}: {last_error()}.", _load_mend(facts.path))
+    return int(model)
+
+
+def _load_mend(path: Path) -> str:
+    reason = last_error()
+    if "unknown model architecture" in reason:
+        return "Choose another model, or update llama-cpp-python."
+    if "alloc" in reason or "memory" in reason:
+        return "Choose a smaller file, or free memory."
+    return "Choose another GGUF file."
+
+
+def _require_memory(needed: int, subject: str) -> None:
+    import psutil
+
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise SpecviewError(
+            f"{subject} {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free.",
+            "Close other programs, or choose a smaller model or a shorter run.",
+        )

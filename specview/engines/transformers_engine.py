@@ -1,0 +1,336 @@
+"""The transformers engine: any causal language model in a local folder with safetensors weights.
+
+Models of the Llama shape run through our own forward (transformers_llama), all others through
+transformers' own (transformers_module); both over a cache whose rollback moves a pointer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from specview.engines.transformers_rollback import rollback_problem
+from specview.engines.transformers_weights import DTYPE_BYTES, read_config, read_headers, weight_bytes
+from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
+
+__all__ = ["TransformersEngine", "load", "weight_bytes"]
+
+Progress = Callable[[float], None]
+ShouldStop = Callable[[], bool]
+
+_MARGIN = 300 << 20  # activations and a short KV cache
+_UNKNOWN_CONTEXT = 2048
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+
+
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    check_mode: bool = False,
+    trust_remote_code: bool = False,
+    progress: Progress | None = None,
+    should_stop: ShouldStop | None = None,
+) -> TransformersEngine:
+    """Load a model folder.
+
+    device None takes the best there is (cuda, mps, cpu); dtype None takes float32 on a CPU, bfloat16 on
+    a GPU. progress gets fractions 0..1; where should_stop gives True, Stopped is raised. Raises
+    SpecviewError where the folder is no model, is cut short, is of an unknown architecture or larger
+    than the memory at hand; UsageError for settings that cannot work here; EngineMissing where torch or
+    transformers is not installed.
+    """
+    path = Path(folder)
+    config = read_config(path)
+    tensors = read_headers(path)
+    if dtype is not None and dtype not in DTYPE_BYTES:
+        raise UsageError(f"dtype is {dtype!r}.", f"Use {', '.join(DTYPE_BYTES)}.")
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads is {threads}.", "Use 1 or more, or leave it out.")
+    needs_code = "AutoModelForCausalLM" in (config.get("auto_map") or {})
+    if needs_code and not trust_remote_code and not _is_known(config):
+        raise UsageError(
+            f"{path.name} needs Python code from its own folder to run.",
+            "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
+        )
+    _require_libraries()
+    _check_stop(should_stop)
+
+    import torch
+
+    place = _device(device)
+    chosen = dtype or ("float32" if place.type == "cpu" else "bfloat16")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    needed = weight_bytes(path, chosen)
+    _require_memory(path.name, needed, place)
+    _report(progress, 0.1)
+    _check_stop(should_stop)
+
+    from specview.engines import transformers_llama
+    from specview.engines.transformers_tokenizer import load_tokenizer, read_eos_ids
+
+    tokenizer = load_tokenizer(path, config, read_eos_ids(path, config), trust_remote_code=trust_remote_code)
+    _report(progress, 0.2)
+    _check_stop(should_stop)
+    problem = rollback_problem(config)
+
+    def on_layer(fraction: float) -> None:
+        _check_stop(should_stop)
+        _report(progress, 0.2 + 0.75 * fraction)
+
+    runner: Any
+    if problem is None and transformers_llama.supports(config, tensors):
+        runner = transformers_llama.load_llama(
+            config, tensors, place, getattr(torch, chosen), check_mode=check_mode, progress=on_layer
+        )
+    else:
+        runner, problem = _load_module(path, place, chosen, check_mode, trust_remote_code, problem)
+    _check_stop(should_stop)
+    _report(progress, 1.0)
+    return TransformersEngine(
+        runner,
+        tokenizer,
+        model_name=path.name,
+        config=config,
+        dtype=chosen,
+        weight_bytes=needed,
+        check_mode=check_mode,
+        problem=problem,
+    )
+
+
+class TransformersEngine:
+    """A loaded model (interfaces.Engine); sessions share its weights."""
+
+    name = "transformers"
+
+    def __init__(
+        self,
+        runner: Any,
+        tokenizer: Any,
+        *,
+        model_name: str,
+        config: Mapping[str, Any],
+        dtype: str,
+        weight_bytes: int,
+        check_mode: bool,
+        problem: str | None,
+    ) -> None:
+        self._runner = runner
+        self.tokenizer = tokenizer
+        self.model_name = model_name
+        self.device = str(runner.device)
+        self.dtype = dtype
+        self.vocab_size: int = runner.vocab_size
+        self.eos_ids: frozenset[int] = tokenizer.eos_ids
+        self.weight_bytes = weight_bytes
+        self.check_mode = check_mode
+        self.rollback_problem = problem
+        self.context_length = _context_length(config)
+        if check_mode and not getattr(runner, "free_positions", False):
+            # The throw-away rows of a padded pass have positions too.
+            from specview.engines.transformers_session import CHECK_ROWS
+
+            self.context_length -= CHECK_ROWS
+        self._kv_bytes_per_token = _kv_numbers_per_token(config) * DTYPE_BYTES[dtype]
+
+    def new_session(self, max_length: int) -> Any:
+        """Make a session for up to max_length tokens.
+
+        Raises SpecviewError beyond the model's context length, or where the model's cache is no
+        keys and values (rollback_problem says what it is).
+        """
+        from specview.engines.transformers_session import TransformersSession
+
+        if self._runner is None:
+            raise ValueError("the engine is closed")
+        if self.rollback_problem is not None:
+            raise SpecviewError(
+                f"{self.model_name} cannot run here: {self.rollback_problem}.", "Choose another model."
+            )
+        if max_length > self.context_length:
+            raise SpecviewError(
+                f"{max_length} tokens do not fit the context of {self.model_name} ({self.context_length}).",
+                "Shorten the prompt or lower max tokens.",
+            )
+        return TransformersSession(self._runner, max_length, check_mode=self.check_mode)
+
+    def kv_bytes(self, length: int) -> int:
+        """Bytes of KV cache for a sequence of that length."""
+        return length * self._kv_bytes_per_token
+
+    def close(self) -> None:
+        """Free the weights."""
+        if self._runner is None:
+            return
+        on_cuda = self._runner.device.type == "cuda"
+        self._runner.close()
+        self._runner = None
+        if on_cuda:
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def _load_module(
+    path: Path, place: Any, dtype: str, check_mode: bool, trust_remote_code: bool, problem: str | None
+) -> tuple[Any, str | None]:
+    """Load through transformers' own classes; return the runner and why it cannot be rolled back, if so."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from specview.engines.transformers_module import ModuleRunner
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            str(path),
+            dtype=getattr(torch, dtype),
+            trust_remote_code=trust_remote_code,
+            local_files_only=True,
+            use_safetensors=True,
+        )
+        model.eval()
+        model.requires_grad_(False)
+        model.to(place)
+    except torch.OutOfMemoryError:
+        raise SpecviewError(f"{path.name} does not fit the memory of {place}.", "Choose a smaller model or device cpu.") from None
+    except Exception as error:  # transformers raises OSError, ValueError, KeyError, ImportError, ... alike
+        raise _load_error(path, error) from error
+    problem = problem or rollback_problem(model.config.to_dict(), type(model))
+    runner = ModuleRunner(model, check_mode=check_mode)
+    if problem is None:
+        try:
+            runner.trial()
+        except Exception as error:
+            problem = f"its cache cannot be rolled back ({_first_line(error)})"
+    if problem is not None:
+        runner.vocab_size = int(getattr(model.config.get_text_config(decoder=True), "vocab_size", 0))
+    return runner, problem
+
+
+def _load_error(path: Path, error: Exception) -> SpecviewError:
+    line = _first_line(error)
+    kind = str(read_config(path).get("model_type", "unknown"))
+    lowered = line.lower()
+    if "does not recognize this architecture" in lowered or "unrecognized model" in lowered:
+        return SpecviewError(
+            f"This transformers version does not know the architecture {kind!r} of {path.name}.",
+            "Update transformers, or use a GGUF version with llama.cpp.",
+        )
+    if "unrecognized configuration class" in lowered:
+        return SpecviewError(f"{path.name} ({kind}) is no causal language model.", "Choose a text-generation model.")
+    if "trust_remote_code" in lowered:
+        return UsageError(
+            f"{path.name} needs Python code from its own folder to run.",
+            "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
+        )
+    return SpecviewError(f"{path.name} cannot be loaded ({line}).", "Check the folder, or choose another model.")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
+
+
+def _is_known(config: Mapping[str, Any]) -> bool:
+    """Whether transformers itself has this model type (asked without importing model code)."""
+    if importlib.util.find_spec("transformers") is None:
+        return True  # the missing library is what is reported
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return config.get("model_type") in CONFIG_MAPPING_NAMES
+
+
+def _require_libraries() -> None:
+    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        raise EngineMissing(f"The transformers engine needs {names}.", f"Install: pip install {' '.join(missing)}.")
+
+
+def _device(name: str | None) -> Any:
+    """The torch device of a name; None gives the best there is. Raises UsageError where it is not there."""
+    import torch
+
+    mps = torch.backends.mps.is_available()
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
+    try:
+        place = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"There is no device {name!r}.", "Devices: cpu, cuda, cuda:1, mps.") from None
+    if place.type == "cuda":
+        count = torch.cuda.device_count()
+        if count == 0:
+            raise UsageError("There is no CUDA device here.", "Use device cpu.")
+        if (place.index or 0) >= count:
+            raise UsageError(f"There is no device {name}; CUDA has {count} here.", "Use cuda or cuda:0.")
+    elif place.type == "mps" and not mps:
+        raise UsageError("There is no MPS device here.", "Use device cpu.")
+    elif place.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"Device {name!r} is not supported.", "Use cpu, cuda or mps.")
+    return place
+
+
+def _require_memory(name: str, needed: int, place: Any) -> None:
+    if place.type == "cuda":
+        import torch
+
+        free = int(torch.cuda.mem_get_info(place)[0])
+        where = f"memory on {place}"
+    else:
+        import psutil
+
+        free = int(psutil.virtual_memory().available)
+        where = "memory"
+    wanted = needed + _MARGIN
+    if wanted > free:
+        raise SpecviewError(
+            f"{name} needs {wanted / 1e9:.1f} GB of {where}, and {free / 1e9:.1f} GB are free.",
+            "Close other programs, or choose a smaller model.",
+        )
+
+
+def _decoder_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
+
+
+def _context_length(config: Mapping[str, Any]) -> int:
+    decoder = _decoder_config(config)
+    for key in _CONTEXT_KEYS:
+        value = decoder.get(key)
+        if isinstance(value, int) and value > 0:
+            return value
+    return _UNKNOWN_CONTEXT
+
+
+def _kv_numbers_per_token(config: Mapping[str, Any]) -> int:
+    """Numbers that one token adds to the keys and values of all layers."""
+    decoder = _decoder_config(config)
+
+    def first(*keys: str) -> int | None:
+        values = (decoder.get(key) for key in keys)
+        return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+    layers = first("num_hidden_layers", "n_layer", "num_layers") or 0
+    heads = first("num_attention_heads", "n_head", "num_heads") or 1
+    kv_heads = first("num_key_value_heads", "multi_query_group_num") or heads
+    width = first("head_dim") or (first("hidden_size", "n_embd", "d_model") or 0) // heads
+    return 2 * layers * kv_heads * width
+
+
+def _report(progress: Progress | None, fraction: float) -> None:
+    if progress is not None:
+        progress(fraction)
+
+
+def _check_stop(should_stop: ShouldStop | None) -> None:
+    if should_stop is not None and should_stop():
+        raise Stopped

@@ -1,0 +1,31 @@
+"""The errors that a user sees: one line that names the cause and the mend."""
+
+from __future__ import annotations
+
+
+class SpecviewError(Exception):
+    """Something the user can mend; `str()` is one line: the cause, then what to do.
+
+    `usage` marks bad settings (exit code 2 on the command line) as against a run that failed (1).
+    """
+
+    def __init__(self, cause: str, mend: str = "", *, usage: bool = False) -> None:
+        self.cause = " ".join(str(cause).split())
+        self.mend = " ".join(str(mend).split())
+        self.usage = usage
+        super().__init__(f"{self.cause} {self.mend}".strip())
+
+
+class UsageError(SpecviewError):
+    """A setting that cannot work as given."""
+
+    def __init__(self, cause: str, mend: str = "") -> None:
+        super().__init__(cause, mend, usage=True)
+
+
+class EngineMissing(SpecviewError):
+    """The library of an engine is not installed here; the rest works without it."""
+
+
+class Stopped(Exception):
+    """Raised inside long work (loading, prefill) when the user pressed Stop."""

@@ -1,0 +1,1 @@
+"""The window: Qt only, one more client of the core."""

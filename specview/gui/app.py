@@ -1,0 +1,164 @@
+"""`specview`: the window up first, then everything else in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QTimer, QtMsgType, qInstallMessageHandler
+from PySide6.QtWidgets import QApplication
+
+from specview.gui import theme
+from specview.gui.engine_thread import Backend, EngineThread
+from specview.gui.library import Library, default_workload
+from specview.gui.main_window import MainWindow
+from specview.gui.settings_store import SettingsStore
+from specview.racing.settings import LaneSettings, RunSettings
+
+log = logging.getLogger(__name__)
+
+GC_MS = 500
+FIRST_WORKLOAD = "code-edit"
+FIRST_MAX_TOKENS = 128
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Show the window and run until it is closed; returns the exit code."""
+    if sys.platform == "win32":
+        # Importing torch after Qt is reported to fail there (WinError 1114).
+        with contextlib.suppress(ImportError, OSError):
+            importlib.import_module("torch")
+    keep_log()
+    app = make_app(list(sys.argv[:1] if argv is None else ["specview", *argv]))
+    qInstallMessageHandler(_qt_message)
+    store = SettingsStore()
+    remembered = store.load()
+    theme.apply(app, remembered.window.theme, remembered.window.font_scale)
+    collector = Collector()
+    engine = EngineThread(make_backend)
+    window = MainWindow(engine, Library(), store, remembered, first_settings())
+    window.show()
+    # After the first paint, so that nothing stands between the command and the window.
+    QTimer.singleShot(0, lambda: QTimer.singleShot(0, lambda: begin(engine, window)))
+    signal.signal(signal.SIGINT, lambda *_: window.close())
+    code = app.exec()
+    collector.stop()
+    if not window.thread_ended:
+        print(
+            "specview: the model library did not come back in time; the process ends without waiting for it.",
+            file=sys.stderr,
+            flush=True,
+        )
+        logging.shutdown()
+        os._exit(code)
+    return code
+
+
+def begin(engine: EngineThread, window: MainWindow) -> None:
+    """Start the engine thread and the background work."""
+    engine.start()
+    window.start()
+
+
+def make_app(argv: list[str]) -> QApplication:
+    """Make the application: Fusion style, our own palettes."""
+    existing = QApplication.instance()
+    app = existing if isinstance(existing, QApplication) else QApplication(argv)
+    app.setApplicationName("specview")
+    app.setApplicationDisplayName("specview")
+    app.setDesktopFileName("specview")
+    app.setStyle("Fusion")
+    return app
+
+
+def make_backend() -> Backend:
+    """Make the real backend; called on the engine thread."""
+    from specview.gui.local_backend import LocalBackend
+
+    return LocalBackend()
+
+
+def first_settings() -> RunSettings:
+    """Return the first start's settings: the bundled pair, a prompt, three lanes."""
+    workload = default_workload(FIRST_WORKLOAD)
+    return RunSettings(
+        prompt=workload.prompt if workload else "Explain in three sentences why the sky is blue.",
+        system=workload.system if workload else "",
+        workload=workload.name if workload else None,
+        max_tokens=FIRST_MAX_TOKENS,
+        lanes=(LaneSettings(), LaneSettings(method="draft-model"), LaneSettings(method="prompt-lookup")),
+    )
+
+
+class Collector(QObject):
+    """Runs Python's cycle collector on the Qt thread only.
+
+    Left to itself it runs on whichever thread allocates, and a widget that it finds from the engine
+    thread would be destroyed there, which Qt does not allow. Rounds get no collector pauses either.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thresholds = gc.get_threshold()
+        gc.disable()
+        self._timer = QTimer(self)
+        self._timer.setInterval(GC_MS)
+        self._timer.timeout.connect(self._check)
+        self._timer.start()
+
+    def _check(self) -> None:
+        counts = gc.get_count()
+        for generation in (1, 0):
+            if counts[generation] > max(self._thresholds[generation], 1):
+                gc.collect(generation)
+                break
+
+    def stop(self) -> None:
+        """Give the collector back to Python."""
+        self._timer.stop()
+        gc.enable()
+
+
+def keep_log() -> None:
+    """Write warnings and errors to a small file in the user's log folder, where that is possible."""
+    root = logging.getLogger("specview")
+    if any(isinstance(handler, RotatingFileHandler) for handler in root.handlers):
+        return
+    try:
+        folder = log_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(folder / "specview.log", maxBytes=500_000, backupCount=1, encoding="utf-8")
+    except OSError:
+        return
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(logging.WARNING)
+    root.addHandler(handler)
+
+
+def log_folder() -> Path:
+    """Return the log folder; beside the settings where SPECVIEW_CONFIG is set."""
+    if given := os.environ.get("SPECVIEW_CONFIG"):
+        return Path(given)
+    import platformdirs
+
+    return Path(platformdirs.user_log_dir("specview", appauthor=False))
+
+
+def _qt_message(kind: QtMsgType, context: object, text: str) -> None:
+    """Send Qt's own messages to the log; what is fatal stays on standard error."""
+    level = {
+        QtMsgType.QtDebugMsg: logging.DEBUG,
+        QtMsgType.QtInfoMsg: logging.INFO,
+        QtMsgType.QtWarningMsg: logging.WARNING,
+    }.get(kind, logging.ERROR)
+    log.log(level, "Qt: %s", text)
+    if kind == QtMsgType.QtFatalMsg:
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,324 @@
+"""Between the window and the engine thread: the race on screen, its state, and the three clocks.
+
+Text is redrawn about 30 times a second, plots 10 times, number labels twice, and only while something
+runs. Events of stale runs are dropped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from specview.drafting.registry import METHODS
+from specview.gui.engine_thread import (
+    CommandDone,
+    EngineThread,
+    Kind,
+    PreloadEnded,
+    SettingsTaken,
+    TokensCounted,
+    WindowEvent,
+)
+from specview.gui.view_model import LaneModel, RaceModel
+from specview.racing.events import Failed, Progress, RaceStarted
+from specview.racing.settings import LaneSettings, RunSettings
+
+State = Literal["ready", "preloading", "loading", "prefill", "running", "stopping", "ended"]
+
+TEXT_MS, PLOT_MS, NUMBER_MS = 33, 100, 500
+COUNT_DELAY_MS = 350
+_RACE_KINDS: tuple[Kind, ...] = ("run", "continue", "follow-up")
+
+
+class Controller(QObject):
+    """Owns the engine thread and the `RaceModel`; every method is called on the Qt thread."""
+
+    state_changed = Signal()
+    lanes_changed = Signal()
+    text_tick = Signal()
+    plot_tick = Signal()
+    number_tick = Signal()
+    failed = Signal(str)
+    warned = Signal(str)
+    tokens_counted = Signal(object)
+    turn_started = Signal(object)
+
+    def __init__(self, engine: EngineThread) -> None:
+        super().__init__()
+        self.engine = engine
+        self.race = RaceModel()
+        self.settings: RunSettings | None = None
+        self.progress: Progress | None = None
+        self.preloaded = False
+        self._lanes: list[LaneSettings] = []
+        self._busy: dict[int, Kind] = {}
+        self._preload_id = 0
+        self._preload_settings: RunSettings | None = None
+        self._count_id = 0
+        self._count_settings: RunSettings | None = None
+        self._stopping = False
+        self._lanes_touched = False
+        self._ended_once = False
+        self._started_id = 0
+        self._state: State = "ready"
+        self._text_timer = self._timer(TEXT_MS, self._on_text)
+        self._plot_timer = self._timer(PLOT_MS, self.plot_tick.emit)
+        self._number_timer = self._timer(NUMBER_MS, self.number_tick.emit)
+        self._count_timer = self._timer(COUNT_DELAY_MS, self._ask_count)
+        self._count_timer.setSingleShot(True)
+
+    def _timer(self, interval_ms: int, slot: Callable[[], None]) -> QTimer:
+        timer = QTimer(self)
+        timer.setInterval(interval_ms)
+        timer.timeout.connect(slot)
+        return timer
+
+    # -- what can be done now ----------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What goes on, in one word."""
+        return self._state
+
+    @property
+    def racing(self) -> bool:
+        """Whether a race is under way (loading included)."""
+        return any(kind in _RACE_KINDS for kind in self._busy.values())
+
+    @property
+    def race_running(self) -> bool:
+        """Whether rounds are being run: loading and prefill are over."""
+        return self.racing and self.race.state == "running" and any(
+            lane.state in ("running", "ended") for lane in self.race.lanes
+        )
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether there is something to stop that has not been asked to."""
+        return bool(self._busy) and not self._stopping and any(kind != "count" for kind in self._busy.values())
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether lanes of the last race can go on in their sessions."""
+        return (
+            not self.racing
+            and not self._lanes_touched
+            and self.settings is not None
+            and self.race.ended is not None
+            and self.race.ended.end != "error"
+            and self._started_id == self.race.run_id
+            and any(lane.end in ("limit", "stopped") and lane.rounds for lane in self.race.lanes)
+        )
+
+    @property
+    def can_follow_up(self) -> bool:
+        """Whether the plain lane gave a reply to answer to."""
+        plain = self.race.baseline
+        return (
+            not self.racing
+            and self.settings is not None
+            and self.settings.chat
+            and self._started_id == self.race.run_id
+            and self.race.ended is not None
+            and plain is not None
+            and bool(plain.rounds)
+        )
+
+    # -- wishes --------------------------------------------------------------------------------
+
+    def preload(self, settings: RunSettings) -> None:
+        """Load libraries and models ahead of the first run."""
+        self._preload_settings = settings
+        self._preload_id = self.engine.preload(settings)
+        self._begin(self._preload_id, "preload")
+
+    def run(self, settings: RunSettings) -> None:
+        """Start a race on checked settings."""
+        if self.racing:
+            return
+        if self._preload_settings is not None and not _same_models(self._preload_settings, settings):
+            self.engine.stop(("preload",))
+        self.settings = settings
+        self._lanes_touched = False
+        run_id = self.engine.run(settings)
+        self.race.begin(run_id)
+        self._begin(run_id, "run")
+
+    def continue_(self, max_tokens: int) -> None:
+        """Go on past the limit, in the same sessions."""
+        if self.can_continue:
+            self.engine.continue_(self.race.run_id, max_tokens)
+            self.race.ended = None
+            self._begin(self.race.run_id, "continue")
+
+    def follow_up(self, text: str) -> None:
+        """Run the next turn of the conversation."""
+        if self.can_follow_up and text.strip():
+            run_id = self.engine.follow_up(text)
+            self.race.begin(run_id)
+            self._lanes_touched = False
+            self._begin(run_id, "follow-up")
+
+    def stop(self) -> None:
+        """Stop what is under way; takes effect within one round."""
+        if self.can_stop:
+            self._stopping = True
+            self.engine.stop()
+            self._update_state()
+
+    def show_lanes(self, settings: RunSettings, raw: Sequence[LaneSettings]) -> None:
+        """Show the lanes `raw`, which are `settings.lanes` before checking.
+
+        A lane that was not edited itself keeps what it holds until the next run, whatever else of the
+        settings has changed; one that holds nothing yet shows the settings as they are now.
+        """
+        if self.racing:
+            return
+        before = [id(lane) for lane in self.race.lanes]
+        old = list(zip(self._lanes, self.race.lanes, strict=False))
+        made: list[LaneModel] = []
+        for lane, checked in zip(raw, settings.lanes, strict=True):
+            place = next((i for i, (held, _) in enumerate(old) if held == lane), None)
+            model = LaneModel() if place is None else old.pop(place)[1]
+            shown = shown_settings(settings, checked)
+            if not model.rounds and (model.name, model.settings) != (lane.label, shown):
+                model.name, model.settings = lane.label, shown
+                model.version += 1
+            made.append(model)
+        self._lanes, self.race.lanes = list(raw), made
+        if [id(lane) for lane in made] != before:
+            self._lanes_touched = True
+            self.lanes_changed.emit()
+            self.state_changed.emit()
+
+    def count_tokens(self, settings: RunSettings | None) -> None:
+        """Ask for the prompt's length, a moment after the last change; None tells that it is unknown."""
+        self._count_settings = settings
+        self.tokens_counted.emit(None)
+        if settings is not None:
+            self._count_timer.start()
+
+    def close(self, timeout_s: float) -> bool:
+        """Stop all work, take in every finished round, end the thread; False if it did not in time."""
+        for timer in (self._text_timer, self._plot_timer, self._number_timer, self._count_timer):
+            timer.stop()
+        ended = self.engine.close(timeout_s)
+        self._take(self.engine.drain(1_000_000))
+        return ended
+
+    # -- events ----------------------------------------------------------------------------------
+
+    def _ask_count(self) -> None:
+        if self._count_settings is not None and not self._busy:
+            self._count_id = self.engine.count_tokens(self._count_settings)
+            self._begin(self._count_id, "count")
+
+    def _begin(self, run_id: int, kind: Kind) -> None:
+        self._busy[run_id] = kind
+        if kind != "count":
+            self._stopping = False
+            self.progress = None
+        self._text_timer.start()
+        if kind in _RACE_KINDS:
+            self._plot_timer.start()
+            self._number_timer.start()
+        self._update_state()
+
+    def _on_text(self) -> None:
+        before = self.race.run_id, len(self.race.lanes), self.race.state
+        self._take(self.engine.drain())
+        if (self.race.run_id, len(self.race.lanes), self.race.state) != before:
+            self.lanes_changed.emit()
+        self.text_tick.emit()
+        self._update_state()
+
+    def _take(self, events: list[WindowEvent]) -> None:
+        for event in events:
+            match event:
+                case CommandDone():
+                    self._done(event)
+                case PreloadEnded():
+                    self.preloaded = event.ready
+                    if event.message and not self.racing:
+                        self.warned.emit(event.message)
+                case TokensCounted():
+                    if event.run_id == self._count_id:
+                        self.tokens_counted.emit(event.count)
+                case SettingsTaken():
+                    if event.run_id == self.race.run_id:
+                        self.settings = event.settings
+                        self.turn_started.emit(event.settings)
+                case Progress() if event.run_id == self._preload_id:
+                    self.progress = event
+                case _:
+                    if self.race.apply(event):
+                        self._note(event)
+
+    def _note(self, event: WindowEvent) -> None:
+        if isinstance(event, Progress):
+            self.progress = event
+        elif isinstance(event, RaceStarted):
+            self._started_id = event.run_id
+        elif isinstance(event, Failed):
+            self.failed.emit(event.message)
+
+    def _done(self, event: CommandDone) -> None:
+        kind = self._busy.pop(event.run_id, None)
+        if kind in _RACE_KINDS:
+            self._ended_once = True
+            self._stopping = False
+            self.progress = None
+            self._plot_timer.stop()
+            self._number_timer.stop()
+            self.text_tick.emit()
+            self.plot_tick.emit()
+            self.number_tick.emit()
+        elif kind == "preload":
+            self._stopping = self._stopping and self.racing
+            if not self.racing:
+                self.progress = None
+        if not self._busy:
+            self._text_timer.stop()
+            if kind != "count" and self._count_settings is not None:
+                self._count_timer.start()
+
+    def _update_state(self) -> None:
+        state = self._find_state()
+        if state != self._state:
+            self._state = state
+            self.state_changed.emit()
+
+    def _find_state(self) -> State:
+        if self._stopping:
+            return "stopping"
+        if self.racing:
+            if self.race_running:
+                return "running"
+            phase = self.progress.phase if self.progress else ""
+            return "prefill" if phase == "prefill" else "loading"
+        if "preload" in self._busy.values():
+            return "preloading"
+        return "ended" if self._ended_once else "ready"
+
+
+def shown_settings(settings: RunSettings, lane: LaneSettings) -> dict[str, object]:
+    """What a lane's header shows before a run: its flat settings, options filled in."""
+    flat = settings.flat(lane)
+    if METHODS[lane.method].drafts and lane.k is None:
+        flat["k"] = "auto"
+    return flat
+
+
+def _same_models(first: RunSettings, second: RunSettings) -> bool:
+    """Whether two runs use the same loaded models."""
+    blank = {"prompt": "", "system": "", "workload": None, "history": (), "max_tokens": 1, "chat": True}
+    drafts = [
+        {(lane.draft, lane.draft_engine) for lane in run.lanes if lane.method == "draft-model"}
+        for run in (first, second)
+    ]
+    alike = [replace(run, **blank, sampling=first.sampling, observe="off", lanes=()) for run in (first, second)]
+    return alike[0] == alike[1] and drafts[0] == drafts[1]
+

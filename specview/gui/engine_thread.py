@@ -1,0 +1,287 @@
+"""The one thread that owns all models, sessions and races; it imports no Qt.
+
+Commands go in through a queue, events come out through a deque that the window drains on timers.
+Every command has its own stop flag, so a late Stop never hits the next command. An exception that
+nobody foresaw becomes a `Failed` event and a line in the log; the thread lives on.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from specview.errors import SpecviewError, Stopped
+from specview.racing.events import Event, Failed, Progress, RaceEnded
+from specview.racing.settings import RunSettings
+
+log = logging.getLogger(__name__)
+
+ShouldStop = Callable[[], bool]
+Kind = Literal["preload", "run", "continue", "follow-up", "count"]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDone:
+    """A command is over, however it ended; the thread is free for the next one."""
+
+    run_id: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class PreloadEnded:
+    """Libraries and models are in memory, or message says in one line why not ('' when stopped)."""
+
+    run_id: int
+    ready: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokensCounted:
+    """Prompt length in tokens with the chat template around it; None where it cannot be told now."""
+
+    run_id: int
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsTaken:
+    """A follow-up turn runs with these settings: the conversation so far is in them."""
+
+    run_id: int
+    settings: RunSettings
+
+
+WindowEvent = Event | CommandDone | PreloadEnded | TokensCounted | SettingsTaken
+
+
+class RaceLike(Protocol):
+    """What the thread needs of a race (`specview.racing.race.Race`)."""
+
+    def run(self, emit: Callable[[Event], None], should_stop: ShouldStop) -> None:
+        """Run all lanes to their ends."""
+        ...
+
+    def continue_(self, max_tokens: int, emit: Callable[[Event], None], should_stop: ShouldStop) -> None:
+        """Go on past the limit by max_tokens, in the same sessions."""
+        ...
+
+    def follow_up(self, text: str) -> RunSettings:
+        """Settings of the next turn: the conversation so far, then `text`."""
+        ...
+
+    def close(self) -> None:
+        """Free the sessions."""
+        ...
+
+
+class Backend(Protocol):
+    """Where models come from; `LocalBackend` here, a made-up one in tests."""
+
+    def preload(
+        self, settings: RunSettings, run_id: int, emit: Callable[[Progress], None], should_stop: ShouldStop
+    ) -> None:
+        """Import libraries and load the models of `settings`."""
+        ...
+
+    def start(self, settings: RunSettings, run_id: int) -> RaceLike:
+        """Make a race; nothing is loaded before it runs."""
+        ...
+
+    def count_tokens(self, settings: RunSettings) -> int | None:
+        """Count the prompt's tokens if the target's tokenizer is loaded, else None."""
+        ...
+
+    def close(self) -> None:
+        """Free all models."""
+        ...
+
+
+@dataclass(slots=True)
+class _Command:
+    """One queued wish, with its own stop flag."""
+
+    kind: Kind
+    run_id: int
+    settings: RunSettings | None = None
+    max_tokens: int = 0
+    text: str = ""
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class EngineThread:
+    """Runs commands one after the other on a thread of its own."""
+
+    def __init__(self, make_backend: Callable[[], Backend]) -> None:
+        self._make_backend = make_backend
+        self._backend: Backend | None = None
+        self._race: RaceLike | None = None
+        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._events: deque[WindowEvent] = deque()
+        self._pending: list[_Command] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._last_id = 0
+        # A daemon, so that native code that does not come back cannot keep the process alive.
+        self._thread = threading.Thread(target=self._work, name="specview-engine", daemon=True)
+
+    # -- called by the window ------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    def preload(self, settings: RunSettings) -> int:
+        """Load libraries and models ahead of the first run."""
+        return self._put("preload", settings=settings)
+
+    def run(self, settings: RunSettings) -> int:
+        """Start a race; the one before it is closed first."""
+        return self._put("run", settings=settings)
+
+    def continue_(self, run_id: int, max_tokens: int) -> int:
+        """Go on with the race `run_id`; its events keep that id."""
+        return self._put("continue", run_id=run_id, max_tokens=max_tokens)
+
+    def follow_up(self, text: str) -> int:
+        """Start a race on the next turn of the conversation."""
+        return self._put("follow-up", text=text)
+
+    def count_tokens(self, settings: RunSettings) -> int:
+        """Ask for the prompt's length in tokens."""
+        return self._put("count", settings=settings)
+
+    def stop(self, kinds: tuple[Kind, ...] = ("preload", "run", "continue", "follow-up")) -> None:
+        """Ask commands under way or waiting to stop; takes effect within one round."""
+        with self._lock:
+            for command in self._pending:
+                if command.kind in kinds:
+                    command.stop.set()
+
+    def drain(self, limit: int = 2000) -> list[WindowEvent]:
+        """Take up to `limit` events that have arrived."""
+        taken: list[WindowEvent] = []
+        while len(taken) < limit:
+            try:
+                taken.append(self._events.popleft())
+            except IndexError:
+                break
+        return taken
+
+    def close(self, timeout_s: float) -> bool:
+        """Stop everything, free the models and end the thread; False if it has not ended in time."""
+        self.request_close()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def request_close(self) -> None:
+        """Ask the thread to end, without waiting for it."""
+        self._closing.set()
+        self.stop(("preload", "run", "continue", "follow-up", "count"))
+        self._commands.put(None)
+
+    def _put(self, kind: Kind, run_id: int | None = None, **payload: Any) -> int:
+        if run_id is None:
+            self._last_id += 1
+            run_id = self._last_id
+        command = _Command(kind, run_id, **payload)
+        with self._lock:
+            self._pending.append(command)
+        if self._closing.is_set():
+            command.stop.set()
+        self._commands.put(command)
+        return run_id
+
+    # -- on the thread ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (command := self._commands.get()) is not None:
+            if self._closing.is_set():
+                break
+            try:
+                self._handle(command)
+            except Stopped:
+                self._emit_stopped(command)
+            except SpecviewError as error:
+                self._emit_failure(command, str(error))
+            except MemoryError:
+                self._emit_failure(command, "There is not enough memory. Choose a smaller model or dtype.")
+            except Exception as error:
+                log.exception("%s failed", command.kind)
+                what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                self._emit_failure(command, f"Something went wrong in {command.kind}: {what}")
+            finally:
+                with self._lock:
+                    self._pending.remove(command)
+                self._events.append(CommandDone(command.run_id, command.kind))
+        self._free()
+
+    def _handle(self, command: _Command) -> None:
+        should_stop = command.stop.is_set
+        if command.kind == "count":
+            if not command.stop.is_set() and command.settings is not None:
+                count = self._get_backend().count_tokens(command.settings)
+                self._events.append(TokensCounted(command.run_id, count))
+            return
+        if command.stop.is_set():
+            raise Stopped
+        if command.kind == "preload" and command.settings is not None:
+            self._get_backend().preload(command.settings, command.run_id, self._events.append, should_stop)
+            self._events.append(PreloadEnded(command.run_id, ready=not command.stop.is_set()))
+        elif command.kind == "run" and command.settings is not None:
+            self._begin(command.settings, command)
+        elif command.kind == "follow-up" and self._race is not None:
+            settings = self._race.follow_up(command.text)
+            self._events.append(SettingsTaken(command.run_id, settings))
+            self._begin(settings, command)
+        elif command.kind == "continue" and self._race is not None:
+            self._race.continue_(command.max_tokens, self._events.append, should_stop)
+
+    def _begin(self, settings: RunSettings, command: _Command) -> None:
+        self._close_race()
+        self._race = self._get_backend().start(settings, command.run_id)
+        self._race.run(self._events.append, command.stop.is_set)
+
+    def _emit_stopped(self, command: _Command) -> None:
+        if command.kind == "preload":
+            self._events.append(PreloadEnded(command.run_id, ready=False))
+        elif command.kind != "count":
+            self._events.append(RaceEnded(command.run_id, "stopped"))
+
+    def _emit_failure(self, command: _Command, message: str) -> None:
+        if command.kind == "count":
+            self._events.append(TokensCounted(command.run_id, None))
+        elif command.kind == "preload":
+            self._events.append(PreloadEnded(command.run_id, ready=False, message=message))
+        else:
+            self._events.append(Failed(command.run_id, message))
+
+    def _get_backend(self) -> Backend:
+        if self._backend is None:
+            self._backend = self._make_backend()
+        return self._backend
+
+    def _close_race(self) -> None:
+        race, self._race = self._race, None
+        if race is not None:
+            race.close()
+
+    def _free(self) -> None:
+        try:
+            self._close_race()
+            if self._backend is not None:
+                self._backend.close()
+        except Exception:
+            log.exception("freeing the models failed")

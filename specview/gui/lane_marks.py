@@ -1,0 +1,252 @@
+"""The small painted parts of a lane's header: chips, badge, figures.
+
+Painted rather than labelled: they never ask for a new layout when a number changes, so nothing jumps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+
+from specview.gui import theme
+from specview.gui.display_text import tooltip, visible
+from specview.gui.figures import MISSING
+from specview.gui.lane_words import Mark
+
+SMALL = 11
+BIG = 17
+
+
+def tone_colours(tone: str) -> tuple[str, str]:
+    """Return (text, border) of a tone."""
+    now = theme.current()
+    return {
+        "good": (now.accepted, now.accepted),
+        "warning": (now.warning, now.warning),
+        "bad": (now.error, now.error),
+    }.get(tone, (now.muted, now.border))
+
+
+class ChipRow(QWidget):
+    """One row of chips; those that do not fit are counted, and named in the tool tip."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.marks: list[Mark] = []
+        self._places: list[tuple[QRectF, str]] = []
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def set_marks(self, marks: Sequence[Mark]) -> None:
+        """Show these chips."""
+        if list(marks) != self.marks:
+            self.marks = list(marks)
+            self.setAccessibleName(", ".join(mark.text for mark in self.marks))
+            self.update()
+
+    def sizeHint(self) -> QSize:
+        """One chip high."""
+        return QSize(60, theme.px(21))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Paint as many chips as fit."""
+        now = theme.current()
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        font = theme.ui_font(SMALL)
+        painter.setFont(font)
+        metrics = QFontMetricsF(font)
+        pad, gap, height = theme.px(6), theme.px(5), self.height() - 1
+        more_width = metrics.horizontalAdvance("+9") + 2 * pad
+        self._places = []
+        x = 0.0
+        for place, mark in enumerate(self.marks):
+            rest = self.marks[place:]
+            room = self.width() - 1 - x - (more_width + gap if len(rest) > 1 else 0)
+            text = visible(mark.text)
+            width = metrics.horizontalAdvance(text) + 2 * pad
+            tone, tips = mark.tone, mark.tip or mark.text
+            last = False
+            if width > room and room > theme.px(46) and place == 0:
+                text = metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, room - 2 * pad)
+                width = room
+            elif width > room:
+                text, last = f"+{len(rest)}", True
+                width = metrics.horizontalAdvance(text) + 2 * pad
+                tips = "\n".join(one.text for one in rest)
+                tone = "warning" if any(one.tone == "warning" for one in rest) else "neutral"
+            box = QRectF(x + 0.5, 0.5, width, height - 0.5)
+            ink, border = tone_colours(tone)
+            painter.setPen(QPen(QColor(border), 1))
+            painter.setBrush(QColor(now.field))
+            painter.drawRoundedRect(box, 4, 4)
+            painter.setPen(QColor(ink))
+            painter.drawText(box, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextSingleLine), text)
+            self._places.append((box, tips))
+            x += width + gap
+            if last:
+                break
+
+    def event(self, event: QEvent) -> bool:
+        """Show a chip's tool tip."""
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            tip = next((tip for box, tip in self._places if box.contains(QPointF(event.pos()))), "")
+            QToolTip.showText(event.globalPos(), tooltip(tip), self)
+            return True
+        return super().event(event)
+
+
+class Badge(QWidget):
+    """The verdict on a lane's output, in a pill."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.mark = Mark("")
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def set_mark(self, mark: Mark) -> None:
+        """Show this verdict."""
+        if mark != self.mark:
+            self.mark = mark
+            self.setToolTip(tooltip(mark.tip))
+            self.setAccessibleName(mark.text)
+            self.setAccessibleDescription(mark.tip)
+            self.update()
+
+    def sizeHint(self) -> QSize:
+        """One pill high."""
+        return QSize(60, theme.px(21))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Paint the pill, its words cut where there is no room."""
+        if not self.mark.text:
+            return
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        font = theme.ui_font(SMALL)
+        painter.setFont(font)
+        metrics = QFontMetricsF(font)
+        pad = theme.px(9)
+        text = metrics.elidedText(visible(self.mark.text), Qt.TextElideMode.ElideRight, self.width() - 2 * pad - 1)
+        box = QRectF(0.5, 0.5, metrics.horizontalAdvance(text) + 2 * pad, self.height() - 1)
+        ink, border = tone_colours(self.mark.tone)
+        painter.setPen(QPen(QColor(border), 1))
+        painter.drawRoundedRect(box, box.height() / 2, box.height() / 2)
+        painter.setPen(QColor(ink))
+        painter.drawText(box, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextSingleLine), text)
+
+
+class StateLine(QWidget):
+    """What a lane is doing or how it ended, in one small line that is cut where there is no room."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.mark = Mark("")
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def set_mark(self, mark: Mark) -> None:
+        """Show this state."""
+        if mark != self.mark:
+            self.mark = mark
+            self.setToolTip(tooltip(mark.tip))
+            self.setAccessibleName(mark.text)
+            self.update()
+
+    def sizeHint(self) -> QSize:
+        """One small line."""
+        return QSize(60, round(QFontMetricsF(theme.ui_font(SMALL)).height()) + 2)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Paint the words in their tone."""
+        painter = QPainter(self)
+        font = theme.ui_font(SMALL)
+        painter.setFont(font)
+        now = theme.current()
+        painter.setPen(QColor(now.muted if self.mark.tone == "neutral" else tone_colours(self.mark.tone)[0]))
+        text = QFontMetricsF(font).elidedText(visible(self.mark.text), Qt.TextElideMode.ElideRight, self.width())
+        painter.drawText(QRectF(self.rect()), int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), text)
+
+
+class FigureCell(QWidget):
+    """One figure: a large value over a small label, and a remark beside the value where it fits."""
+
+    def __init__(self, label: str, widest: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.value = MISSING
+        self.label = label
+        self.remark = ""
+        self._widest = widest
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def set_value(self, value: str, *, label: str | None = None, remark: str = "", tip: str = "") -> None:
+        """Show a value; tip is plain text."""
+        label = self.label if label is None else label
+        if (value, label, remark) != (self.value, self.label, self.remark):
+            self.value, self.label, self.remark = value, label, remark
+            self.setAccessibleName(f"{label}: {'none yet' if value == MISSING else value} {remark}".strip())
+            self.update()
+        self.setToolTip(tooltip(tip))
+        self.setAccessibleDescription(tip)
+
+    def natural_width(self) -> int:
+        """Width that holds the widest value and the label, pixels."""
+        value = QFontMetricsF(theme.ui_font(BIG, bold=True)).horizontalAdvance(self._widest)
+        label = QFontMetricsF(theme.ui_font(SMALL)).horizontalAdvance(self.label.split(" · ")[0])
+        return round(max(value, label)) + theme.px(12)
+
+    def sizeHint(self) -> QSize:
+        """Value and label."""
+        big, small = QFontMetricsF(theme.ui_font(BIG, bold=True)), QFontMetricsF(theme.ui_font(SMALL))
+        return QSize(self.natural_width(), round(big.height() * 0.96 + small.height()))
+
+    def minimumSizeHint(self) -> QSize:
+        """As high as it is, as narrow as it must."""
+        return QSize(10, self.sizeHint().height())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Paint value, remark and label."""
+        now = theme.current()
+        painter = QPainter(self)
+        big_font, small_font = theme.ui_font(BIG, bold=True), theme.ui_font(SMALL)
+        big, small = QFontMetricsF(big_font), QFontMetricsF(small_font)
+        baseline = big.ascent() * 0.96
+        painter.setFont(big_font)
+        painter.setPen(QColor(now.ink if self.value != MISSING else now.muted))
+        painter.drawText(QPointF(0, baseline), self.value)
+        painter.setFont(small_font)
+        painter.setPen(QColor(now.muted))
+        left = big.horizontalAdvance(self.value) + theme.px(5)
+        if self.remark and left + small.horizontalAdvance(self.remark) <= self.width():
+            painter.drawText(QPointF(left, baseline), self.remark)
+        label = self.label
+        while " · " in label and small.horizontalAdvance(label) > self.width():
+            label = label.rpartition(" · ")[0]
+        label = small.elidedText(label, Qt.TextElideMode.ElideRight, self.width())
+        painter.drawText(QPointF(0, big.height() * 0.96 + small.ascent()), label)
+
+
+class ProgressLine(QWidget):
+    """A thin line: part filled, or a third of it while the part is not known; empty when idle."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.active = False
+        self.fraction: float | None = None
+        self.setFixedHeight(2)
+
+    def set_progress(self, active: bool, fraction: float | None) -> None:
+        """Show a fraction 0..1, or None for unknown."""
+        if (active, fraction) != (self.active, self.fraction):
+            self.active, self.fraction = active, fraction
+            self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Paint the line."""
+        now = theme.current()
+        painter = QPainter(self)
+        painter.fillRect(QRectF(0, 0, self.width(), 1), QColor(now.border))
+        if self.active:
+            part = 0.33 if self.fraction is None else min(max(self.fraction, 0.0), 1.0)
+            painter.fillRect(QRectF(0, 0, self.width() * part, self.height()), QColor(now.focus))

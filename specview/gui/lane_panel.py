@@ -1,0 +1,294 @@
+"""One lane on screen: name, settings, figures, verdict, streaming text, state."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QSize, Qt, Signal
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QSizePolicy,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.gui import figures, lane_words, theme
+from specview.gui.display_text import visible
+from specview.gui.lane_marks import Badge, ChipRow, FigureCell, ProgressLine, StateLine
+from specview.gui.lane_markers import paint_marker
+from specview.gui.token_view import TokenView
+from specview.gui.view_model import LaneModel, RaceModel
+
+_SHORT_PANEL = 300
+
+
+class Dot(QWidget):
+    """The lane's colour and shape, as in the plots."""
+
+    def __init__(self, colour_index: int, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.colour_index = colour_index
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def sizeHint(self) -> QSize:
+        """A small square."""
+        return QSize(theme.px(12), theme.px(12))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Paint the shape."""
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        paint_marker(painter, self.colour_index, QPointF(self.width() / 2, self.height() / 2), theme.px(10))
+
+
+class LanePanel(QFrame):
+    """A lane of the race.
+
+    Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), and the
+    token signals of `TokenView`, passed on.
+    """
+
+    edit_requested = Signal()
+    remove_requested = Signal()
+    move_requested = Signal(int)
+    token_hovered = Signal(int, int)
+    hover_left = Signal()
+    token_selected = Signal(int, int)
+    token_activated = Signal(int, int)
+
+    def __init__(self, race: RaceModel, index: int, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("kind", "panel")
+        self.race = race
+        self.index = index
+        self._version = -1
+        self._editable = True
+        self._dot = Dot(index)
+        self._name = QToolButton()
+        self._name.setProperty("kind", "flat")
+        self._name.setToolTip("Change this lane")
+        self._name.clicked.connect(self.edit_requested)
+        self._left = self._button("‹", "Move this lane left (Alt+Left)", lambda: self.move_requested.emit(-1))
+        self._right = self._button("›", "Move this lane right (Alt+Right)", lambda: self.move_requested.emit(1))
+        self._remove = self._button("×", "Remove this lane (Alt+Delete)", self.remove_requested.emit)
+        self._chips = ChipRow()
+        self._badge = Badge()
+        self._cells = {
+            "decode_tokens_per_s": FigureCell("tok/s", "888.8"),
+            "tokens_per_target_pass": FigureCell("tok/pass", "88.88"),
+            "acceptance_rate": FigureCell("α", "0.88"),
+            "speedup": FigureCell("vs plain", "88.88×"),
+        }
+        self._figures = QGridLayout()
+        self._columns = 0
+        self._line = ProgressLine()
+        self.view = TokenView(self.lane)
+        self._state = StateLine()
+        self._count = QLabel()
+        self._count.setTextFormat(Qt.TextFormat.PlainText)
+        self._count.setProperty("kind", "small")
+        self._build()
+        self.view.token_hovered.connect(self.token_hovered)
+        self.view.hover_left.connect(self.hover_left)
+        self.view.token_selected.connect(self.token_selected)
+        self.view.token_activated.connect(self.token_activated)
+        theme.signals.changed.connect(self._restyle)
+        self._restyle()
+        self.refresh()
+        self.refresh_figures()
+
+    def _button(self, text: str, tip: str, slot: object) -> QToolButton:
+        button = QToolButton()
+        button.setText(text)
+        button.setProperty("kind", "flat")
+        button.setToolTip(tip)
+        button.setAccessibleName(tip.partition(" (")[0])
+        button.clicked.connect(slot)
+        return button
+
+    def _build(self) -> None:
+        title = QHBoxLayout()
+        title.setSpacing(theme.px(4))
+        title.addWidget(self._dot)
+        title.addWidget(self._name)
+        title.addStretch(1)
+        for button in (self._left, self._right, self._remove):
+            title.addWidget(button)
+        self._figures.setContentsMargins(0, 0, 0, 0)
+        self._figures.setHorizontalSpacing(theme.px(6))
+        self._figures.setVerticalSpacing(2)
+        self._head = QVBoxLayout()
+        self._head.addLayout(title)
+        self._head.addWidget(self._chips)
+        self._head.addLayout(self._figures)
+        self._head.addWidget(self._badge)
+        self._foot = QHBoxLayout()
+        self._foot.addWidget(self._state, 1)
+        self._foot.addWidget(self._count)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(1, 1, 1, 1)
+        whole.setSpacing(0)
+        whole.addLayout(self._head)
+        whole.addWidget(self._line)
+        whole.addWidget(self.view, 1)
+        whole.addLayout(self._foot)
+
+    # -- what is shown ----------------------------------------------------------------------------
+
+    @property
+    def lane(self) -> LaneModel:
+        """The lane shown."""
+        return self.race.lanes[self.index]
+
+    def set_index(self, index: int) -> None:
+        """Show another lane of the race (after lanes moved or changed)."""
+        self.index = index
+        self._dot.colour_index = index
+        self._dot.update()
+        if self.view.lane is not self.lane:
+            self.view.set_lane(self.lane)
+        self._version = -1
+        self.refresh()
+        self.refresh_figures()
+
+    def set_editable(self, editable: bool) -> None:
+        """Allow or forbid changes of the lane (not while a race runs)."""
+        self._editable = editable
+        self._restate_buttons()
+
+    def set_ghosts(self, shown: bool) -> None:
+        """Show or hide rejected and ignored drafts."""
+        self.view.set_ghosts(shown)
+
+    def set_marks(self, shown: bool) -> None:
+        """Draw spaces and newlines as marks."""
+        self.view.set_marks(shown)
+
+    def refresh(self) -> bool:
+        """Show new tokens and the lane's state (about 30 times a second); True when anything changed."""
+        lane = self.lane
+        if self.view.lane is not lane:
+            self.view.set_lane(lane)
+        if lane.version == self._version:
+            return False
+        self._version = lane.version
+        self.view.refresh()
+        self._refresh_state()
+        return True
+
+    def _refresh_state(self) -> None:
+        lane = self.lane
+        name = f"{visible(lane.name).replace('&', '&&')} ▾"
+        if name != self._name.text():
+            self._name.setText(name)
+            self._name.setAccessibleName(f"Change lane {lane.name}")
+            self.setAccessibleName(f"Lane {lane.name}")
+        self._chips.set_marks(lane_words.chips(lane.settings))
+        self._badge.set_mark(lane_words.badge(lane))
+        state = lane_words.state(lane)
+        self._line.set_progress(lane.state in ("loading", "prefill"), lane.progress)
+        self.view.set_placeholder(lane_words.placeholder(lane))
+        self._state.set_mark(state)
+        count = f"{lane.emitted} tokens" if lane.emitted != 1 else "1 token"
+        count = count if lane.rounds else ""
+        if count != self._count.text():
+            self._count.setText(count)
+
+    def refresh_figures(self) -> None:
+        """Show the figures as they stand (about twice a second: text must stay readable)."""
+        lane, race = self.lane, self.race
+        metrics = race.metrics(lane)
+        details = figures.details(metrics)
+        for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
+            figure = figures.FIGURES[name]
+            self._cells[name].set_value(
+                figure.text(getattr(metrics, name)), tip=figure.tooltip(details.get(name, ""))
+            )
+        figure = figures.FIGURES["speedup"]
+        if lane.plain:
+            value = 1.0 if lane.rounds else None
+            self._cells["speedup"].set_value(
+                figure.text(value), label=figure.label, tip=figure.tooltip("This lane is plain decoding itself.")
+            )
+            return
+        speedup = race.speedup(lane)
+        predicted = metrics.predicted_speedup_measured_verify
+        label = figure.label if predicted is None else f"{figure.label} · pred. {figures.times(predicted)}"
+        self._cells["speedup"].set_value(
+            figure.text(None if speedup is None else speedup.value), label=label,
+            remark=figures.spread(speedup), tip=figure.tooltip(figures.speedup_details(speedup, metrics)),
+        )
+
+    # -- shape --------------------------------------------------------------------------------------
+
+    def _restate_buttons(self) -> None:
+        movable = self._editable and not self.lane.plain
+        self._name.setEnabled(self._editable)
+        self._remove.setVisible(not self.lane.plain)
+        self._remove.setEnabled(movable)
+        self._left.setVisible(not self.lane.plain and self.index > 1)
+        self._left.setEnabled(movable)
+        self._right.setVisible(not self.lane.plain and self.index < len(self.race.lanes) - 1)
+        self._right.setEnabled(movable)
+
+    def _restyle(self) -> None:
+        side = theme.px(12)
+        self._head.setContentsMargins(side, theme.px(7), side - 4, theme.px(8))
+        self._head.setSpacing(theme.px(5))
+        self._foot.setContentsMargins(side, theme.px(3), side, theme.px(5))
+        self._name.setFont(theme.ui_font(14, bold=True))
+        for part in (self._chips, self._badge, self._state, *self._cells.values()):
+            part.updateGeometry()
+            part.update()
+        self._columns = 0
+        self._arrange()
+        self._restate_buttons()
+
+    def _arrange(self) -> None:
+        """Put the four figures in one row, or in two where the panel is narrow."""
+        cells = list(self._cells.values())
+        widths = [cell.natural_width() for cell in cells]
+        room = self.width() - 2 * theme.px(12)
+        columns = 4 if room >= sum(widths) + 3 * self._figures.horizontalSpacing() else 2
+        if columns != self._columns:
+            self._columns = columns
+            for cell in cells:
+                self._figures.removeWidget(cell)
+            for place, cell in enumerate(cells):
+                self._figures.addWidget(cell, place // columns, place % columns)
+            for column in range(4):
+                self._figures.setColumnStretch(column, 0)
+                self._figures.setColumnMinimumWidth(column, 0)
+            for column in range(columns):
+                fixed = widths[column] if columns == 4 else max(widths[column], widths[column + 2])
+                last = column == columns - 1
+                self._figures.setColumnMinimumWidth(column, 0 if last else fixed)
+                self._figures.setColumnStretch(column, int(last))
+        self._chips.setVisible(self.height() >= theme.px(_SHORT_PANEL))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Arrange anew."""
+        super().resizeEvent(event)
+        self._arrange()
+
+    def minimumSizeHint(self) -> QSize:
+        """Narrow enough for five beside each other."""
+        return QSize(theme.px(150), theme.px(170))
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Move or remove the lane from the keyboard."""
+        alt = event.modifiers() == Qt.KeyboardModifier.AltModifier
+        if alt and self._editable and not self.lane.plain:
+            if event.key() == Qt.Key.Key_Left and self.index > 1:
+                self.move_requested.emit(-1)
+                return
+            if event.key() == Qt.Key.Key_Right and self.index < len(self.race.lanes) - 1:
+                self.move_requested.emit(1)
+                return
+            if event.key() == Qt.Key.Key_Delete:
+                self.remove_requested.emit()
+                return
+        super().keyPressEvent(event)

@@ -1,0 +1,155 @@
+"""What a lane's panel says: chips, badge, state. Plain Python: no Qt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from specview.decoding.verification import RULES
+from specview.gui.view_model import LaneModel
+
+Tone = Literal["neutral", "good", "warning", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A chip or badge: its words, its tone and what its tool tip says."""
+
+    text: str
+    tone: Tone = "neutral"
+    tip: str = ""
+
+
+def short_model(name: str) -> str:
+    """Shorten a model's path, file or hub id to what tells it apart."""
+    last = re.split(r"[\\/]", name.rstrip("\\/"))[-1]
+    return last.removesuffix(".gguf") or name
+
+
+def chips(settings: Mapping[str, Any]) -> list[Mark]:
+    """Return the chips of a lane: draft, k, length policy, rule, then options that were changed."""
+    if settings.get("method") in (None, "plain"):
+        return [Mark("one token a pass", tip="Plain decoding: every target pass gives one token.")]
+    found: list[Mark] = []
+    if draft := settings.get("draft"):
+        found.append(Mark(short_model(str(draft)), tip=f"Draft model: {draft}"))
+    if settings.get("k") is not None:
+        found.append(Mark(f"k {settings['k']}", tip="Tokens drafted in a round, at most."))
+    if policy := settings.get("policy"):
+        tip = "Draft length policy."
+        extra = [f"{k.removeprefix('policy_')} {v}" for k, v in settings.items() if k.startswith("policy_")]
+        found.append(Mark(str(policy), tip="\n".join([tip, *extra])))
+    if rule := settings.get("rule"):
+        found.append(Mark(str(rule), tip=f"Acceptance rule {rule}: {_RULE_TIPS.get(str(rule), '')}"))
+        if RULES.get(str(rule)) is False:
+            found.append(Mark("lossy", "warning", "This rule changes what the target would have said."))
+    defaults = _defaults(str(settings.get("method")))
+    longest, shortest = settings.get("option_ngram_max"), settings.get("option_ngram_min")
+    if longest is not None and shortest is not None:
+        found.insert(0, Mark(f"n {longest}–{shortest}", tip="Runs of last tokens looked up, longest first."))
+    for key, value in settings.items():
+        name = key.removeprefix("option_")
+        if name != key and name not in ("ngram_max", "ngram_min") and defaults.get(name) != value:
+            found.append(Mark(f"{name.replace('_', ' ')} {_short(value)}", tip=f"Option {name} = {value}"))
+    return found
+
+
+_RULE_TIPS = {
+    "greedy": "accept the drafted token when it is the target's argmax. Exact at temperature 0.",
+    "rejection": "accept with probability min(1, p/q), else draw from norm(max(0, p - q)). Exact.",
+    "match": "draw from p; accept when the draw is the drafted token. Exact.",
+    "typical": "accept when p(x) > min(ε, δ exp(-H(p))). Not exact.",
+    "naive": "accept with min(1, p/q), else draw from p itself. A teaching bug, not exact.",
+}
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else "on" if value is True else "off" if value is False else str(value)
+
+
+def _defaults(method: str) -> dict[str, Any]:
+    from specview.drafting.registry import METHODS
+
+    known = METHODS.get(method)
+    return {option.name: option.default for option in known.options} if known is not None else {}
+
+
+def badge(lane: LaneModel) -> Mark:
+    """Return the one verdict on a lane's output."""
+    if lane.plain:
+        return Mark("baseline, measured", tip="The target alone, on the same prompt and device, timed beside the others.")
+    rule = str(lane.settings.get("rule", "auto"))
+    equality = lane.equality
+    if equality is not None and equality.equal:
+        return Mark(f"= plain, {equality.compared} tokens", "good",
+                    f"All {equality.compared} tokens compared are those of plain decoding.")
+    if equality is not None and equality.first_difference is not None:
+        return _difference(lane)
+    if RULES.get(rule) is False:
+        return Mark("lossy rule", "warning", _RULE_TIPS.get(rule, ""))
+    if rule in RULES:
+        return Mark("✓ exact rule", "good",
+                    f"{rule}: {_RULE_TIPS[rule]}\nThe output is distributed as the target alone would give it.")
+    return Mark(f"rule {rule}", tip="The rule is chosen when the run starts: greedy at temperature 0, else rejection.")
+
+
+def _difference(lane: LaneModel) -> Mark:
+    equality = lane.equality
+    assert equality is not None
+    margin, kernel = equality.logit_margin, equality.kernel_margin
+    words = f"≠ plain at {equality.first_difference}"
+    tip = [f"The first token that differs from plain decoding's is at position {equality.first_difference}."]
+    tone: Tone = "warning"
+    if margin is not None:
+        words += f" · margin {margin:.2g}"
+        tip.append(f"There plain's two best logits are {margin:.3g} apart.")
+    if kernel is not None:
+        tip.append(f"One-row and many-row passes of this model file differ by up to {kernel:.3g} in a logit.")
+        if margin is not None:
+            inside = margin <= 2 * kernel
+            tone = "neutral" if inside else "bad"
+            tip.append("So a near tie fell the other way: rounding, not a fault." if inside
+                       else "That does not explain the difference.")
+    else:
+        tip.append("How far one-row and many-row passes of this file differ was not measured.")
+    if RULES.get(str(lane.settings.get("rule"))) is False:
+        tip.append("The rule is lossy, so a difference is expected.")
+        tone = "warning"
+    return Mark(words, tone, "\n".join(tip))
+
+
+def state(lane: LaneModel) -> Mark:
+    """Return the words for what a lane is doing or how it ended."""
+    match lane.state:
+        case "idle":
+            return Mark("ready" if not lane.rounds else "not started")
+        case "loading" | "prefill":
+            return Mark(lane.progress_text or ("reading the prompt" if lane.state == "prefill" else "waiting"))
+        case "running":
+            return Mark(lane.progress_text or "running")
+        case "ended":
+            pass
+    match lane.end:
+        case "eos":
+            return Mark("ended by itself (EOS)", tip="The model gave its end-of-sequence token.")
+        case "limit":
+            return Mark("token limit reached", tip="Continue to go on past the limit.")
+        case "stopped":
+            return Mark("stopped", "warning", "Stopped by you; what was decoded is kept.")
+        case _:
+            return Mark(lane.error or "ended by an error", "bad", lane.error)
+
+
+def placeholder(lane: LaneModel) -> str:
+    """Return the words of an empty text area."""
+    if lane.state == "ended":
+        return lane.error or "No tokens."
+    if lane.state in ("loading", "prefill"):
+        return lane.progress_text or "Waiting for the model."
+    if lane.state == "running":
+        return "First round under way."
+    if lane.plain:
+        return "Plain decoding, the baseline. Press Run: its tokens stream here."
+    return "Press Run: tokens stream here, coloured by how they got there."

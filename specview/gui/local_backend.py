@@ -1,0 +1,63 @@
+"""The engine thread's real backend: the model pool and races on this machine.
+
+Imported on the engine thread, so that no model library is loaded before the window is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from specview.drafting.registry import METHODS
+from specview.errors import Stopped
+from specview.racing.events import Phase, Progress
+from specview.racing.pool import EngineKey, ModelPool, draft_key, target_key
+from specview.racing.race import Race, tokenize_prompt
+from specview.racing.settings import RunSettings
+
+
+class LocalBackend:
+    """Models loaded here, kept between runs while nothing about them changed."""
+
+    def __init__(self) -> None:
+        self._pool = ModelPool()
+
+    def preload(
+        self,
+        settings: RunSettings,
+        run_id: int,
+        emit: Callable[[Progress], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Load the target and the drafts of `settings`; raises Stopped or a SpecviewError."""
+        for phase, key in wanted_engines(settings):
+            if should_stop():
+                raise Stopped
+
+            def tell(text: str, fraction: float | None, phase: Phase = phase) -> None:
+                emit(Progress(run_id, phase, text, fraction))
+
+            self._pool.get(key, tell, should_stop)
+
+    def start(self, settings: RunSettings, run_id: int) -> Race:
+        """Make a race over the pool."""
+        return Race(settings, run_id, self._pool)
+
+    def count_tokens(self, settings: RunSettings) -> int | None:
+        """Count the prompt as the race would feed it; None while the target is not loaded."""
+        key = target_key(settings)
+        if key not in self._pool:
+            return None
+        return len(tokenize_prompt(settings, self._pool.get(key)))
+
+    def close(self) -> None:
+        """Free all models."""
+        self._pool.close()
+
+
+def wanted_engines(settings: RunSettings) -> list[tuple[Phase, EngineKey]]:
+    """The target, then each distinct draft, with the phase that its loading is."""
+    wanted: dict[EngineKey, Phase] = {target_key(settings): "load"}
+    for lane in settings.lanes:
+        if METHODS[lane.method].needs_draft_model:
+            wanted.setdefault(draft_key(settings, lane.draft, lane.draft_engine), "load-draft")
+    return [(phase, key) for key, phase in wanted.items()]

@@ -1,0 +1,584 @@
+"""The main window: menus, setup bar, race page, status bar, and what ties them to the controller."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from PySide6.QtCore import QByteArray, QEvent, QMimeData, Qt
+from PySide6.QtGui import (
+    QAction,
+    QActionGroup,
+    QCloseEvent,
+    QDragEnterEvent,
+    QDropEvent,
+    QGuiApplication,
+    QKeySequence,
+)
+from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
+    QDialogButtonBox,
+    QFileDialog,
+    QGridLayout,
+    QLabel,
+    QMainWindow,
+    QMenu,
+    QMessageBox,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+import specview
+from specview.drafting.registry import METHODS
+from specview.errors import SpecviewError
+from specview.gui import theme
+from specview.gui.controller import Controller
+from specview.gui.engine_thread import EngineThread
+from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
+from specview.gui.library import Library
+from specview.gui.race_page import RacePage
+from specview.gui.settings_store import Remembered, SettingsStore, WindowState
+from specview.gui.setup_bar import SetupBar
+from specview.gui.status_strip import StatusStrip
+from specview.gui.view_model import LaneModel
+from specview.gui.widgets import Banner, label
+from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
+
+CLOSE_TIMEOUT_S = 8.0
+CONTINUE_TOKENS = 64
+LARGEST_PROMPT_FILE = 4_000_000
+
+SHORTCUTS = (
+    ("Run", "Ctrl+Enter or F5"), ("Stop", "Esc"), ("Continue past the limit", "Ctrl+G"),
+    ("Add a lane", "Ctrl+L"), ("Edit the lane with the focus", "Ctrl+E"), ("Move a lane", "Alt+Left, Alt+Right"),
+    ("Remove a lane", "Alt+Delete"), ("Go to lane 1 to 5", "Ctrl+1 to Ctrl+5"), ("Go through tokens", "arrow keys"),
+    ("Go to the prompt", "Ctrl+P"), ("Go to the follow-up line", "Ctrl+U"), ("Copy a lane's text", "Ctrl+Shift+C"),
+    ("Fold the inspector", "Ctrl+I"), ("Fold the plots", "Ctrl+J"), ("Ghosts of rejected drafts", "Ctrl+R"),
+    ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
+    ("Open a target model", "Ctrl+O"),
+)
+
+
+class MainWindow(QMainWindow):
+    """One window over one controller; closing it ends the engine thread and keeps the settings."""
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        library: Library,
+        store: SettingsStore,
+        remembered: Remembered,
+        first: RunSettings,
+    ) -> None:
+        """`first` stands where nothing was remembered."""
+        super().__init__()
+        self.setWindowTitle("specview")
+        self.setAcceptDrops(True)
+        self.controller = Controller(engine)
+        self.library = library
+        self.store = store
+        self.thread_ended = True
+        self._looks: WindowState = remembered.window
+        run = remembered.run or first
+        self.lane_settings: list[LaneSettings] = list(run.lanes)
+        self._closing = False
+
+        self.setup = SetupBar(library)
+        self.banner = Banner()
+        self.setup.show_settings(run, self._looks.rule)
+        self._show_lanes()
+        self.page = RacePage(self.controller)
+        self.status = StatusStrip(self.controller)
+        self.setStatusBar(self.status)
+        page = QWidget()
+        page.setObjectName("page")
+        column = QVBoxLayout(page)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addWidget(self.setup)
+        holder = QWidget()
+        self._banner_holder = holder
+        inner = QVBoxLayout(holder)
+        inner.setContentsMargins(10, 8, 10, 0)
+        inner.addWidget(self.banner)
+        holder.hide()
+        column.addWidget(holder)
+        column.addWidget(self.page, 1)
+        self.setCentralWidget(page)
+        self._make_menus()
+        self._connect()
+        self._restore_looks()
+        self._refresh_actions()
+        self.setup.run.setFocus()
+
+    # -- settings --------------------------------------------------------------------------------------
+
+    def run_settings(self) -> RunSettings:
+        """Return the checked settings as shown; raises UsageError with one line."""
+        return self.setup.settings(tuple(self.lane_settings)).checked()
+
+    def _raw_settings(self) -> RunSettings:
+        """Return the settings as remembered: lanes that follow the race's rule say `auto`."""
+        return replace(self.setup.settings(()), lanes=tuple(self.lane_settings))
+
+    def _show_lanes(self) -> None:
+        """Let the panels show the lanes as set, if the settings are sound."""
+        try:
+            self.controller.show_lanes(self.run_settings(), self.lane_settings)
+        except SpecviewError:
+            # Run will say what is wrong; until then the lanes stand as they would without it.
+            plain = tuple(replace(lane, rule="auto") for lane in self.lane_settings)
+            self.controller.show_lanes(RunSettings(lanes=plain), self.lane_settings)
+
+    def start(self, preload: bool = True) -> None:
+        """Begin the background work; called once the window is on the screen."""
+        self.library.scan()
+        self._ask_count()
+        if preload:
+            try:
+                self.controller.preload(self.run_settings())
+            except SpecviewError:
+                pass  # Run will say it, in words and where it matters
+
+    # -- actions -----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run all lanes, or say in one line why they cannot run."""
+        if self.controller.racing:
+            return
+        self.clear_message()
+        try:
+            settings = self.run_settings()
+            problem = self.library.engine_problem(settings.engine)
+            if problem:
+                raise SpecviewError(problem)
+        except SpecviewError as error:
+            self.show_message(str(error))
+            field = self.setup.invalid_field()
+            if field is not None:
+                field.setFocus()
+            return
+        self.controller.run(settings)
+
+    def continue_run(self) -> None:
+        """Go on past the limit."""
+        if self.controller.can_continue:
+            try:
+                tokens = int(self.setup.max_tokens.value())
+            except SpecviewError:
+                tokens = CONTINUE_TOKENS
+            self.clear_message()
+            self.controller.continue_(tokens)
+
+    def add_lane(self) -> None:
+        """Add a lane: open its editor on a method that is not there yet."""
+        if self.controller.racing or len(self.lane_settings) >= MAX_LANES:
+            return
+        there = {lane.method for lane in self.lane_settings}
+        drafting = [name for name, info in METHODS.items() if info.drafts]
+        method = next((name for name in drafting if name not in there), drafting[0])
+        edited = self._edit(LaneSettings(method=method), "Add lane")
+        if edited is not None:
+            self.lane_settings.append(edited)
+            self._lanes_edited()
+
+    def edit_lane(self, index: int) -> None:
+        """Open the editor of a lane."""
+        if self.controller.racing or not 0 <= index < len(self.lane_settings):
+            return
+        if self.lane_settings[index].method == "plain":
+            note = PlainNote(self)
+            note.exec()
+            note.deleteLater()
+            return
+        edited = self._edit(self.lane_settings[index], "Edit lane")
+        if edited is not None:
+            self.lane_settings[index] = edited
+            self._lanes_edited()
+
+    def _edit(self, lane: LaneSettings, title: str) -> LaneSettings | None:
+        try:
+            run = self.setup.settings(())
+        except SpecviewError as error:
+            self.show_message(str(error))
+            return None
+        editor = LaneEditor(lane, run, self.setup.rule.value() or "auto", self.library, self)
+        editor.setWindowTitle(title)
+        taken = editor.lane() if editor.exec() == QDialog.DialogCode.Accepted else None
+        editor.deleteLater()
+        return taken
+
+    def remove_lane(self, index: int) -> None:
+        """Remove a lane; plain stays."""
+        if not self.controller.racing and 0 < index < len(self.lane_settings):
+            del self.lane_settings[index]
+            self._lanes_edited()
+
+    def move_lane(self, index: int, step: int) -> None:
+        """Move a lane by `step` places; plain stays first."""
+        to = index + step
+        if not self.controller.racing and 0 < index < len(self.lane_settings) and 0 < to < len(self.lane_settings):
+            self.lane_settings.insert(to, self.lane_settings.pop(index))
+            self._lanes_edited()
+            self.page.panels[to].setFocus()
+
+    def _lanes_edited(self) -> None:
+        self._show_lanes()
+        self._refresh_actions()
+
+    def copy_lane(self) -> None:
+        """Copy the output of the lane that has the focus (of the selected one otherwise)."""
+        panel = self._focused_panel()
+        lane = panel.lane if panel is not None else self.page.selected
+        if lane is not None:
+            QGuiApplication.clipboard().setText(lane.text.encode("utf-8", "replace").decode("utf-8"))
+
+    def _focused_panel(self):  # noqa: ANN202
+        widget = QApplication.focusWidget()
+        return next((p for p in self.page.panels if widget is not None and p.isAncestorOf(widget)), None)
+
+    def _edit_focused(self) -> None:
+        panel = self._focused_panel()
+        lane = panel.lane if panel is not None else self.page.selected
+        for index, held in enumerate(self.controller.race.lanes):
+            if held is lane:
+                self.edit_lane(index)
+                return
+
+    # -- messages ------------------------------------------------------------------------------------------
+
+    def show_message(self, text: str, kind: str = "error") -> None:
+        """Show one line on top; it stays until dismissed or the next run."""
+        self.banner.show_message(text, kind)
+        self._banner_holder.show()
+
+    def clear_message(self) -> None:
+        """Take the line away."""
+        self.banner.clear()
+
+    # -- menus ------------------------------------------------------------------------------------------------
+
+    def _make_menus(self) -> None:
+        bar = self.menuBar()
+        file = bar.addMenu("&File")
+        self._action(file, "Open &target…", "Ctrl+O", self.setup.target.open_file_dialog)
+        self._action(file, "Open &prompt…", "", self._open_prompt)
+        self.copy_action = self._action(file, "&Copy lane's text", "Ctrl+Shift+C", self.copy_lane)
+        file.addSeparator()
+        self._action(file, "&Quit", "Ctrl+Q", self.close)
+        race = bar.addMenu("&Race")
+        self.run_action = self._action(race, "&Run", "Ctrl+Return", self.run)
+        self.run_action.setShortcuts([QKeySequence("Ctrl+Return"), QKeySequence("Ctrl+Enter"), QKeySequence("F5")])
+        self.stop_action = self._action(race, "&Stop", "Esc", self.controller.stop)
+        self.continue_action = self._action(race, "&Continue past the limit", "Ctrl+G", self.continue_run)
+        race.addSeparator()
+        self.add_action = self._action(race, "&Add lane…", "Ctrl+L", self.add_lane)
+        self.edit_action = self._action(race, "&Edit lane…", "Ctrl+E", self._edit_focused)
+        view = bar.addMenu("&View")
+        self.ghosts = self._toggle(view, "&Ghosts of rejected drafts", "Ctrl+R", self._looks.ghosts)
+        self.whitespace = self._toggle(view, "&Spaces and newlines as marks", "Ctrl+W", self._looks.whitespace)
+        self.inspector = self._toggle(view, "&Inspector", "Ctrl+I", self._looks.inspector)
+        self.plots = self._toggle(view, "&Plots", "Ctrl+J", self._looks.plots)
+        view.addSeparator()
+        self._action(view, "&Larger font", "Ctrl++", lambda: self._zoom(1)).setShortcuts(
+            [QKeySequence("Ctrl++"), QKeySequence("Ctrl+=")]
+        )
+        self._action(view, "S&maller font", "Ctrl+-", lambda: self._zoom(-1))
+        self._action(view, "&Normal font", "Ctrl+0", lambda: self._zoom(0))
+        view.addSeparator()
+        group = QActionGroup(self)
+        for name in theme.CHOICES:
+            action = view.addAction({"system": "Theme of the s&ystem", "dark": "&Dark", "light": "L&ight"}[name])
+            action.setCheckable(True)
+            action.setChecked(theme.choice() == name)
+            action.triggered.connect(lambda _=False, name=name: self._set_theme(name))
+            group.addAction(action)
+        self._themes = group
+        go = bar.addMenu("&Go")
+        self._action(go, "&Prompt", "Ctrl+P", self.setup.prompt.setFocus)
+        self._action(go, "&Follow-up line", "Ctrl+U", self.page.follow_up.setFocus)
+        for number in range(MAX_LANES):
+            self._action(go, f"Lane &{number + 1}", f"Ctrl+{number + 1}", lambda n=number: self.page.focus_lane(n))
+        help_ = bar.addMenu("&Help")
+        self._action(help_, "&Keyboard shortcuts", "F1", self._show_shortcuts)
+        self._action(help_, "&About specview", "", self._show_about)
+
+    def _action(self, menu: QMenu, text: str, shortcut: str, slot: object) -> QAction:
+        action = menu.addAction(text)
+        if shortcut:
+            action.setShortcut(QKeySequence(shortcut))
+        action.triggered.connect(lambda _=False: slot())  # type: ignore[operator]
+        return action
+
+    def _toggle(self, menu: QMenu, text: str, shortcut: str, on: bool) -> QAction:
+        action = menu.addAction(text)
+        action.setCheckable(True)
+        action.setChecked(on)
+        action.setShortcut(QKeySequence(shortcut))
+        action.triggered.connect(self._looks_toggled)
+        return action
+
+    def _looks_toggled(self) -> None:
+        looks = self._looks
+        looks.ghosts, looks.whitespace = self.ghosts.isChecked(), self.whitespace.isChecked()
+        for name, action in (("inspector", self.inspector), ("plots", self.plots)):
+            if action.isChecked() != self.page.shown(name):
+                setattr(looks, name, action.isChecked())
+        self._apply_looks()
+
+    def _apply_looks(self) -> None:
+        looks = self._looks
+        self.page.show_marks(ghosts=looks.ghosts, whitespace=looks.whitespace)
+        self.page.wish(looks.inspector, looks.plots)
+        self._show_folds()
+
+    def _show_folds(self) -> None:
+        """Tick what is shown: in a small window parts fold by themselves."""
+        self.inspector.setChecked(self.page.shown("inspector"))
+        self.plots.setChecked(self.page.shown("plots"))
+
+    def _set_theme(self, name: str) -> None:
+        self._looks.theme = name
+        theme.apply(_app(), name)
+
+    def _zoom(self, direction: int) -> None:
+        scales = theme.SCALES
+        place = min(range(len(scales)), key=lambda i: abs(scales[i] - theme.font_scale()))
+        place = scales.index(1.0) if direction == 0 else min(max(place + direction, 0), len(scales) - 1)
+        self._looks.font_scale = scales[place]
+        theme.apply(_app(), theme.choice(), scales[place])
+
+    def _open_prompt(self) -> None:
+        path, _ = QFileDialog.getOpenFileName(self, "Open a prompt", "", "Text (*.txt *.md);;All files (*)")
+        if path:
+            self.take_prompt_file(Path(path))
+
+    def take_prompt_file(self, path: Path) -> None:
+        """Put a text file's content into the prompt box."""
+        try:
+            if path.stat().st_size > LARGEST_PROMPT_FILE:
+                raise SpecviewError(f"{path.name} is larger than 4 MB.", "Choose a shorter text.")
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            self.show_message(f"{path.name} cannot be read: {error.strerror or error}.")
+        except UnicodeDecodeError:
+            self.show_message(f"{path.name} is not UTF-8 text. Save it as UTF-8 text first.")
+        except SpecviewError as error:
+            self.show_message(str(error))
+        else:
+            self.setup.set_prompt(text)
+
+    def _show_shortcuts(self) -> None:
+        dialog = QDialog(self)
+        dialog.setWindowTitle("Keyboard shortcuts")
+        column = QVBoxLayout(dialog)
+        column.setContentsMargins(18, 16, 18, 14)
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(24)
+        for row, (what, keys) in enumerate(SHORTCUTS):
+            grid.addWidget(label(what), row, 0)
+            grid.addWidget(label(keys, "muted"), row, 1)
+        column.addLayout(grid)
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+        buttons.rejected.connect(dialog.reject)
+        column.addWidget(buttons)
+        dialog.exec()
+        dialog.deleteLater()
+
+    def _show_about(self) -> None:
+        box = QMessageBox(self)
+        box.setWindowTitle("About specview")
+        box.setTextFormat(Qt.TextFormat.PlainText)
+        box.setText(f"specview {specview.__version__}")
+        box.setInformativeText(
+            "A desktop playground for speculative decoding: it runs a target model and a drafter on this machine, "
+            "colours every token by how it got there, and plots what the method is worth against plain decoding "
+            "of the same prompt.\n\nApache-2.0. Bundled target: SmolLM2-135M-Instruct (Apache-2.0)."
+        )
+        box.exec()
+        box.deleteLater()
+
+    # -- reactions ---------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        setup, page, controller = self.setup, self.page, self.controller
+        setup.run_requested.connect(self.run)
+        setup.stop_requested.connect(controller.stop)
+        setup.add_lane_requested.connect(self.add_lane)
+        setup.changed.connect(self._settings_changed)
+        setup.prompt_changed.connect(self._ask_count)
+        page.edit_lane.connect(self.edit_lane)
+        page.remove_lane.connect(self.remove_lane)
+        page.move_lane.connect(self.move_lane)
+        page.more.clicked.connect(self.continue_run)
+        page.lane_selected.connect(self._lane_selected)
+        page.folded.connect(self._show_folds)
+        self.status.select(page.selected)
+        controller.state_changed.connect(self._refresh_actions)
+        controller.failed.connect(self.show_message)
+        controller.warned.connect(lambda text: self.show_message(text, "warning"))
+        controller.tokens_counted.connect(setup.set_count)
+        controller.turn_started.connect(self._turn_started)
+        self.banner.gone.connect(self._banner_holder.hide)
+        theme.signals.changed.connect(self._fit_minimum)
+
+    def _lane_selected(self, lane: LaneModel | None) -> None:
+        self.status.select(lane)
+
+    def _settings_changed(self) -> None:
+        self._show_lanes()
+        self._refresh_actions()
+
+    def _ask_count(self) -> None:
+        try:
+            self.controller.count_tokens(self.setup.settings((LaneSettings(),)))
+        except SpecviewError:
+            self.controller.count_tokens(None)
+
+    def _turn_started(self, settings: RunSettings) -> None:
+        self.setup.set_conversation(settings.history, settings.prompt)
+
+    def _refresh_actions(self) -> None:
+        controller = self.controller
+        racing, state = controller.racing, controller.state
+        can_add = not racing and len(self.lane_settings) < MAX_LANES
+        self.setup.set_busy(can_run=not racing, can_stop=controller.can_stop, can_edit=can_add,
+                            stopping=state == "stopping")
+        self.run_action.setEnabled(not racing)
+        self.stop_action.setEnabled(controller.can_stop)
+        self.continue_action.setEnabled(controller.can_continue)
+        self.add_action.setEnabled(can_add)
+        self.edit_action.setEnabled(not racing)
+        dtype = controller.race.facts.get("target_dtype")
+        if dtype and controller.settings is not None and controller.settings.target == self.setup.target.target:
+            if controller.settings.engine == self.setup.target.engine:
+                self.setup.target.set_dtype(str(dtype))
+        ended = controller.race.ended
+        if state == "ended" and ended is not None and ended.busy:
+            self.page.note.set_full(ended.busy)
+        else:
+            self.page.reset_note()
+
+    # -- drag and drop --------------------------------------------------------------------------------------------
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        """Take files that can be used."""
+        if dropped_paths(event.mimeData()):
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        """Use what was dropped."""
+        paths = dropped_paths(event.mimeData())
+        if paths:
+            event.acceptProposedAction()
+            self.take_path(paths[0])
+
+    def take_path(self, path: Path) -> None:
+        """Use a dropped file or folder: a model as target or draft, a text as the prompt."""
+        if self.controller.racing:
+            self.show_message("A race is running. Stop it before changing models or the prompt.", "warning")
+            return
+        if path.suffix.lower() in (".txt", ".md"):
+            self.take_prompt_file(path)
+        elif path.suffix.lower() == ".gguf" or path.is_dir():
+            role = self.ask_role(path)
+            if role == "target":
+                self.setup.target.choose(str(path))
+            elif role == "draft":
+                self._take_draft(str(path))
+        else:
+            self.show_message(
+                f"{path.name} is neither a model nor a text. Drop a .gguf file, a model folder or a .txt file.",
+                "warning",
+            )
+
+    def ask_role(self, path: Path) -> str:
+        """Ask whether a model is to be the target or a draft; '' when neither."""
+        box = QMessageBox(self)
+        box.setWindowTitle("Use this model")
+        box.setTextFormat(Qt.TextFormat.PlainText)
+        box.setText(f"Use {model_name(str(path))} as the target, or as a draft model?")
+        target: QPushButton = box.addButton("Target", QMessageBox.ButtonRole.AcceptRole)
+        draft: QPushButton = box.addButton("Draft", QMessageBox.ButtonRole.AcceptRole)
+        box.addButton(QMessageBox.StandardButton.Cancel)
+        box.exec()
+        clicked = box.clickedButton()
+        box.deleteLater()
+        return "target" if clicked is target else "draft" if clicked is draft else ""
+
+    def _take_draft(self, ref: str) -> None:
+        """Give a draft to the first lane that uses one, or to a new lane."""
+        for index, lane in enumerate(self.lane_settings):
+            if METHODS[lane.method].needs_draft_model:
+                self.lane_settings[index] = replace(lane, draft=ref)
+                self._lanes_edited()
+                return
+        if len(self.lane_settings) >= MAX_LANES:
+            self.show_message("All lanes are taken. Remove one first.", "warning")
+            return
+        self.lane_settings.append(LaneSettings(method="draft-model", draft=ref))
+        self._lanes_edited()
+
+    # -- looks and the end ------------------------------------------------------------------------------------------
+
+    def _fit_minimum(self) -> None:
+        self.setMinimumSize(min(640, theme.px(600)), min(480, theme.px(460)))
+
+    def _restore_looks(self) -> None:
+        self._fit_minimum()
+        looks = self._looks
+        room = QGuiApplication.primaryScreen().availableGeometry()
+        self.resize(min(1440, room.width()), min(900, room.height()))
+        if looks.geometry:
+            self.restoreGeometry(QByteArray.fromHex(looks.geometry.encode()))
+        for name, splitter in (("rows", self.page.rows), ("columns", self.page.columns)):
+            sizes = looks.splitters.get(name)
+            if isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(s, int) and s >= 0 for s in sizes):
+                splitter.setSizes(sizes)
+        self._apply_looks()
+
+    def _keep_looks(self) -> None:
+        looks = self._looks
+        looks.geometry = bytes(self.saveGeometry().toHex().data()).decode()
+        # A folded part has no size worth keeping.
+        if looks.plots:
+            looks.splitters["rows"] = self.page.rows.sizes()
+        if looks.inspector:
+            looks.splitters["columns"] = self.page.columns.sizes()
+        looks.theme, looks.font_scale = theme.choice(), theme.font_scale()
+        looks.rule = self.setup.rule.value() or "auto"
+        try:
+            run: RunSettings | None = self._raw_settings()
+        except SpecviewError:
+            run = self.controller.settings
+        self.store.save(Remembered(run, looks))
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow the desktop when it turns dark or light."""
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.ThemeChange and theme.choice() == "system":
+            theme.apply(_app(), "system")
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """Stop the engine thread (bounded wait), free the models, keep the settings."""
+        if not self._closing:
+            self._closing = True
+            self._keep_looks()
+            self.hide()
+            self.thread_ended = self.controller.close(CLOSE_TIMEOUT_S)
+            self.library.close()
+        event.accept()
+
+
+def dropped_paths(data: QMimeData) -> list[Path]:
+    """Return the local files and folders of a drag."""
+    return [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()] if data.hasUrls() else []
+
+
+def _app() -> QApplication:
+    app = QApplication.instance()
+    assert isinstance(app, QApplication)
+    return app

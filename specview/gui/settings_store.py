@@ -1,0 +1,152 @@
+"""What the window remembers between starts: one small JSON file in the user's config folder.
+
+A file that is missing, broken or from another version is ignored and the defaults stand. The tick to
+trust a model's own code and the conversation so far are never kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from specview.decoding.sampling import SamplingParams
+from specview.errors import SpecviewError
+from specview.racing.settings import LaneSettings, RunSettings
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+LONGEST_PROMPT = 200_000
+_NEVER_KEPT = ("trust_remote_code", "history", "lanes", "sampling")
+
+
+def config_folder() -> Path:
+    """Return the config folder: SPECVIEW_CONFIG where it is set, else the platform's."""
+    if given := os.environ.get("SPECVIEW_CONFIG"):
+        return Path(given)
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("specview", appauthor=False))
+
+
+@dataclass(slots=True)
+class WindowState:
+    """How the window looks: geometry as Qt's own bytes (hex), splitters, theme, font and views.
+
+    rule is the acceptance rule of the lanes that have none of their own.
+    """
+
+    geometry: str = ""
+    splitters: dict[str, list[int]] = field(default_factory=dict)
+    theme: str = "system"
+    font_scale: float = 1.0
+    ghosts: bool = True
+    whitespace: bool = False
+    inspector: bool = True
+    rule: str = "auto"
+    plots: bool = True
+
+
+@dataclass(slots=True)
+class Remembered:
+    """The last run's settings (None on the first start) and the window's looks."""
+
+    run: RunSettings | None = None
+    window: WindowState = field(default_factory=WindowState)
+
+
+class SettingsStore:
+    """Reads and writes window.json."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.path = (folder or config_folder()) / "window.json"
+
+    def load(self) -> Remembered:
+        """Return what was kept; defaults for whatever is missing or does not fit."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+            if not isinstance(found, dict) or found.get("version") != VERSION:
+                return Remembered()
+        except FileNotFoundError:
+            return Remembered()
+        except (OSError, ValueError) as error:
+            log.warning("ignoring %s: %s", self.path, error)
+            return Remembered()
+        try:
+            window = _typed(WindowState(), found.get("window"))
+        except (TypeError, ValueError):
+            window = WindowState()
+        try:
+            run = run_from_json(found["run"]) if found.get("run") else None
+        except (SpecviewError, TypeError, ValueError, KeyError, AttributeError) as error:
+            log.warning("ignoring the settings in %s: %s", self.path, error)
+            run = None
+        return Remembered(run, window)
+
+    def save(self, kept: Remembered) -> bool:
+        """Write atomically; False (and a line in the log) where that is not possible."""
+        found = {
+            "version": VERSION,
+            "window": dataclasses.asdict(kept.window),
+            "run": run_to_json(kept.run) if kept.run else None,
+        }
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside = self.path.with_suffix(f".{os.getpid()}.tmp")
+            beside.write_text(json.dumps(found, indent=1), encoding="utf-8")
+            beside.replace(self.path)
+        except (OSError, UnicodeError) as error:
+            log.warning("the window's settings were not kept: %s", error)
+            return False
+        return True
+
+
+def run_to_json(run: RunSettings) -> dict[str, Any]:
+    """Return the settings as JSON values, without what is never kept."""
+    flat = {f.name: getattr(run, f.name) for f in fields(run) if f.name not in _NEVER_KEPT}
+    if len(run.prompt) > LONGEST_PROMPT:
+        flat["prompt"] = ""
+    lanes = [{f.name: getattr(lane, f.name) for f in fields(lane)} for lane in run.lanes]
+    for lane in lanes:
+        lane["options"], lane["policy_options"] = dict(lane["options"]), dict(lane["policy_options"])
+    return {**flat, "sampling": dataclasses.asdict(run.sampling), "lanes": lanes}
+
+
+def run_from_json(found: Mapping[str, Any]) -> RunSettings:
+    """Return checked settings; raises TypeError or a SpecviewError where they do not fit."""
+    lanes = tuple(_typed(LaneSettings(), lane) for lane in found["lanes"])
+    run = _typed(RunSettings(), {k: v for k, v in found.items() if k not in _NEVER_KEPT})
+    run = replace(run, sampling=_typed(SamplingParams(), found["sampling"]), lanes=lanes)
+    return run.checked()
+
+
+# Fields that may be None, with the type they otherwise have.
+_OPTIONAL: dict[str, type] = {"device": str, "dtype": str, "threads": int, "context": int, "workload": str,
+                              "draft_engine": str, "k": int}
+
+
+def _typed(default: Any, found: Any) -> Any:
+    """Return `default` with the known keys of `found`; raises TypeError on a value of another type."""
+    if not isinstance(found, Mapping):
+        raise TypeError(f"expected an object, found {type(found).__name__}")
+    taken: dict[str, Any] = {}
+    for item in fields(default):
+        if item.name not in found:
+            continue
+        value, standing = found[item.name], getattr(default, item.name)
+        wanted = _OPTIONAL.get(item.name, type(standing))
+        if value is None and item.name in _OPTIONAL:
+            taken[item.name] = None
+            continue
+        if wanted is float and type(value) is int:
+            value = float(value)
+        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+            raise TypeError(f"{item.name} is {value!r}")
+        taken[item.name] = value
+    return replace(default, **taken)

@@ -1,0 +1,430 @@
+"""What the window shows of a race, folded from its events. Plain Python: no Qt.
+
+`RaceModel.apply(event)` is the only way in. Views keep a reference to a `LaneModel` and redraw what
+changed since they last looked: `generation` counts fresh starts, `tokens` and `series` only grow
+within one generation, `version` counts every change.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specview.decoding.ledger import End, Round
+from specview.decoding.metrics import Metrics, MetricsFold
+from specview.racing.events import (
+    Equality,
+    Event,
+    Failed,
+    LaneEnded,
+    LanePrefilled,
+    LaneRound,
+    Progress,
+    RaceEnded,
+    RaceStarted,
+)
+
+TokenKind = Literal["accepted", "corrected", "bonus", "plain", "rejected", "ignored"]
+LaneState = Literal["idle", "loading", "prefill", "running", "ended"]
+RaceState = Literal["idle", "loading", "running", "ended"]
+FINAL = -1
+"""The token index of a round's final token."""
+
+GHOSTS: frozenset[str] = frozenset({"rejected", "ignored"})
+PARTS = 4
+_MIN_SPREAD_ROUNDS = 16
+
+Curve = NDArray[np.float64]
+
+
+class ViewToken(NamedTuple):
+    """One token to draw.
+
+    round_index counts within `LaneModel.rounds`; token_index within that round's draft, FINAL (-1)
+    for its final token; position is the place in the output, None for a ghost.
+    """
+
+    text: str
+    kind: TokenKind
+    round_index: int
+    token_index: int
+    position: int | None
+
+    @property
+    def ghost(self) -> bool:
+        """Whether this token was drafted but is not part of the output."""
+        return self.position is None
+
+
+class Series:
+    """What the plots need of a lane, one row per round, in arrays that grow by doubling.
+
+    Columns hold running sums, so a running or a windowed rate is one subtraction and one division.
+    """
+
+    _COLUMNS = ("position", "t", "judged", "accepted", "draft_s", "verify_s", "other_s")
+
+    def __init__(self) -> None:
+        self._data: Curve = np.zeros((256, len(self._COLUMNS)))
+        self.length = 0
+
+    def add(self, round_: Round) -> None:
+        """Append one finished round."""
+        if self.length == len(self._data):
+            self._data = np.concatenate([self._data, np.zeros_like(self._data)])
+        before = self._data[self.length - 1] if self.length else np.zeros(len(self._COLUMNS))
+        self._data[self.length] = before + (
+            len(round_.emitted), 0.0, round_.judged, round_.accepted, round_.draft_s, round_.verify_s, round_.other_s,
+        )
+        self._data[self.length, 1] = round_.t
+        self.length += 1
+
+    def _column(self, name: str) -> Curve:
+        return self._data[: self.length, self._COLUMNS.index(name)]
+
+    @property
+    def position(self) -> Curve:
+        """Output tokens after each round."""
+        return self._column("position")
+
+    @property
+    def seconds(self) -> Curve:
+        """The lane's clock at the end of each round, seconds since the end of prefill."""
+        return self._column("t")
+
+    @staticmethod
+    def _ratio(top: Curve, bottom: Curve, window: int | None) -> Curve:
+        """Divide running sums (or their differences over `window` rounds); NaN where the bottom is 0."""
+        if window is not None and window < len(top):
+            top, bottom = top.copy(), bottom.copy()
+            top[window:] -= top[:-window].copy()
+            bottom[window:] -= bottom[:-window].copy()
+        out = np.full(len(top), np.nan)
+        np.divide(top, bottom, out=out, where=bottom > 0)
+        return out
+
+    def acceptance_rate(self, window: int | None = None) -> Curve:
+        """Accepted / judged, running or over the last `window` rounds; NaN where nothing was judged."""
+        return self._ratio(self._column("accepted"), self._column("judged"), window)
+
+    def tokens_per_target_pass(self, window: int | None = None) -> Curve:
+        """Emitted / target passes, running or over the last `window` rounds."""
+        return self._ratio(self.position, np.arange(1.0, self.length + 1), window)
+
+    def tokens_per_s(self, window: int | None = None) -> Curve:
+        """Emitted / sum of round times, running or over the last `window` rounds."""
+        seconds = self._column("draft_s") + self._column("verify_s") + self._column("other_s")
+        return self._ratio(self.position, seconds, window)
+
+    def phases_ms(self) -> tuple[Curve, Curve, Curve]:
+        """Draft, verify and other time of each round, milliseconds."""
+        sums = (self._column(name) for name in ("draft_s", "verify_s", "other_s"))
+        draft, verify, other = (np.diff(column, prepend=0.0) * 1e3 for column in sums)
+        return draft, verify, other
+
+    def tokens_at(self, seconds: float) -> float:
+        """Output tokens at a time of the lane's clock, interpolated within a round."""
+        if not self.length:
+            return 0.0
+        clock, position = self.seconds, self.position
+        place = int(np.searchsorted(clock, seconds))
+        if place >= self.length:
+            return float(position[-1])
+        t0, n0 = (float(clock[place - 1]), float(position[place - 1])) if place else (0.0, 0.0)
+        t1, n1 = float(clock[place]), float(position[place])
+        return n1 if t1 <= t0 else n0 + (n1 - n0) * (seconds - t0) / (t1 - t0)
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Tokens against plain's over the time both were running.
+
+    low and high are the range over `repeats` runs with the same settings, or, for a single run,
+    over its quarters (repeats 1); None while there is too little to say.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    repeats: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class LaneModel:
+    """One lane: its settings, state, tokens and figures."""
+
+    name: str = "plain"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    state: LaneState = "idle"
+    progress_text: str = ""
+    progress: float | None = None
+    prefill_s: float | None = None
+    kv_bytes: int = 0
+    draft_weight_bytes: int = 0
+    end: End | None = None
+    error: str = ""
+    rounds: list[Round] = field(default_factory=list)
+    tokens: list[ViewToken] = field(default_factory=list)
+    emitted: int = 0
+    series: Series = field(default_factory=Series)
+    final_metrics: Metrics | None = None
+    final_speedup: float | None = None
+    equality: Equality | None = None
+    past_speedups: list[float] = field(default_factory=list)
+    generation: int = 0
+    version: int = 0
+    _fold: MetricsFold = field(default_factory=MetricsFold)
+    _starts: list[int] = field(default_factory=list)
+
+    @property
+    def method(self) -> str:
+        """The drafting method; 'plain' for plain decoding."""
+        return str(self.settings.get("method") or self.name)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is plain decoding, the baseline."""
+        return self.method == "plain"
+
+    @property
+    def text(self) -> str:
+        """The output text so far, without ghosts."""
+        return "".join(token.text for token in self.tokens if token.position is not None)
+
+    def metrics(self, plain_step_s: float | None = None) -> Metrics:
+        """The figures so far; after the end those the race computed.
+
+        plain_step_s, the plain lane's, brings costs and predictions: see `RaceModel.metrics`.
+        """
+        if self.final_metrics is not None:
+            return self.final_metrics
+        return self._fold.metrics(plain_step_s)
+
+    def plain_step_s(self) -> float | None:
+        """Median time of this lane's one-row target passes, seconds."""
+        return self._fold.plain_step_s()
+
+    @property
+    def clock_s(self) -> float:
+        """The lane's own clock, seconds since the end of prefill."""
+        return self.rounds[-1].t if self.rounds else 0.0
+
+    def index_of(self, round_index: int, token_index: int) -> int | None:
+        """Return where a round's token stands in `tokens`."""
+        if not 0 <= round_index < len(self.rounds):
+            return None
+        start = self._starts[round_index]
+        k = self.rounds[round_index].k
+        if token_index == FINAL:
+            return None if self.rounds[round_index].final is None else start + k
+        return start + token_index if 0 <= token_index < k else None
+
+    def add(self, round_: Round) -> None:
+        """Append one finished round."""
+        index = len(self.rounds)
+        self.rounds.append(round_)
+        self._starts.append(len(self.tokens))
+        for place, token in enumerate(round_.drafted):
+            position = None
+            if token.verdict == "accepted":
+                position, self.emitted = self.emitted, self.emitted + 1
+            self.tokens.append(ViewToken(token.text, token.verdict, index, place, position))
+        if round_.final is not None:
+            self.tokens.append(ViewToken(round_.final.text, round_.final.kind, index, FINAL, self.emitted))
+            self.emitted += 1
+        self.series.add(round_)
+        self._fold.add(round_)
+        self.final_metrics = None
+        self.final_speedup = None
+        self.equality = None
+        self.end = None
+        self.error = ""
+        self.state = "running"
+        self.version += 1
+
+    def restart(self, name: str, settings: Mapping[str, Any], past_speedups: list[float]) -> None:
+        """Forget the run before; the lane is idle again."""
+        generation, version = self.generation + 1, self.version + 1
+        self.__init__(  # type: ignore[misc]
+            name=name, settings=settings, past_speedups=past_speedups, generation=generation, version=version
+        )
+
+
+class RaceModel:
+    """All lanes of the race on screen, and the run's own state."""
+
+    def __init__(self) -> None:
+        self.run_id = -1
+        self.lanes: list[LaneModel] = []
+        self.state: RaceState = "idle"
+        self.progress: Progress | None = None
+        self.prompt_text = ""
+        self.prompt_ids: tuple[int, ...] = ()
+        self.facts: Mapping[str, Any] = {}
+        self.error = ""
+        self.ended: RaceEnded | None = None
+        self._history: dict[tuple[Any, ...], list[float]] = {}
+
+    # -- lanes before and between runs -------------------------------------------------------
+
+    def set_lanes(self, lanes: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Show these lanes (name, settings); a lane that is unchanged keeps what it holds."""
+        old = list(self.lanes)
+        made: list[LaneModel] = []
+        for name, settings in lanes:
+            same = next((lane for lane in old if lane.name == name and _same(lane.settings, settings)), None)
+            if same is not None:
+                old.remove(same)
+                made.append(same)
+            else:
+                made.append(LaneModel(name=name, settings=dict(settings)))
+        self.lanes = made
+
+    def begin(self, run_id: int) -> None:
+        """Follow the events of a new run; the lanes keep what they hold until it has loaded."""
+        self.run_id = run_id
+        self.state = "loading"
+        self.progress = None
+        self.error = ""
+        self.ended = None
+        for lane in self.lanes:
+            lane.state = "loading"
+            lane.progress_text, lane.progress = "", None
+            lane.version += 1
+
+    # -- events -------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> bool:
+        """Fold one event in; False when it belongs to a stale run."""
+        if event.run_id < self.run_id:
+            return False
+        if event.run_id > self.run_id:
+            self.begin(event.run_id)
+        match event:
+            case Progress():
+                self._progress(event)
+            case RaceStarted():
+                self._started(event)
+            case LanePrefilled():
+                if lane := self.lane(event.lane):
+                    lane.prefill_s, lane.kv_bytes = event.prefill_s, event.kv_bytes
+                    lane.draft_weight_bytes = event.draft_weight_bytes
+                    lane._fold.prefill_s = event.prefill_s
+                    lane.state, lane.progress_text, lane.progress = "running", "", None
+                    lane.version += 1
+            case LaneRound():
+                if lane := self.lane(event.lane):
+                    lane.add(event.round)
+                    self.state = "running"
+            case LaneEnded():
+                self._lane_ended(event)
+            case RaceEnded():
+                self._finish(event.end)
+                self.ended = event
+            case Failed():
+                self.error = event.message
+                self._finish("error")
+        return True
+
+    def lane(self, index: int) -> LaneModel | None:
+        """Return a lane by its index in the race, None where there is none."""
+        return self.lanes[index] if 0 <= index < len(self.lanes) else None
+
+    def _progress(self, event: Progress) -> None:
+        self.progress = event
+        if event.lane is None:
+            targets = [lane for lane in self.lanes if lane.state == "loading"]
+        else:
+            lane = self.lane(event.lane)
+            targets = [] if lane is None else [lane]
+        for lane in targets:
+            if event.phase != "decode" and lane.state not in ("running", "ended"):
+                lane.state = "prefill" if event.phase == "prefill" else "loading"
+            lane.progress_text, lane.progress = event.text, event.fraction
+            lane.version += 1
+
+    def _started(self, event: RaceStarted) -> None:
+        self.state = "running"
+        self.prompt_ids, self.prompt_text, self.facts = event.prompt_ids, event.prompt_text, event.facts
+        names, settings = event.lane_names, event.lane_settings
+        del self.lanes[len(names):]
+        while len(self.lanes) < len(names):
+            self.lanes.append(LaneModel())
+        for lane, name, flat in zip(self.lanes, names, settings, strict=True):
+            key = (event.prompt_ids, *sorted((k, repr(v)) for k, v in flat.items()))
+            lane.restart(name, flat, self._history.setdefault(key, []))
+            lane.state = "loading"
+
+    def _lane_ended(self, event: LaneEnded) -> None:
+        lane = self.lane(event.lane)
+        if lane is None:
+            return
+        lane.state, lane.end, lane.error = "ended", event.end, event.error
+        lane.progress_text, lane.progress = "", None
+        lane.final_metrics, lane.final_speedup, lane.equality = event.metrics, event.speedup, event.equality
+        if event.speedup is not None and event.end in ("eos", "limit"):
+            lane.past_speedups.append(event.speedup)
+        lane.version += 1
+
+    def _finish(self, end: str) -> None:
+        self.state = "ended"
+        self.progress = None
+        for lane in self.lanes:
+            if lane.state in ("ended", "idle"):
+                continue
+            lane.progress_text, lane.progress = "", None
+            lane.version += 1
+            if lane.rounds or end == "stopped":
+                lane.state = "ended"
+                lane.end = lane.end or ("stopped" if end == "stopped" else "error")
+            else:
+                lane.state = "idle"
+
+    # -- against plain --------------------------------------------------------------------------
+
+    @property
+    def baseline(self) -> LaneModel | None:
+        """The plain lane."""
+        return next((lane for lane in self.lanes if lane.plain), None)
+
+    def metrics(self, lane: LaneModel) -> Metrics:
+        """The lane's figures so far, costs and predictions measured against the plain lane."""
+        plain = self.baseline
+        return lane.metrics(None if plain is None or plain is lane else plain.plain_step_s())
+
+    def speedup(self, lane: LaneModel) -> Speedup | None:
+        """Decode tok/s over plain's, over the virtual time both were running; None while unknown."""
+        plain = self.baseline
+        if plain is None or lane is plain:
+            return None
+        past = lane.past_speedups
+        if lane.final_speedup is not None and len(past) > 1 and past[-1] == lane.final_speedup:
+            return Speedup(statistics.median(past), min(past), max(past), len(past))
+        shared = min(lane.clock_s, plain.clock_s)
+        value = lane.final_speedup
+        if value is None:
+            value = _ratio(lane, plain, 0.0, shared)
+        if value is None:
+            return None
+        if min(len(lane.rounds), len(plain.rounds)) < _MIN_SPREAD_ROUNDS:
+            return Speedup(value)
+        cuts = [shared * part / PARTS for part in range(PARTS + 1)]
+        parts = [_ratio(lane, plain, *pair) for pair in zip(cuts, cuts[1:], strict=False)]
+        known = [part for part in parts if part is not None]
+        return Speedup(value, min(known), max(known)) if len(known) == PARTS else Speedup(value)
+
+
+def _ratio(lane: LaneModel, plain: LaneModel, start: float, stop: float) -> float | None:
+    """Return the lane's tokens over plain's between two times of the virtual clock."""
+    bottom = plain.series.tokens_at(stop) - plain.series.tokens_at(start)
+    return (lane.series.tokens_at(stop) - lane.series.tokens_at(start)) / bottom if bottom > 0 else None
+
+
+def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two lanes' settings say the same; keys that only one of them has do not count."""
+    return all(first[key] == second[key] for key in first.keys() & second.keys())

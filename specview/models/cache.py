@@ -1,0 +1,154 @@
+"""specview's own cache folder: where it is, file hashes that cost once, errors of a full or closed disk."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from specview.errors import SpecviewError, Stopped
+
+ProgressFn = Callable[[str, "float | None"], None]
+ShouldStop = Callable[[], bool]
+
+ENVIRONMENT = "SPECVIEW_CACHE"
+_HASHES = "file_hashes.json"
+_CHUNK = 4 << 20
+_MAX_REMEMBERED = 500
+_MEND_PLACE = f"Set {ENVIRONMENT} to a folder you may write to."
+_MEND_ROOM = f"Free some space, or set {ENVIRONMENT} to a folder on another disk."
+
+
+def cache_dir() -> Path:
+    """Return the cache folder (not created): $SPECVIEW_CACHE, else the platform's user cache."""
+    chosen = os.environ.get(ENVIRONMENT)
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("specview", appauthor=False))
+
+
+def check_stop(should_stop: ShouldStop | None) -> None:
+    """Raise Stopped when the user asked to stop."""
+    if should_stop is not None and should_stop():
+        raise Stopped
+
+
+@contextlib.contextmanager
+def clear_write_errors(folder: Path, what: str) -> Iterator[None]:
+    """Turn a full disk, a missing permission or another OSError into one line with a mend."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise SpecviewError(f"the disk is full: {what} could not be written to {folder}.", _MEND_ROOM) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise SpecviewError(f"no permission to write {what} to {folder}.", _MEND_PLACE) from error
+        reason = error.strerror or str(error)
+        raise SpecviewError(f"{what} could not be written to {folder} ({reason}).", _MEND_PLACE) from error
+
+
+def check_room(folder: Path, needed: int, what: str) -> None:
+    """Raise SpecviewError when the disk of `folder` has fewer than `needed` bytes free."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        free = shutil.disk_usage(existing).free
+    except OSError:
+        return
+    if free < needed:
+        raise SpecviewError(
+            f"{what} needs {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free.", _MEND_ROOM
+        )
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that readers see the old file or the whole new one."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename inside `folder` durable where the system can."""
+    with contextlib.suppress(OSError):  # Windows cannot open folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def sha256_of(
+    path: Path, *, progress: ProgressFn | None = None, should_stop: ShouldStop | None = None
+) -> str:
+    """Return a file's SHA-256, remembered in the cache folder by its path, size and change time.
+
+    Raises OSError when the file cannot be read, Stopped when asked to stop.
+    """
+    known = remembered_sha256(path)
+    if known is not None:
+        return known
+    before = path.stat()
+    digest = hashlib.sha256()
+    done = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            check_stop(should_stop)
+            digest.update(chunk)
+            done += len(chunk)
+            if progress is not None and before.st_size:
+                progress(f"Checking {path.name}", done / before.st_size)
+    _remember(path, before, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def remembered_sha256(path: Path) -> str | None:
+    """Return the SHA-256 found earlier for this very file, or None; reads no weights."""
+    try:
+        facts = path.stat()
+        entry = _load_hashes().get(str(path.resolve()))
+    except OSError:
+        return None
+    if isinstance(entry, dict) and entry.get("size") == facts.st_size and entry.get("mtime_ns") == facts.st_mtime_ns:
+        value = entry.get("sha256")
+        return value if isinstance(value, str) else None
+    return None
+
+
+def _load_hashes() -> dict[str, Any]:
+    try:
+        value = json.loads((cache_dir() / _HASHES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _remember(path: Path, facts: os.stat_result, sha256: str) -> None:
+    """Note a hash; a cache that cannot be written only costs hashing again."""
+    with contextlib.suppress(OSError):
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        known = _load_hashes()
+        key = str(path.resolve())
+        known.pop(key, None)
+        known[key] = {"size": facts.st_size, "mtime_ns": facts.st_mtime_ns, "sha256": sha256}
+        for oldest in list(known)[: max(0, len(known) - _MAX_REMEMBERED)]:
+            del known[oldest]
+        write_json(cache_dir() / _HASHES, known)

@@ -1,0 +1,252 @@
+"""Which model a name means, and which models this machine has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from specview.errors import SpecviewError, UsageError
+from specview.models import bundled, hub
+from specview.models.gguf_file import GgufFile, read_gguf
+from specview.models.model_folder import FolderFacts, inspect_folder, looks_like_model
+
+BUNDLED = "bundled"
+ENGINES = ("transformers", "llama.cpp")
+Kind = Literal["gguf", "folder", "hub"]
+Role = Literal["target", "draft"]
+
+_MAX_DEPTH = 4
+_MAX_FOUND = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model by what `--target` or `--draft` would call it.
+
+    spec is that text; path is its file or folder (None for a hub id that is not cached yet); engines
+    are those that can load it; origin says where it was found.
+    """
+
+    spec: str
+    kind: Kind
+    path: Path | None
+    name: str
+    origin: Literal["bundled", "path", "hub cache", "hub", "found"]
+    engines: tuple[str, ...]
+    architecture: str = ""
+    size_bytes: int | None = None
+    role: Role | None = None
+    repo_id: str | None = None
+    repo_file: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Name, architecture and size on one line."""
+        size = f"{self.size_bytes / 1e9:.2f} GB" if self.size_bytes else ""
+        return ", ".join(part for part in (self.name, self.architecture, size) if part)
+
+
+def resolve(spec: str, engine: str, role: Role = "target") -> ModelRef:
+    """Return the model that `spec` names for `engine`; asks no network and reads no weights.
+
+    spec is "bundled", a .gguf file, a model folder, a hub id (owner/name) or a GGUF file on the Hub
+    (owner/name/file.gguf). Raises SpecviewError naming what was looked for, or UsageError when the
+    engine cannot load that kind.
+    """
+    if engine not in ENGINES:
+        raise UsageError(f"there is no engine {engine!r}.", f"Engines: {', '.join(ENGINES)}.")
+    text = spec.strip()
+    if not text:
+        raise UsageError(f"no {role} is named.", "Give bundled, a .gguf file, a model folder or a hub id.")
+    if text == BUNDLED:
+        return _bundled(engine, role)
+    path = Path(text).expanduser()
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise SpecviewError(f"{text} cannot be read ({error.strerror or error}).", "Check its permissions.") from None
+    if exists:
+        return _from_path(text, path, engine)
+    gguf_id = hub.split_gguf_id(text)
+    if gguf_id is not None and not path.is_absolute() and not text.startswith("."):
+        repo_id, file = gguf_id
+        cached = hub.cached_gguf(repo_id, file)
+        if cached is not None:
+            return _gguf_ref(text, cached, "hub cache", repo_id)
+        name = Path(file).stem
+        return ModelRef(text, "gguf", None, name, "hub", ENGINES, repo_id=repo_id, repo_file=file)
+    if hub.is_repo_id(text):
+        if engine == "llama.cpp":
+            raise UsageError(
+                f"llama.cpp loads GGUF files, and {text} is the id of a whole repository.",
+                f"Name one file in it: {text}/FILE.gguf.",
+            )
+        folder = hub.cached_folder(text)
+        if folder is not None:
+            return _folder_ref(text, inspect_folder(folder), "hub cache", text)
+        return ModelRef(text, "hub", None, text.split("/")[1], "hub", ("transformers",), repo_id=text)
+    raise SpecviewError(
+        f"there is no file or folder {text}.", "Check the path, or give bundled or a hub id (owner/name)."
+    )
+
+
+def _bundled(engine: str, role: Role) -> ModelRef:
+    if role == "target":
+        path = bundled.target_gguf()
+        return ModelRef(
+            BUNDLED, "gguf", path, path.stem, "bundled", ENGINES, "llama", path.stat().st_size, role="target"
+        )
+    path = bundled.draft(engine)
+    size = path.stat().st_size if path.is_file() else (path / "model.safetensors").stat().st_size
+    kind: Kind = "gguf" if path.is_file() else "folder"
+    return ModelRef(BUNDLED, kind, path, "specview draft", "bundled", (engine,), "llama", size, role="draft")
+
+
+def _from_path(spec: str, path: Path, engine: str) -> ModelRef:
+    if path.is_dir():
+        facts = inspect_folder(path)
+        if engine == "llama.cpp":
+            raise UsageError(
+                f"llama.cpp loads GGUF files, and {path} is a folder of safetensors.",
+                "Give a .gguf file, or choose the transformers engine.",
+            )
+        return _folder_ref(spec, facts, "path")
+    return _gguf_ref(spec, path, "path")
+
+
+def _gguf_ref(
+    spec: str, path: Path, origin: Literal["path", "hub cache", "found"], repo_id: str | None = None
+) -> ModelRef:
+    gguf = read_gguf(path)
+    return ModelRef(
+        spec, "gguf", path, path.stem, origin, _gguf_engines(gguf), gguf.architecture, gguf.size, repo_id=repo_id
+    )
+
+
+def _gguf_engines(gguf: GgufFile) -> tuple[str, ...]:
+    from specview.models.dequantize import conversion_problem
+
+    return ENGINES if conversion_problem(gguf) is None else ("llama.cpp",)
+
+
+def _folder_ref(
+    spec: str, facts: FolderFacts, origin: Literal["path", "hub cache", "found"], repo_id: str | None = None
+) -> ModelRef:
+    name = repo_id.split("/")[1] if repo_id else facts.path.resolve().name
+    return ModelRef(
+        spec, "folder", facts.path, name, origin, ("transformers",), facts.model_type, facts.file_bytes,
+        repo_id=repo_id,
+    )  # fmt: skip
+
+
+def list_models(extra: Iterable[Path] = ()) -> list[ModelRef]:
+    """Return the bundled models, the Hugging Face cache's, and files and folders in the usual places.
+
+    Folders that cannot be read, and files that are no models or are cut short, are left out. Reads
+    headers only; call it when the list is wanted, for it walks folders.
+    """
+    found: list[ModelRef] = []
+    for engine in ENGINES:
+        for role in ("target", "draft"):
+            try:
+                ref = _bundled(engine, "target" if role == "target" else "draft")
+            except (SpecviewError, OSError):
+                continue
+            if ref not in found:
+                found.append(ref)
+    found += _hub_models()
+    seen = {ref.path.resolve() for ref in found if ref.path is not None}
+    for root in [*usual_places(), *extra]:
+        for path in _walk(root, 0):
+            if len(found) >= _MAX_FOUND:
+                return found
+            if path.resolve() in seen:
+                continue
+            seen.add(path.resolve())
+            ref_found = _try_ref(str(path), path)
+            if ref_found is not None:
+                found.append(ref_found)
+    return found
+
+
+def usual_places() -> list[Path]:
+    """Folders where programs keep models on this machine (those that exist)."""
+    home = Path.home()
+    places = [
+        home / "models",
+        home / ".lmstudio" / "models",
+        home / ".cache" / "lm-studio" / "models",
+        home / ".cache" / "llama.cpp",
+        home / "Library" / "Caches" / "llama.cpp",
+    ]
+    custom = os.environ.get("LLAMA_CACHE")
+    if custom:
+        places.append(Path(custom).expanduser())
+    present = []
+    for place in places:
+        try:
+            if place.is_dir():
+                present.append(place)
+        except OSError:
+            continue
+    return present
+
+
+def _try_ref(
+    spec: str, path: Path, origin: Literal["found", "hub cache"] = "found", repo_id: str | None = None
+) -> ModelRef | None:
+    try:
+        if path.is_dir():
+            return _folder_ref(spec, inspect_folder(path), origin, repo_id)
+        return _gguf_ref(spec, path, origin, repo_id)
+    except (SpecviewError, OSError):
+        return None
+
+
+def _is_first_gguf(name: str) -> bool:
+    """Whether a file name is that of a model: no projector, no later part of a split one."""
+    return name.endswith(".gguf") and "mmproj" not in name and ("-of-" not in name or "-00001-of-" in name)
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    """Model folders and GGUF files under `folder`: the first file of a split one, no projectors."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    if looks_like_model(folder):
+        yield folder
+    for entry in entries:
+        try:
+            is_folder = entry.is_dir()
+        except OSError:
+            continue
+        if is_folder:
+            if depth < _MAX_DEPTH and not entry.is_symlink():
+                yield from _walk(entry, depth + 1)
+        elif _is_first_gguf(entry.name):
+            yield entry
+
+
+def _hub_models() -> list[ModelRef]:
+    """Complete safetensors models and GGUF files in the Hugging Face cache.
+
+    The cache's layout is walked directly: importing its library would cost most of a second.
+    """
+    refs = []
+    for repo_id in hub.cached_ids():
+        folder = hub.cached_folder(repo_id)
+        if folder is not None:
+            ref = _try_ref(repo_id, folder, "hub cache", repo_id)
+            if ref is not None:
+                refs.append(ref)
+        for file in hub.cached_gguf_files(repo_id):
+            path = hub.cached_gguf(repo_id, file)
+            if path is not None and _is_first_gguf(file):
+                ref = _try_ref(f"{repo_id}/{file}", path, "hub cache", repo_id)
+                if ref is not None:
+                    refs.append(ref)
+    return refs

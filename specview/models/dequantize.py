@@ -1,0 +1,287 @@
+"""GGUF weights as Hugging Face weights: names, shapes, the rotary permutation, the configuration.
+
+llama.cpp stores query and key rows of "llama" files with each head's rotary halves interleaved;
+Hugging Face keeps the halves apart, so the rows are put back. Names follow llama.cpp's
+gguf-py/gguf/tensor_mapping.py. Values are dequantized by the `gguf` package, exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from specview.errors import SpecviewError
+from specview.models.gguf_file import GgufFile, TensorInfo
+from specview.models.gguf_tokenizer import special_ids
+
+MODEL_TYPES: Mapping[str, tuple[str, str]] = {
+    "llama": ("llama", "LlamaForCausalLM"),
+    "qwen2": ("qwen2", "Qwen2ForCausalLM"),
+    "qwen3": ("qwen3", "Qwen3ForCausalLM"),
+}
+"""GGUF architectures that can be converted -> (model_type, class) in transformers."""
+
+MAX_FLOAT32_PARAMETERS = 1_000_000_000
+"""Larger models are written as bfloat16, half the size: float32 would not fit most machines."""
+
+_ROWS_AT_ONCE = 8 << 20  # numbers dequantized in one go, so that Stop and progress come often
+_OUTER = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_INNER = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_IGNORED = {"rope_freqs.weight"}
+_BLOCK = re.compile(r"blk\.(\d+)\.([a-z_]+)\.(weight|bias)")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """One tensor to write: its Hugging Face name, source, and heads to un-permute (0 for none)."""
+
+    name: str
+    source: TensorInfo
+    heads: int
+
+
+def conversion_problem(gguf: GgufFile) -> str | None:
+    """Say why this file cannot be dequantized for transformers, or None when it can."""
+    if gguf.architecture not in MODEL_TYPES:
+        return f"its architecture is {gguf.architecture!r} (these can be: {', '.join(MODEL_TYPES)})"
+    if int(gguf.hyper("expert_count", 0) or 0):
+        return "it is a mixture of experts"
+    if int(gguf.metadata.get("split.count", 1) or 1) > 1:
+        return "it is split over several files"
+    for key in ("block_count", "embedding_length", "feed_forward_length", "attention.head_count"):
+        if not isinstance(gguf.hyper(key), int) or gguf.hyper(key) < 1:
+            return f"its metadata has no usable {gguf.architecture}.{key}"
+    if "token_embd.weight" not in gguf.tensors:
+        return "it has no token embedding"
+    scaling = str(gguf.hyper("rope.scaling.type", "none"))
+    if scaling not in ("none", "linear"):
+        return f"its rotary scaling is {scaling!r}"
+    try:
+        plan(gguf)
+        _rope(gguf, head_dim(gguf))
+    except _UnknownError as problem:
+        return str(problem)
+    return None
+
+
+class _UnknownError(Exception):
+    """Something in the file has no equivalent."""
+
+
+def head_dim(gguf: GgufFile) -> int:
+    """Numbers per attention head."""
+    given = gguf.hyper("attention.key_length") or gguf.hyper("rope.dimension_count")
+    return int(given or gguf.hyper("embedding_length") // gguf.hyper("attention.head_count"))
+
+
+def target_dtype(gguf: GgufFile) -> str:
+    """Return "float32", or "bfloat16" for a model above MAX_FLOAT32_PARAMETERS."""
+    return "float32" if gguf.parameters <= MAX_FLOAT32_PARAMETERS else "bfloat16"
+
+
+def written_bytes(gguf: GgufFile) -> int:
+    """Bytes of weights that `write_weights` writes."""
+    return gguf.parameters * (4 if target_dtype(gguf) == "float32" else 2)
+
+
+def plan(gguf: GgufFile) -> list[PlannedTensor]:
+    """List the tensors to write, in file order; raises for one without an equivalent."""
+    permuted = gguf.architecture == "llama"
+    heads = int(gguf.hyper("attention.head_count"))
+    kv_heads = int(gguf.hyper("attention.head_count_kv") or heads)
+    planned = []
+    for info in gguf.tensors.values():
+        if info.name in _IGNORED:
+            continue
+        match = _BLOCK.fullmatch(info.name)
+        if match and match[2] in _INNER:
+            swap = {"attn_q": heads, "attn_k": kv_heads}.get(match[2], 0) if permuted else 0
+            planned.append(PlannedTensor(f"model.layers.{match[1]}.{_INNER[match[2]]}.{match[3]}", info, swap))
+            continue
+        stem, _, kind = info.name.rpartition(".")
+        if stem not in _OUTER or kind != "weight":
+            raise _UnknownError(f"its tensor {info.name!r} has no place in transformers' model")
+        planned.append(PlannedTensor(f"{_OUTER[stem]}.{kind}", info, 0))
+    return planned
+
+
+def hf_config(gguf: GgufFile) -> dict[str, Any]:
+    """Return config.json for a convertible file, read from its metadata alone."""
+    model_type, class_name = MODEL_TYPES[gguf.architecture]
+    width = head_dim(gguf)
+    heads = int(gguf.hyper("attention.head_count"))
+    ids = special_ids(gguf)
+    rope = _rope(gguf, width)
+    config: dict[str, Any] = {
+        "architectures": [class_name],
+        "model_type": model_type,
+        "hidden_size": int(gguf.hyper("embedding_length")),
+        "intermediate_size": int(gguf.hyper("feed_forward_length")),
+        "num_hidden_layers": int(gguf.hyper("block_count")),
+        "num_attention_heads": heads,
+        "num_key_value_heads": int(gguf.hyper("attention.head_count_kv") or heads),
+        "head_dim": width,
+        "vocab_size": gguf.tensors["token_embd.weight"].shape[0],
+        "max_position_embeddings": int(gguf.hyper("context_length", 2048)),
+        # the shortest decimal that gives the same float32: 1e-05, not 9.999999747378752e-06
+        "rms_norm_eps": float(str(np.float32(gguf.hyper("attention.layer_norm_rms_epsilon", 1e-6)))),
+        "rope_theta": rope["rope_theta"],
+        "rope_parameters": rope,
+        "tie_word_embeddings": "output.weight" not in gguf.tensors,
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in gguf.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in gguf.tensors,
+        "dtype": target_dtype(gguf),
+    }
+    for key, name in (("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")):
+        config[key] = ids.get(name)
+    return config
+
+
+def generation_config(gguf: GgufFile) -> dict[str, Any]:
+    """Return generation_config.json: the ids that begin, end and pad a text."""
+    ids = special_ids(gguf)
+    eos = ids.get("eos")
+    turn_end = gguf.metadata.get("tokenizer.ggml.eot_token_id")
+    both = eos is not None and turn_end is not None and int(turn_end) != eos
+    found = {
+        "bos_token_id": ids.get("bos"),
+        "eos_token_id": [eos, int(turn_end)] if both and turn_end is not None else eos,
+        "pad_token_id": ids.get("padding"),
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _rope(gguf: GgufFile, width: int) -> dict[str, Any]:
+    """Return transformers' rope_parameters; raises where the file's frequencies have no such form."""
+    theta = float(str(np.float32(gguf.hyper("rope.freq_base", 10000.0))))
+    if "rope_freqs.weight" in gguf.tensors:
+        return _llama3_rope(gguf, width, theta)
+    if str(gguf.hyper("rope.scaling.type", "none")) == "linear":
+        return {"rope_type": "linear", "rope_theta": theta, "factor": float(gguf.hyper("rope.scaling.factor", 1.0))}
+    return {"rope_type": "default", "rope_theta": theta}
+
+
+def _llama3_rope(gguf: GgufFile, width: int, theta: float) -> dict[str, Any]:
+    """Recover Llama 3's scaling from the per-frequency divisors that llama.cpp's converter stored."""
+    stored = dequantized(gguf, gguf.tensors["rope_freqs.weight"]).reshape(-1)
+    factor = float(stored.max())
+    parameters = {
+        "rope_type": "llama3",
+        "rope_theta": theta,
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    wavelengths = 2 * math.pi * theta ** (np.arange(0, width, 2) / width)
+    turns = 8192 / wavelengths
+    smooth = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
+    divisors = 1 / ((1 - smooth) / factor + smooth)
+    if stored.shape != divisors.shape or not np.allclose(stored, divisors, rtol=1e-3):
+        raise _UnknownError("its rotary frequencies follow no known scaling")
+    return parameters
+
+
+def dequantized(gguf: GgufFile, info: TensorInfo, first: int = 0, last: int | None = None) -> np.ndarray:
+    """Return rows first..last of a tensor as float32, in the tensor's row-major shape."""
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    kind = GGMLQuantizationType(info.type_id)
+    rows = info.shape[0] if len(info.shape) > 1 else 1
+    last = rows if last is None else last
+    row_bytes = info.n_bytes // rows
+    raw = np.memmap(
+        gguf.path, np.uint8, "r", offset=info.offset + first * row_bytes, shape=((last - first), row_bytes)
+    )
+    try:
+        values = dequantize(raw if kind.name not in ("F32", "F16") else np.ascontiguousarray(raw), kind)
+    except NotImplementedError as error:
+        raise SpecviewError(
+            f"{gguf.path.name} holds {kind.name} weights, which the gguf package cannot dequantize.",
+            "Use the llama.cpp engine for this file.",
+        ) from error
+    shape = (last - first, *info.shape[1:]) if len(info.shape) > 1 else info.shape
+    return np.asarray(values, dtype=np.float32).reshape(shape)
+
+
+def halves_apart(values: np.ndarray, heads: int) -> np.ndarray:
+    """Undo llama.cpp's rotary permutation of query or key rows [heads * head_dim, ...].
+
+    Within a head, llama.cpp's row 2i + j is Hugging Face's row j * head_dim / 2 + i.
+    """
+    pairs = values.shape[0] // heads // 2
+    split = values.reshape(heads, pairs, 2, *values.shape[1:])
+    return split.swapaxes(1, 2).reshape(values.shape)
+
+
+def _parts(gguf: GgufFile, tensor: PlannedTensor) -> Iterator[np.ndarray]:
+    """The tensor's values as float32, in order, in pieces."""
+    info = tensor.source
+    if tensor.heads or len(info.shape) < 2:
+        values = dequantized(gguf, info)
+        yield halves_apart(values, tensor.heads) if tensor.heads else values
+        return
+    step = max(1, _ROWS_AT_ONCE // max(1, math.prod(info.shape[1:])))
+    for first in range(0, info.shape[0], step):
+        yield dequantized(gguf, info, first, min(first + step, info.shape[0]))
+
+
+def _bfloat16(values: np.ndarray) -> np.ndarray:
+    """Round float32 to bfloat16 (to nearest, ties to even), as uint16."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def write_weights(gguf: GgufFile, file: IO[bytes], on_bytes: Callable[[bytes | memoryview], None]) -> None:
+    """Write all weights to `file` as safetensors, tensor by tensor, never all in memory.
+
+    on_bytes is given every piece before it is written (for progress, Stop and hashes). Format: the
+    safetensors README: header length, JSON header, raw little-endian data.
+    """
+    wide = target_dtype(gguf) == "float32"
+    tensors = plan(gguf)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for tensor in tensors:
+        size = tensor.source.elements * (4 if wide else 2)
+        header[tensor.name] = {
+            "dtype": "F32" if wide else "BF16",
+            "shape": list(tensor.source.shape),
+            "data_offsets": [at, at + size],
+        }
+        at += size
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    first = len(encoded).to_bytes(8, "little") + encoded
+    on_bytes(first)
+    file.write(first)
+    for tensor in tensors:
+        for part in _parts(gguf, tensor):
+            values = np.ascontiguousarray(part, dtype="<f4") if wide else _bfloat16(part)
+            piece = values.reshape(-1).view(np.uint8).data
+            on_bytes(piece)
+            file.write(piece)

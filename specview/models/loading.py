@@ -1,0 +1,165 @@
+"""From a model's name to a loaded engine: resolve, fetch, convert, load."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from specview.decoding.interfaces import Engine
+from specview.errors import EngineMissing, UsageError
+from specview.models import bundled, converted, hub, memory
+from specview.models.cache import ProgressFn, ShouldStop, check_stop
+from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
+from specview.models.facts import LoadedFrom, facts, note_origin, where_from
+from specview.models.gguf_file import read_gguf
+from specview.models.model_folder import has_tokenizer
+
+__all__ = ["default_device", "engine_available", "facts", "load_engine", "prepare", "where_from"]
+
+LIBRARIES = {"transformers": ("torch", "transformers"), "llama.cpp": ("llama_cpp",)}
+"""Modules that an engine imports."""
+_MENDS = {
+    "transformers": "Install it: pip install torch transformers.",
+    "llama.cpp": "Install it: pip install llama-cpp-python (it is compiled here, which takes minutes).",
+}
+
+
+def engine_available(name: str) -> str | None:
+    """Return None when an engine's libraries are installed, else the reason; imports none of them."""
+    if name not in LIBRARIES:
+        return f"there is no engine {name!r}. Engines: {', '.join(ENGINES)}."
+    missing = [module for module in LIBRARIES[name] if importlib.util.find_spec(module) is None]
+    if not missing:
+        return None
+    return f"the {name} engine needs {' and '.join(missing)}, which is not installed here. {_MENDS[name]}"
+
+
+def default_device() -> str:
+    """The device transformers uses when none is chosen: cuda, mps or cpu (imports torch)."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return "cpu"
+
+
+def load_engine(
+    ref: str | ModelRef,
+    engine: str,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    gpu_layers: int = 0,
+    context: int | None = None,
+    check_mode: bool = False,
+    trust_remote_code: bool = False,
+    role: Role = "target",
+    progress: ProgressFn | None = None,
+    should_stop: ShouldStop | None = None,
+) -> Engine:
+    """Load a model, doing first whatever it needs: download, conversion, a look at the memory.
+
+    ref is what `--target` or `--draft` takes, or a resolved ModelRef. progress is called with (text,
+    fraction or None). Raises EngineMissing, UsageError or SpecviewError, each one line with a mend;
+    Stopped when should_stop says so.
+    """
+    missing = engine_available(engine)
+    if missing is not None:
+        raise EngineMissing(missing)
+    check_stop(should_stop)
+    model = resolve(ref, engine, role) if isinstance(ref, str) else ref
+    if engine not in model.engines and model.kind != "gguf":  # a GGUF's reason comes with its conversion
+        raise UsageError(
+            f"the {engine} engine cannot load {model.name} ({model.architecture or model.kind}).",
+            f"Choose the {model.engines[0]} engine for it.",
+        )
+    path = prepare(model, engine, device=device, dtype=dtype, progress=progress, should_stop=should_stop)
+    check_stop(should_stop)
+    text = f"Loading {model.name}"
+    _report(progress, text, None)
+
+    def on_fraction(fraction: float) -> None:
+        _report(progress, text, fraction)
+
+    loaded: Engine
+    if engine == "transformers":
+        from specview.engines import transformers_engine
+
+        loaded = transformers_engine.load(
+            path,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            check_mode=check_mode,
+            trust_remote_code=trust_remote_code,
+            progress=on_fraction,
+            should_stop=should_stop,
+        )
+    else:
+        from specview.engines import llama_cpp_engine
+
+        loaded = llama_cpp_engine.load(
+            path,
+            threads=threads,
+            gpu_layers=gpu_layers,
+            context=context,
+            check_mode=check_mode,
+            progress=on_fraction,
+            should_stop=should_stop,
+        )
+    loaded.model_name = model.name  # not that of a cache folder
+    note_origin(loaded, LoadedFrom(model, path, threads))
+    return loaded
+
+
+def prepare(
+    model: ModelRef,
+    engine: str,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    progress: ProgressFn | None = None,
+    should_stop: ShouldStop | None = None,
+) -> Path:
+    """Return the file or folder that `engine` loads for a model: downloaded and converted as needed."""
+    path = model.path
+    if path is None:
+        assert model.repo_id is not None
+        if model.kind == "gguf":
+            assert model.repo_file is not None
+            path = hub.fetch_gguf(model.repo_id, model.repo_file, progress=progress, should_stop=should_stop)
+        else:
+            path = hub.fetch(model.repo_id, progress=progress, should_stop=should_stop)
+    if engine == "llama.cpp":
+        if path.is_dir():
+            raise UsageError(f"llama.cpp loads GGUF files, and {path} is a folder.", "Give a .gguf file.")
+        return path
+    if path.is_file():
+        return _convert(path, dtype, device, progress, should_stop)
+    if model.spec == BUNDLED and model.role == "draft" and not has_tokenizer(path):
+        # the draft shares the bundled target's tokenizer, which is not stored twice
+        return converted.with_tokenizer(path, bundled.target_gguf(), progress=progress, should_stop=should_stop)
+    return path
+
+
+def _convert(
+    path: Path, dtype: str | None, device: str | None, progress: ProgressFn | None, should_stop: ShouldStop | None
+) -> Path:
+    """Dequantize a GGUF file for transformers, unless the result would not fit into memory."""
+    ready = converted.find_converted(path)
+    if ready is not None:
+        return ready
+    gguf = read_gguf(path)
+    converted.require_convertible(gguf)
+    if (device or default_device()) == "cpu":
+        each = 4 if dtype in (None, "float32") else 2
+        memory.check_ram(path.stem, gguf.parameters * each)
+    return converted.convert(path, progress=progress, should_stop=should_stop)
+
+
+def _report(progress: ProgressFn | None, text: str, fraction: float | None) -> None:
+    if progress is not None:
+        progress(text, fraction)

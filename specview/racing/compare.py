@@ -1,0 +1,143 @@
+"""`compare`: the same race several times, and the medians."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from statistics import median
+from typing import Any
+
+from specview.decoding.ledger import RunRecord
+from specview.decoding.metrics import Metrics
+from specview.errors import SpecviewError
+from specview.racing.events import Equality, Event, Failed, LaneEnded, RaceEnded, RaceStarted
+from specview.racing.pool import ModelPool, ShouldStop
+from specview.racing.race import Race
+from specview.racing.settings import RunSettings
+
+
+@dataclass(slots=True)
+class LaneResult:
+    """One lane over all repeats.
+
+    metrics are medians figure by figure; record is the repeat with the median decode tok/s. speedup
+    is the median of the repeats' ratios to plain, speedup_spread their (lowest, highest), or of one
+    repeat the middle half over slices of the run.
+    """
+
+    record: RunRecord
+    metrics: Metrics
+    repeats: list[tuple[RunRecord, Metrics]]
+    speedup: float | None = None
+    speedup_spread: tuple[float, float] | None = None
+    equality: Equality | None = None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class CompareResult:
+    """All lanes, plain first; facts of the run; how it ended ('done', 'stopped' or 'error')."""
+
+    lanes: list[LaneResult] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    prompt_text: str = ""
+    prompt_ids: tuple[int, ...] = ()
+    end: str = "done"
+    busy: str = ""
+    real_time_fraction: float | None = None
+
+
+def compare(
+    settings: RunSettings,
+    repeats: int = 1,
+    models: ModelPool | None = None,
+    on_event: Callable[[Event], None] = lambda event: None,
+    should_stop: ShouldStop = lambda: False,
+) -> CompareResult:
+    """Race the lanes `repeats` times and fold the repeats.
+
+    Lanes of one race are interleaved round by round, so a noisy neighbour slows all alike. Raises
+    SpecviewError where the run fails before its lanes; a stop keeps what there is.
+    """
+    pool = models or ModelPool()
+    result = CompareResult()
+    ends: list[dict[int, LaneEnded]] = []
+    records: list[list[RunRecord]] = []
+    try:
+        for repeat in range(repeats):
+            last: dict[int, LaneEnded] = {}
+            failures: list[str] = []
+
+            def listen(
+                event: Event, last: dict[int, LaneEnded] = last, failures: list[str] = failures
+            ) -> None:
+                if isinstance(event, RaceStarted):
+                    result.facts = dict(event.facts)
+                    result.prompt_text, result.prompt_ids = event.prompt_text, event.prompt_ids
+                elif isinstance(event, LaneEnded):
+                    last[event.lane] = event
+                elif isinstance(event, Failed):
+                    failures.append(event.message)
+                elif isinstance(event, RaceEnded):
+                    result.end, result.busy = event.end, event.busy or result.busy
+                    result.real_time_fraction = event.real_time_fraction
+                on_event(event)
+
+            race = Race(settings, repeat, pool)
+            try:
+                race.run(listen, should_stop)
+                if failures:
+                    raise SpecviewError(failures[0])
+                if result.end != "stopped" or not records:
+                    ends.append(last)
+                    records.append(race.records)
+            finally:
+                race.close()
+            if result.end == "stopped":
+                break
+    finally:
+        if models is None:
+            pool.close()
+    if records and records[0]:
+        result.lanes = [_fold_lane(index, records, ends) for index in range(len(records[0]))]
+    return result
+
+
+def _fold_lane(index: int, records: list[list[RunRecord]], ends: list[dict[int, LaneEnded]]) -> LaneResult:
+    runs = [(records[r][index], ends[r][index].metrics) for r in range(len(records)) if index in ends[r]]
+    lane_ends = [end[index] for end in ends if index in end]
+    by_speed = sorted(range(len(runs)), key=lambda r: runs[r][1].decode_tokens_per_s or 0.0)
+    middle = by_speed[(len(by_speed) - 1) // 2]
+    ratios = [end.speedup for end in lane_ends if end.speedup is not None]
+    spread = lane_ends[0].speedup_spread if len(lane_ends) == 1 else None
+    if len(ratios) > 1:
+        spread = (min(ratios), max(ratios))
+    unequal = [end.equality for end in lane_ends if end.equality is not None and not end.equality.equal]
+    return LaneResult(
+        record=runs[middle][0],
+        metrics=median_metrics([metrics for _, metrics in runs]),
+        repeats=runs,
+        speedup=median(ratios) if ratios else None,
+        speedup_spread=spread,
+        equality=unequal[0] if unequal else lane_ends[middle].equality,
+        error=lane_ends[middle].error,
+    )
+
+
+def median_metrics(all_metrics: list[Metrics]) -> Metrics:
+    """Figure by figure the median over repeats; counts stay whole; None where none has the figure."""
+    if len(all_metrics) == 1:
+        return all_metrics[0]
+    folded: dict[str, Any] = {}
+    for item in fields(Metrics):
+        values = [getattr(metrics, item.name) for metrics in all_metrics]
+        present = [value for value in values if value is not None]
+        if not present:
+            folded[item.name] = None
+        elif isinstance(present[0], tuple):
+            folded[item.name] = sorted(present, key=len)[len(present) // 2]
+        elif isinstance(present[0], int):
+            folded[item.name] = sorted(present)[(len(present) - 1) // 2]
+        else:
+            folded[item.name] = median(present)
+    return Metrics(**folded)

@@ -1,0 +1,84 @@
+"""Whether a greedy lane's output equals plain decoding's, and if not, whether kernels explain it.
+
+Kernels for one row and for several rows differ, so a correct loop can leave plain decoding where
+two tokens are nearly tied. The margin there is shown beside the drift that this model file's
+kernels were measured to have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, MutableMapping
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specview.decoding.interfaces import Engine
+from specview.decoding.ledger import Array
+from specview.decoding.sampling import as_like, top_entries
+from specview.racing.events import Equality
+
+if TYPE_CHECKING:
+    from specview.racing.lane import Lane
+
+ROWS = 4
+POSITIONS = 64
+
+
+def compare_outputs(
+    lane: Lane, plain: Lane, margins: MutableMapping[Hashable, float] | dict, key: Hashable
+) -> Equality | None:
+    """Compare a lane's ids with plain's; None where equality is not to be expected.
+
+    Greedy lanes, and `match` lanes of the same seed, should equal plain. `margins` remembers the
+    kernel margin measured for a model (`key`), in logits. A lane that was stopped is compared as
+    far as both go.
+    """
+    if not plain.record.rounds or not lane.record.rounds:
+        return None
+    if lane.rule not in ("greedy", "match") and not lane.run.sampling.greedy:
+        return None
+    ours, theirs = lane.record.token_ids, plain.record.token_ids
+    compared = min(len(ours), len(theirs))
+    both_ended = all(one.record.end in ("eos", "limit") for one in (lane, plain))
+    pairs = zip_longest(ours, theirs) if both_ended else zip(ours, theirs, strict=False)
+    first = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if first is None:
+        return Equality(True, compared)
+    final = plain.record.rounds[first].final if first < len(plain.record.rounds) else None
+    if key not in margins:
+        margins[key] = kernel_margin(
+            plain.target, [*plain.record.prompt_ids, *theirs], len(plain.record.prompt_ids)
+        )
+    return Equality(False, compared, first, final.margin if final is not None else None, margins[key])
+
+
+def kernel_margin(engine: Engine, tokens: list[int], start: int) -> float:
+    """Largest drift, in logits, of top-1 minus top-2 between one-row and many-row passes.
+
+    Feeds up to 64 of `tokens` from position `start` on, once row by row and once in passes of four
+    rows, in throw-away sessions.
+    """
+    end = min(len(tokens), start + POSITIONS)
+    fed = tokens[start - 1 : end]
+    one, many = engine.new_session(end + ROWS), engine.new_session(end + ROWS)
+    drift = 0.0
+    try:
+        one.prefill(tokens[: start - 1])
+        many.prefill(tokens[: start - 1])
+        for begin in range(0, len(fed), ROWS):
+            chunk = fed[begin : begin + ROWS]
+            singles = [_row(one.forward([token]).logits[0]) for token in chunk]
+            several = many.forward(chunk).logits
+            for row, single in enumerate(singles):
+                (a, b), (high, low) = top_entries(single, 2)
+                other = _row(several[row])
+                drift = max(drift, abs((high - low) - float(other[a] - other[b])))
+    finally:
+        one.close()
+        many.close()
+    return drift
+
+
+def _row(logits: Array) -> np.ndarray:
+    return np.array(as_like(logits, np.empty(0)), dtype=np.float32)

@@ -1,0 +1,158 @@
+"""One lane: a session, a drafter and a rule over a shared target; gives one round at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+
+from specview.decoding.interfaces import Drafter, Engine, LengthPolicy, OnChunk, Session
+from specview.decoding.ledger import End, Round, RunRecord
+from specview.decoding.loop import Sequence, decode
+from specview.decoding.metrics import MetricsFold
+from specview.decoding.observation import Observer
+from specview.decoding.verification import resolve_rule
+from specview.drafting.policies import POLICIES
+from specview.drafting.registry import METHODS, DrafterContext
+from specview.errors import SpecviewError
+from specview.racing.settings import LaneSettings, RunSettings
+
+
+def default_k(engine: Engine) -> int:
+    """Drafted tokens a round where the user named none: verifying rows is dear on a CPU."""
+    return 2 if engine.device == "cpu" else 4
+
+
+class Lane:
+    """A lane of a race. `prefill` first, then `step` until it returns None."""
+
+    def __init__(
+        self,
+        settings: LaneSettings,
+        run: RunSettings,
+        prompt_ids: list[int],
+        target: Engine,
+        draft: Engine | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.settings = settings
+        self.run = run
+        self.target = target
+        self.draft = draft
+        self.rule = resolve_rule(settings.rule, run.sampling)
+        self.k = settings.k or default_k(target)
+        self.record = RunRecord(settings.label, {**run.flat(settings), "k": self.k if self.drafts else None})
+        self.record.prompt_ids = tuple(prompt_ids)
+        self.fold = MetricsFold()
+        self.sequence = Sequence(list(prompt_ids))
+        self._clock = clock
+        self._observer = Observer(run.observe, target.tokenizer)
+        self._session: Session | None = None
+        self._drafter: Drafter | None = None
+        self._policy: LengthPolicy | None = None
+        self._capacity = 0
+        self._rounds: Generator[Round, None, End] | None = None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether this lane drafts at all."""
+        return METHODS[self.settings.method].drafts
+
+    @property
+    def clock(self) -> float:
+        """The lane's own time, seconds since the end of prefill."""
+        return self.sequence.clock
+
+    def prefill(self, max_tokens: int, on_chunk: OnChunk | None = None) -> None:
+        """Open the session and the drafter and fill their caches; sets record.prefill_s (seconds).
+
+        Raises SpecviewError where the model cannot serve this lane, Stopped from on_chunk.
+        """
+        context = self.sequence.context
+        self._release()
+        # Room to continue once past the limit without filling the caches anew.
+        longest = self.target.context_length
+        self._capacity = min(longest, len(context) + 2 * max_tokens + self.k + 1)
+        method = METHODS[self.settings.method]
+        self._session = self.target.new_session(self._capacity)
+        if method.make is not None:
+            if self.target.rollback_problem:
+                raise SpecviewError(
+                    f"{self.target.model_name} cannot be drafted for: {self.target.rollback_problem}",
+                    "Choose another target, or run plain decoding only.",
+                )
+            self._drafter = method.make(
+                DrafterContext(self.settings.options, self._capacity, self.target.vocab_size, self.draft)
+            )
+            self._policy = POLICIES[self.settings.policy].make(self.settings.policy_options)
+            self._policy.start(self.k)
+        begin = self._clock()
+        self._session.prefill(context[:-1], on_chunk)
+        if self._drafter is not None:
+            self._drafter.start(context, self.run.sampling, on_chunk)
+        self._session.synchronize()
+        spent = self._clock() - begin
+        if not self.record.rounds:
+            self.record.prefill_s = self.fold.prefill_s = spent
+        self._begin(max_tokens)
+
+    def extend(self, max_tokens: int, on_chunk: OnChunk | None = None) -> None:
+        """Go on for max_tokens more after the limit, in the same caches where they have the room."""
+        self.record.end = None
+        if self._session is None or len(self.sequence.context) + max_tokens + self.k + 1 > self._capacity:
+            self.prefill(max_tokens, on_chunk)
+        else:
+            self._begin(max_tokens)
+
+    def _begin(self, max_tokens: int) -> None:
+        assert self._session is not None
+        room = self._capacity - len(self.sequence.context)
+        self._rounds = decode(
+            self._session,
+            self.sequence,
+            rule=self.rule,
+            sampling=self.run.sampling,
+            max_tokens=min(max_tokens, room),
+            drafter=self._drafter,
+            policy=self._policy,
+            eos_ids=self.target.eos_ids,
+            observer=self._observer,
+            model_name=self.target.model_name,
+            clock=self._clock,
+        )
+
+    def step(self) -> Round | None:
+        """Make one round; None once the lane has ended (record.end says how)."""
+        if self._rounds is None:
+            return None
+        try:
+            round_ = next(self._rounds)
+        except StopIteration as stop:
+            self.finish(stop.value)
+            return None
+        self.record.rounds.append(round_)
+        self.fold.add(round_)
+        return round_
+
+    def finish(self, end: End, error: str = "") -> None:
+        """Mark the lane as ended; its caches stay for a continuation."""
+        self._rounds = None
+        self.record.end = end
+        self.record.error = error
+
+    def kv_bytes(self) -> int:
+        """Bytes of KV cache this lane's sequences may take, target and draft."""
+        total = self.target.kv_bytes(self._capacity)
+        return total + (self.draft.kv_bytes(self._capacity) if self.draft is not None else 0)
+
+    def _release(self) -> None:
+        self._rounds = None
+        if self._drafter is not None:
+            self._drafter.close()
+            self._drafter = None
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def close(self) -> None:
+        """Free the caches."""
+        self._release()

@@ -1,0 +1,356 @@
+"""The race: lanes side by side on one device, in virtual time.
+
+Lanes share a device, so running them at once would time their contention. Each lane has a clock
+that counts only its own compute, and the scheduler always runs one round of the lane whose clock is
+furthest behind: on screen all lanes advance together at their true relative speeds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from specview.decoding.interfaces import Engine
+from specview.decoding.metrics import speedup, speedup_spread
+from specview.drafting.registry import METHODS
+from specview.errors import SpecviewError, Stopped, UsageError
+from specview.models.loading import facts as engine_facts
+from specview.models.pair_check import check_pair
+from specview.racing import workloads
+from specview.racing.equality import compare_outputs
+from specview.racing.events import (
+    Event,
+    Failed,
+    LaneEnded,
+    LanePrefilled,
+    LaneRound,
+    Phase,
+    Progress,
+    RaceEnded,
+    RaceStarted,
+)
+from specview.racing.lane import Lane
+from specview.racing.load_meter import LoadMeter
+from specview.racing.pool import ModelPool, OnProgress, ShouldStop, draft_key, target_key
+from specview.racing.settings import RunSettings
+
+log = logging.getLogger(__name__)
+Emit = Callable[[Event], None]
+
+
+class Race:
+    """One run of several lanes. Use it on the thread that owns the models.
+
+    Nothing here raises for what a user can meet: it becomes a Failed event, or a lane that ended
+    with an error while the others go on.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        run_id: int = 0,
+        models: ModelPool | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.settings = settings
+        self.run_id = run_id
+        self.models = models or ModelPool()
+        self.lanes: list[Lane] = []
+        self.target: Engine | None = None
+        self.prompt_ids: list[int] = []
+        self._owns_models = models is None
+        self._clock = clock
+        self._emit: Emit = lambda event: None
+        self._should_stop: ShouldStop = lambda: False
+
+    @property
+    def records(self) -> list:
+        """The lanes' records so far, plain first."""
+        return [lane.record for lane in self.lanes]
+
+    def run(self, emit: Emit, should_stop: ShouldStop = lambda: False) -> None:
+        """Load, prefill and race all lanes to their end, telling `emit` as it happens.
+
+        Stop takes effect within one round, and during loading and prefill.
+        """
+        self._guarded(self._run, emit, should_stop)
+
+    def continue_(self, max_tokens: int, emit: Emit, should_stop: ShouldStop = lambda: False) -> None:
+        """Go on with the lanes that ended at the token limit or were stopped."""
+
+        def go_on() -> None:
+            for index, lane in enumerate(self.lanes):
+                if lane.record.end in ("limit", "stopped"):
+                    lane.extend(max_tokens, self._on_chunk("prefill", lane.record.name, index))
+            self._race()
+
+        self._guarded(go_on, emit, should_stop)
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether some lane ended at its limit or was stopped."""
+        return any(lane.record.end in ("limit", "stopped") for lane in self.lanes)
+
+    def follow_up(self, text: str) -> RunSettings:
+        """Settings of the next turn: the plain lane's reply joins the history, `text` is the prompt."""
+        reply = self.lanes[0].record.text if self.lanes else ""
+        turn = ({"role": "user", "content": self.settings.prompt}, {"role": "assistant", "content": reply})
+        return replace(self.settings, history=(*self.settings.history, *turn), prompt=text, workload=None)
+
+    def close(self) -> None:
+        """Free the lanes' caches, and the models if this race loaded them for itself."""
+        for lane in self.lanes:
+            lane.close()
+        if self._owns_models:
+            self.models.close()
+
+    # -- phases --------------------------------------------------------------------------------
+
+    def _guarded(self, work: Callable[[], None], emit: Emit, should_stop: ShouldStop) -> None:
+        self._emit, self._should_stop = emit, should_stop
+        try:
+            work()
+        except Stopped:
+            for lane in self.lanes:
+                if lane.record.end is None:
+                    lane.finish("stopped")
+            self._emit_ends()
+            emit(RaceEnded(self.run_id, "stopped"))
+        except Exception as error:  # noqa: BLE001 - the window must hear of everything
+            emit(Failed(self.run_id, one_line(error)))
+            emit(RaceEnded(self.run_id, "error"))
+
+    def _run(self) -> None:
+        self.settings = settings = self.settings.checked()
+        draft_keys = {
+            index: draft_key(settings, lane.draft, lane.draft_engine)
+            for index, lane in enumerate(settings.lanes)
+            if METHODS[lane.method].needs_draft_model
+        }
+        self.models.keep_only({target_key(settings), *draft_keys.values()})
+        self.target = target = self.models.get(
+            target_key(settings), self._progress("load", "Loading the target"), self._should_stop
+        )
+        self._stop_here()
+        self._emit(Progress(self.run_id, "tokenize", "Reading the prompt"))
+        self.prompt_ids = tokenize_prompt(settings, target)
+        names, drafts, errors = [], {}, {}
+        for index, lane in enumerate(settings.lanes):
+            names.append(lane.label)
+            if index in draft_keys:
+                try:
+                    progress = self._progress("load-draft", f"Loading the draft of {lane.label}", index)
+                    drafts[index] = self.models.get(draft_keys[index], progress, self._should_stop)
+                    report = check_pair(target, drafts[index])
+                    if not report.ok:
+                        raise SpecviewError(report.reason)
+                except (SpecviewError, MemoryError, OSError) as error:
+                    errors[index] = one_line(error)
+            self._stop_here()
+        self.lanes = [
+            Lane(lane, settings, self.prompt_ids, target, drafts.get(index), self._clock)
+            for index, lane in enumerate(settings.lanes)
+        ]
+        self._emit(
+            RaceStarted(
+                self.run_id,
+                tuple(self.prompt_ids),
+                settings.prompt,
+                tuple(unique(names)),
+                tuple(lane.record.settings for lane in self.lanes),
+                self._facts(drafts),
+            )
+        )
+        for lane, name in zip(self.lanes, unique(names), strict=True):
+            lane.record.name = name
+        self._warm_up([target_key(settings), *draft_keys.values()])
+        for index, lane in enumerate(self.lanes):
+            try:
+                if index in errors:
+                    raise SpecviewError(errors[index])
+                lane.prefill(settings.max_tokens, self._on_chunk("prefill", lane.record.name, index))
+            except Stopped:
+                raise
+            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
+                self._fail_lane(index, error)
+                continue
+            draft_bytes = lane.draft.weight_bytes if lane.draft is not None else 0
+            self._emit(LanePrefilled(self.run_id, index, lane.record.prefill_s, lane.kv_bytes(), draft_bytes))
+        self._race()
+
+    def _race(self) -> None:
+        """Run one round at a time of the lane whose clock is furthest behind."""
+        meter = LoadMeter()
+        begin = self._clock()
+        clock_at_begin = [lane.clock for lane in self.lanes]
+        running = {index for index, lane in enumerate(self.lanes) if lane.record.end is None}
+        if not running and all(lane.record.end == "error" for lane in self.lanes):
+            raise SpecviewError(self.lanes[0].record.error or "no lane could run.")
+        while running:
+            self._stop_here()
+            index = min(running, key=lambda i: (self.lanes[i].clock, i))
+            lane = self.lanes[index]
+            try:
+                round_ = lane.step()
+            except Stopped:
+                raise
+            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
+                running.discard(index)
+                self._fail_lane(index, error)
+                continue
+            if round_ is not None:
+                self._emit(LaneRound(self.run_id, index, round_))
+            else:
+                running.discard(index)
+                self._emit_end(index)
+        wall = self._clock() - begin
+        virtual = max(
+            (lane.clock - start for lane, start in zip(self.lanes, clock_at_begin, strict=True)), default=0.0
+        )
+        busy = meter.busy_text()
+        self._emit_ends(final=True)
+        self._emit(RaceEnded(self.run_id, "done", virtual / wall if wall > 0 else None, busy))
+
+    def _warm_up(self, keys: list) -> None:
+        """Run each newly loaded engine once over every row count in use, in throw-away sessions."""
+        rows = max((lane.k for lane in self.lanes if lane.drafts), default=0) + 1
+        for key in keys:
+            if key in self.models.warm or key not in self.models:
+                continue
+            self._emit(Progress(self.run_id, "warm-up", "Warming up"))
+            engine = self.models.get(key)
+            session = engine.new_session(min(engine.context_length, 2 * rows + 16))
+            try:
+                for count in sorted({1, 2, rows}):
+                    self._stop_here()
+                    if session.length + count <= engine.context_length:
+                        session.forward([self.prompt_ids[-1]] * count)
+                        session.synchronize()
+            finally:
+                session.close()
+            self.models.warm.add(key)
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def _stop_here(self) -> None:
+        if self._should_stop():
+            raise Stopped
+
+    def _progress(self, phase: Phase, text: str, lane: int | None = None) -> OnProgress:
+        def tell(detail: str, fraction: float | None) -> None:
+            self._emit(Progress(self.run_id, phase, detail or text, fraction, lane))
+
+        return tell
+
+    def _on_chunk(self, phase: Phase, name: str, lane: int) -> Callable[[int, int], None]:
+        def tell(done: int, total: int) -> None:
+            self._stop_here()
+            fraction = done / total if total else None
+            self._emit(
+                Progress(self.run_id, phase, f"Prefill of {name}: {done} of {total} tokens", fraction, lane)
+            )
+
+        return tell
+
+    def _fail_lane(self, index: int, error: Exception) -> None:
+        self.lanes[index].finish("error", one_line(error))
+        self._emit_end(index)
+
+    def _emit_ends(self, final: bool = False) -> None:
+        for index, lane in enumerate(self.lanes):
+            if lane.record.end is not None:
+                self._emit_end(index, final)
+
+    def _emit_end(self, index: int, final: bool = False) -> None:
+        lane, plain = self.lanes[index], self.lanes[0]
+        faster = spread = equality = None
+        if index:
+            faster = speedup(lane.record.rounds, plain.record.rounds)
+            spread = speedup_spread(lane.record.rounds, plain.record.rounds)
+            if final:
+                equality = compare_outputs(lane, plain, self.models.kernel_margins, target_key(self.settings))
+        assert lane.record.end is not None
+        self._emit(
+            LaneEnded(
+                self.run_id,
+                index,
+                lane.record.end,
+                lane.fold.metrics(plain.fold.plain_step_s()),
+                lane.record.error,
+                faster,
+                spread,
+                equality,
+            )
+        )
+
+    def _facts(self, drafts: dict[int, Engine]) -> dict:
+        assert self.target is not None
+        found = {
+            f"target_{key}" if key in PER_MODEL else key: value
+            for key, value in engine_facts(self.target).items()
+        }
+        for index, draft in drafts.items():
+            own = engine_facts(draft)
+            found |= {f"draft_{index}_{key}": own[key] for key in PER_MODEL if key in own}
+        if self.settings.workload is not None:
+            found["workload_sha256"] = workloads.load(self.settings.workload).sha256
+        return found
+
+
+PER_MODEL = (
+    "model_name",
+    "model_spec",
+    "model_file",
+    "source_file",
+    "weights_sha256",
+    "source_sha256",
+    "dtype",
+    "weight_bytes",
+    "context_length",
+    "vocab_size",
+)
+"""Facts of a model rather than of the machine: prefixed `target_` or `draft_<lane>_` in files."""
+
+
+def tokenize_prompt(settings: RunSettings, target: Engine) -> list[int]:
+    """The prompt's ids: the chat rendered by the model's template, or the raw text.
+
+    Raises SpecviewError for an empty chat prompt and for one that leaves no room in the context.
+    """
+    if settings.chat:
+        if not settings.prompt.strip():
+            raise UsageError("the prompt is empty.", "Type one, or choose a workload.")
+        system = [{"role": "system", "content": settings.system}] if settings.system else []
+        messages = [*system, *settings.history, {"role": "user", "content": settings.prompt}]
+        ids = target.tokenizer.encode_chat(messages)
+    else:
+        ids = target.tokenizer.encode_raw(settings.prompt)
+    if len(ids) >= target.context_length:
+        raise SpecviewError(
+            f"the prompt has {len(ids)} tokens and {target.model_name} takes {target.context_length}, output included.",
+            "Shorten the prompt, or choose a model with a longer context.",
+        )
+    return ids
+
+
+def unique(names: list[str]) -> list[str]:
+    """The names, numbered where one occurs again."""
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return result
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line for the user; what is not ours is logged with its traceback."""
+    if isinstance(error, SpecviewError):
+        return str(error)
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        return "There is not enough memory for this run. Close other programs, or use a smaller model or fewer tokens."
+    log.error("unexpected error", exc_info=error)
+    text = " ".join(str(error).split())
+    return f"Unexpected {type(error).__name__}: {text[:300]} (start specview from a terminal to see more)."

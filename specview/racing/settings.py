@@ -1,0 +1,148 @@
+"""What a run is: the settings shared by its lanes, and each lane's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from specview.decoding.sampling import SamplingParams
+from specview.decoding.verification import RULES, resolve_rule
+from specview.drafting.options import Value, resolve
+from specview.drafting.policies import POLICIES
+from specview.drafting.registry import METHODS
+from specview.errors import UsageError
+
+BUNDLED = "bundled"
+MAX_K = 64
+MAX_LANES = 5
+Observe = Literal["off", "light", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSettings:
+    """One lane: the method, its draft, length, policy, rule and options.
+
+    k None is the engine's default (2 on a CPU in transformers, else 4). draft names a model for
+    methods that need one: "bundled", a path, or a hub id; draft_engine None is the target's.
+    """
+
+    method: str = "plain"
+    name: str = ""
+    draft: str = BUNDLED
+    draft_engine: str | None = None
+    k: int | None = None
+    policy: str = "constant"
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+    rule: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The lane's name on screen and in files."""
+        return self.name or self.method
+
+    def checked(self, sampling: SamplingParams) -> LaneSettings:
+        """Return these settings with options filled in; raise UsageError where they cannot work."""
+        method = METHODS.get(self.method)
+        if method is None:
+            raise UsageError(f"there is no method {self.method!r}.", f"Methods: {', '.join(METHODS)}.")
+        if self.k is not None and not 1 <= self.k <= MAX_K:
+            raise UsageError(f"k is {self.k}.", f"Use 1 to {MAX_K} drafted tokens a round.")
+        if self.rule not in ("auto", *RULES):
+            raise UsageError(f"there is no rule {self.rule!r}.", f"Rules: auto, {', '.join(RULES)}.")
+        resolve_rule(self.rule, sampling)
+        policy = POLICIES.get(self.policy)
+        if policy is None:
+            raise UsageError(
+                f"there is no length policy {self.policy!r}.", f"Policies: {', '.join(POLICIES)}."
+            )
+        options: dict[str, Value] = resolve(method.options, self.options, self.method)
+        policy_options = resolve(policy.options, self.policy_options, self.policy)
+        return replace(self, options=options, policy_options=policy_options)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What all lanes of a run share.
+
+    target is "bundled", a path (GGUF file or model folder) or a hub id. device, dtype and threads
+    None are the engine's choice; gpu_layers and context are for llama.cpp. trust_remote_code is the
+    user's tick for this very target. baseline False leaves out the plain lane that a race always has:
+    for `run`, which decodes with one method alone.
+    """
+
+    engine: str = "transformers"
+    target: str = BUNDLED
+    device: str | None = None
+    dtype: str | None = None
+    threads: int | None = None
+    gpu_layers: int = 0
+    context: int | None = None
+    check_mode: bool = False
+    trust_remote_code: bool = False
+    prompt: str = ""
+    system: str = ""
+    chat: bool = True
+    history: tuple[Mapping[str, str], ...] = ()
+    workload: str | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int = 128
+    observe: Observe = "full"
+    lanes: tuple[LaneSettings, ...] = (LaneSettings(),)
+    baseline: bool = True
+
+    def checked(self) -> RunSettings:
+        """Return these settings with every lane's options filled in, plain decoding first.
+
+        Raises UsageError, one line, where they cannot work.
+        """
+        if self.engine not in ("transformers", "llama.cpp"):
+            raise UsageError(f"there is no engine {self.engine!r}.", "Engines: transformers, llama.cpp.")
+        if self.max_tokens < 1:
+            raise UsageError(f"max tokens is {self.max_tokens}.", "Use 1 or more.")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise UsageError(f"threads is {self.threads}.", "Use 1 or more, or leave it out.")
+        lanes = [lane.checked(self.sampling) for lane in self.lanes]
+        if self.baseline and (not lanes or lanes[0].method != "plain"):
+            lanes = [LaneSettings(), *[lane for lane in lanes if lane.method != "plain"]]
+        if len(lanes) > MAX_LANES:
+            raise UsageError(f"{len(lanes)} lanes.", f"A race takes plain and up to {MAX_LANES - 1} others.")
+        return replace(self, lanes=tuple(lanes))
+
+    def flat(self, lane: LaneSettings) -> dict[str, Any]:
+        """All settings of one lane as flat keys, as they stand in files."""
+        sampling = asdict(self.sampling)
+        shared = {
+            key: getattr(self, key)
+            for key in (
+                "engine",
+                "target",
+                "device",
+                "dtype",
+                "threads",
+                "gpu_layers",
+                "context",
+                "check_mode",
+                "trust_remote_code",
+                "system",
+                "chat",
+                "workload",
+                "max_tokens",
+                "observe",
+            )
+        }
+        return {
+            **shared,
+            **sampling,
+            "method": lane.method,
+            "draft": lane.draft if METHODS[lane.method].needs_draft_model else None,
+            "draft_engine": lane.draft_engine or self.engine
+            if METHODS[lane.method].needs_draft_model
+            else None,
+            "k": lane.k if METHODS[lane.method].drafts else None,
+            "policy": lane.policy if METHODS[lane.method].drafts else None,
+            "rule": resolve_rule(lane.rule, self.sampling),
+            **{f"policy_{key}": value for key, value in lane.policy_options.items()},
+            **{f"option_{key}": value for key, value in lane.options.items()},
+        }

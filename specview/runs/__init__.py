@@ -1,0 +1,1 @@
+"""Runs on disk: trace files (JSON Lines), result documents (JSON) and tables (CSV, Markdown)."""

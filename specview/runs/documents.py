@@ -1,0 +1,111 @@
+"""Result documents: what `run --json` and `compare --json` hold (DESIGN section 8)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from specview.decoding.ledger import RunRecord
+from specview.runs.schema import Json, number, plain, round_to_json
+
+if TYPE_CHECKING:
+    from specview.racing.compare import CompareResult, LaneResult
+    from specview.racing.events import Equality
+
+
+def metrics_to_json(metrics: Any) -> Json | None:
+    """Return a Metrics (or its mapping) under the names of DESIGN section 6; None for None."""
+    if metrics is None:
+        return None
+    if isinstance(metrics, Mapping):
+        return {str(key): plain(value) for key, value in metrics.items()}
+    return {field.name: plain(getattr(metrics, field.name)) for field in dataclasses.fields(metrics)}
+
+
+def run_document(
+    record: RunRecord, facts: Mapping[str, Any], metrics: Any, *, lane: int = 0, prompt: str | None = None
+) -> Json:
+    """Return one lane's run as a document.
+
+    Keys: `name`; `run`, all settings as flat keys with the facts of the machine, the versions and
+    the file hashes (a fact says what a setting left open, such as the device); `output` {text,
+    token_ids, end}; `metrics`; `rounds`, as in a trace; and `prefill_s`, which total_s and ttft_s
+    contain and the rounds do not.
+    """
+    known = lane_facts(facts, lane)
+    run = {**known, **{key: value for key, value in record.settings.items() if value is not None or key not in known}}
+    if prompt is not None:
+        run["prompt"] = prompt
+    run["prompt_tokens"] = len(record.prompt_ids)
+    return {
+        "name": record.name,
+        "run": plain(run),
+        "output": _output(record),
+        "prefill_s": number(record.prefill_s),
+        "metrics": metrics_to_json(metrics),
+        "rounds": [round_to_json(lane, round_) for round_ in record.rounds],
+    }
+
+
+def lane_facts(facts: Mapping[str, Any], lane: int) -> Json:
+    """Return a race's facts as one lane has them: its own `draft_<lane>_x` as `draft_x`, no other lane's."""
+    own: Json = {}
+    for key, value in facts.items():
+        match = re.fullmatch(r"draft_(\d+)_(.+)", key)
+        if match is None:
+            own[key] = value
+        elif int(match[1]) == lane:
+            own[f"draft_{match[2]}"] = value
+    return own
+
+
+def equality_to_json(equality: Equality | None) -> Json | None:
+    """Return `equal_to_plain`; None where the lane is plain itself or not greedy."""
+    if equality is None:
+        return None
+    return {
+        "equal": equality.equal,
+        "first_difference": equality.first_difference,
+        "logit_margin": number(equality.logit_margin),
+        "kernel_margin": number(equality.kernel_margin),
+    }
+
+
+def compare_document(result: CompareResult) -> Json:
+    """Return a compare as a document: `lanes`, the plain one first.
+
+    A lane is a `run_document` with `speedup`, `speedup_spread` [least, greatest] and
+    `equal_to_plain`. With repeats, `repeats` lists each one's {metrics, rounds, output, prefill_s},
+    `metrics` holds the medians and the rest is that of the median repeat.
+    """
+    return {
+        "lanes": [
+            _lane(lane, index, result.facts, result.prompt_text) for index, lane in enumerate(result.lanes)
+        ],
+    }
+
+
+def _lane(lane: LaneResult, index: int, facts: Mapping[str, Any], prompt: str | None) -> Json:
+    document = run_document(lane.record, facts, lane.metrics, lane=index, prompt=prompt)
+    document["speedup"] = number(lane.speedup)
+    document["speedup_spread"] = plain(lane.speedup_spread)
+    document["equal_to_plain"] = equality_to_json(lane.equality)
+    if lane.error:
+        document["error"] = lane.error
+    if len(lane.repeats) > 1:
+        document["repeats"] = [
+            {
+                "metrics": metrics_to_json(metrics),
+                "rounds": [round_to_json(index, round_) for round_ in record.rounds],
+                "output": _output(record),
+                "prefill_s": number(record.prefill_s),
+            }
+            for record, metrics in lane.repeats
+        ]
+    return document
+
+
+def _output(record: RunRecord) -> Json:
+    return {"text": record.text, "token_ids": record.token_ids, "end": record.end}

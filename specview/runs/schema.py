@@ -1,0 +1,250 @@
+"""The round objects of trace files and result documents: to JSON values and back.
+
+Real numbers keep seven significant digits. A figure that does not exist is null, never 0 or NaN.
+Besides the keys of DESIGN section 9 a drafted token may carry `residual_top` and a final token
+`margin`; readers that do not know them lose nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from specview.decoding.ledger import Candidate, DraftedToken, FinalKind, FinalToken, Round, Verdict
+
+TRACE_SCHEMA = "specview.trace/1"
+SIGNIFICANT_DIGITS = 7
+
+Json = dict[str, Any]
+
+
+class SchemaError(ValueError):
+    """A JSON value that is not what the trace schema says; `str()` says which key and why."""
+
+
+def number(value: float | None) -> float | int | None:
+    """Return `value` with seven significant digits; None for None, NaN and the infinities.
+
+    Whole numbers of type int stay as they are.
+    """
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    value = float(value)
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as JSON values: mappings, lists, numbers by `number`, the rest as text."""
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, (int, float)):
+        return number(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value) if isinstance(value, (set, frozenset)) else value
+        return [plain(item) for item in items]
+    if hasattr(value, "item"):  # a numpy scalar
+        return plain(value.item())
+    return str(value)
+
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """Write JSON text that always encodes as UTF-8 (lone surrogates are escaped)."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=True, allow_nan=False, indent=indent)
+    return text
+
+
+def round_to_json(lane: int, round_: Round) -> Json:
+    """Return the trace object of one round of lane number `lane`."""
+    return {
+        "lane": lane,
+        "index": round_.index,
+        "t": number(round_.t),
+        "draft_s": number(round_.draft_s),
+        "verify_s": number(round_.verify_s),
+        "other_s": number(round_.other_s),
+        "observe_s": number(round_.observe_s),
+        "k": round_.k,
+        "drafter": round_.drafter,
+        "parents": None if round_.parents is None else list(round_.parents),
+        "drafted": [_drafted_to_json(token) for token in round_.drafted],
+        "final": None if round_.final is None else _final_to_json(round_.final),
+    }
+
+
+def round_from_json(value: Any) -> tuple[int, Round]:
+    """Return (lane, round) of a trace object; raise SchemaError where it does not fit."""
+    data = _mapping(value, "a round")
+    parents = data.get("parents")
+    drafted = tuple(_drafted_from_json(item) for item in _list(data.get("drafted", []), "drafted"))
+    if "k" in data and _int(data, "k") != len(drafted):
+        raise SchemaError(f"k is {data['k']} but {len(drafted)} tokens are drafted")
+    if parents is not None:
+        parents = tuple(_whole(item, "parents") for item in _list(parents, "parents"))
+        if len(parents) != len(drafted):
+            raise SchemaError("parents and drafted differ in length")
+    final = data.get("final")
+    round_ = Round(
+        index=_int(data, "index"),
+        t=_real(data, "t"),
+        draft_s=_real(data, "draft_s"),
+        verify_s=_real(data, "verify_s"),
+        other_s=_real(data, "other_s"),
+        observe_s=_real(data, "observe_s") if "observe_s" in data else 0.0,
+        drafter=_text(data, "drafter", ""),
+        parents=parents,
+        drafted=drafted,
+        final=None if final is None else _final_from_json(final),
+    )
+    return _int(data, "lane"), round_
+
+
+def _drafted_to_json(token: DraftedToken) -> Json:
+    data: Json = {
+        "id": token.id,
+        "text": token.text,
+        "q": number(token.q),
+        "p": number(token.p),
+        "accept": number(token.accept),
+        "u": number(token.u),
+        "verdict": token.verdict,
+        "confidence": number(token.confidence),
+        "q_top": _candidates_to_json(token.q_top),
+        "p_top": _candidates_to_json(token.p_top),
+        "entropy": number(token.entropy),
+    }
+    if token.margin is not None:
+        data["margin"] = number(token.margin)
+    if token.draw is not None:
+        data["draw"] = token.draw
+    if token.threshold is not None:
+        data["threshold"] = number(token.threshold)
+    if token.residual_top:
+        data["residual_top"] = _candidates_to_json(token.residual_top)
+    return data
+
+
+def _drafted_from_json(value: Any) -> DraftedToken:
+    data = _mapping(value, "a drafted token")
+    verdict: Verdict = _choice(data, "verdict", get_args(Verdict))
+    return DraftedToken(
+        id=_int(data, "id"),
+        verdict=verdict,
+        q=_optional(data, "q"),
+        p=_optional(data, "p"),
+        accept=_optional(data, "accept"),
+        u=_optional(data, "u"),
+        text=_text(data, "text", ""),
+        confidence=_optional(data, "confidence"),
+        margin=_optional(data, "margin"),
+        draw=None if data.get("draw") is None else _int(data, "draw"),
+        threshold=_optional(data, "threshold"),
+        p_top=_candidates_from_json(data, "p_top"),
+        q_top=_candidates_from_json(data, "q_top"),
+        residual_top=_candidates_from_json(data, "residual_top"),
+        entropy=_optional(data, "entropy"),
+    )
+
+
+def _final_to_json(token: FinalToken) -> Json:
+    data: Json = {
+        "id": token.id,
+        "text": token.text,
+        "kind": token.kind,
+        "p": number(token.p),
+        "p_top": _candidates_to_json(token.p_top),
+        "entropy": number(token.entropy),
+    }
+    if token.margin is not None:
+        data["margin"] = number(token.margin)
+    return data
+
+
+def _final_from_json(value: Any) -> FinalToken:
+    data = _mapping(value, "a final token")
+    kind: FinalKind = _choice(data, "kind", get_args(FinalKind))
+    return FinalToken(
+        id=_int(data, "id"),
+        kind=kind,
+        text=_text(data, "text", ""),
+        p=_optional(data, "p"),
+        margin=_optional(data, "margin"),
+        p_top=_candidates_from_json(data, "p_top"),
+        entropy=_optional(data, "entropy"),
+    )
+
+
+def _candidates_to_json(candidates: Sequence[Candidate]) -> list[list[Any]]:
+    return [[token, text, number(probability)] for token, text, probability in candidates]
+
+
+def _candidates_from_json(data: Mapping[str, Any], key: str) -> tuple[Candidate, ...]:
+    found: list[Candidate] = []
+    for item in _list(data.get(key) or [], key):
+        triple = _list(item, key)
+        if len(triple) != 3 or not isinstance(triple[1], str):
+            raise SchemaError(f"{key} holds {item!r}, not [id, text, probability]")
+        found.append((_whole(triple[0], key), triple[1], _finite(triple[2], key)))
+    return tuple(found)
+
+
+def _mapping(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SchemaError(f"{what} is not an object")
+    return value
+
+
+def _list(value: Any, key: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise SchemaError(f"{key} is not a list")
+    return value
+
+
+def _whole(value: Any, key: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SchemaError(f"{key} is {value!r}, not a whole number")
+    return value
+
+
+def _finite(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise SchemaError(f"{key} is {value!r}, not a number")
+    return float(value)
+
+
+def _int(data: Mapping[str, Any], key: str) -> int:
+    if key not in data:
+        raise SchemaError(f"{key} is missing")
+    return _whole(data[key], key)
+
+
+def _real(data: Mapping[str, Any], key: str) -> float:
+    if key not in data:
+        raise SchemaError(f"{key} is missing")
+    return _finite(data[key], key)
+
+
+def _optional(data: Mapping[str, Any], key: str) -> float | None:
+    value = data.get(key)
+    return None if value is None else _finite(value, key)
+
+
+def _choice(data: Mapping[str, Any], key: str, choices: Sequence[str]) -> Any:
+    value = data.get(key)
+    if value not in choices:
+        raise SchemaError(f"{key} is {value!r}")
+    return value
+
+
+def _text(data: Mapping[str, Any], key: str, default: str) -> str:
+    value = data.get(key, default)
+    if not isinstance(value, str):
+        raise SchemaError(f"{key} is {value!r}, not text")
+    return value

@@ -1,0 +1,51 @@
+"""The target's chat layout as token ids, for writing training text and held-out answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_MARK = "\x00here\x00"
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer saved beside a target's weights, as a transformers tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@dataclass(frozen=True)
+class ChatLayout:
+    """Token ids around one user turn: before it, between it and the answer, and what ends an answer."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    end: int
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> ChatLayout:
+        """Read the layout out of the tokenizer's own chat template.
+
+        Raises ValueError when the template drops or changes the user's text.
+        """
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": _MARK}], tokenize=False, add_generation_prompt=True
+        )
+        if text.count(_MARK) != 1:
+            raise ValueError("the chat template does not hold the user's text as it is")
+        before, between = text.split(_MARK)
+
+        def ids(part: str) -> tuple[int, ...]:
+            return tuple(tokenizer(part, add_special_tokens=False)["input_ids"])
+
+        return cls(ids(before), ids(between), tokenizer.eos_token_id)
+
+    def render(self, tokenizer: Any, user: str) -> list[int]:
+        """Ids of a conversation with one user turn, up to where the answer starts.
+
+        Special tokens spelled out in `user` are read as plain text.
+        """
+        text = tokenizer(user, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return [*self.before, *text, *self.between]

@@ -1,0 +1,147 @@
+"""Held-out acceptance of a draft, from teacher-forced predictions.
+
+The target's greedy answers are written once and kept. Under the greedy rule a drafted token is only
+judged while everything before it equals the answer, so one pass of the draft over prompt and answer
+tells what every chain would have proposed, and rounds are then walked through without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specview.training.chat import ChatLayout
+from specview.training.heldout import HeldOutPrompt
+from specview.training.shards import Labelled, ShardWriter, read_shard, top_labels
+from specview.training.small_draft import SmallDraft
+from specview.training.target import SlotCache, TargetModel
+
+ANSWER_TOKENS = 160
+
+
+@dataclass
+class Acceptance:
+    """Counts over rounds of one draft length; figures are those of DESIGN.md section 6."""
+
+    judged: int = 0
+    accepted: int = 0
+    passes: int = 0
+    emitted: int = 0
+
+    @property
+    def alpha(self) -> float | None:
+        """Acceptance rate: accepted / judged; None when nothing was judged."""
+        return self.accepted / self.judged if self.judged else None
+
+    @property
+    def tokens_per_target_pass(self) -> float | None:
+        """Emitted / target passes, the prefill's excluded; None without passes."""
+        return self.emitted / self.passes if self.passes else None
+
+    def add(self, other: Acceptance) -> None:
+        """Add another's counts to these."""
+        self.judged += other.judged
+        self.accepted += other.accepted
+        self.passes += other.passes
+        self.emitted += other.emitted
+
+
+def walk(agrees: Sequence[bool], k: int) -> Acceptance:
+    """Rounds of draft length k over one answer.
+
+    agrees[i] says whether the draft, after answer token i, proposes answer token i + 1. Token 0 is
+    the prefill's. Every pass yields the accepted tokens and one of the target's own.
+    """
+    result, at, last = Acceptance(), 0, len(agrees)
+    while at < last:
+        accepted = 0
+        for offset in range(min(k, last - at)):
+            result.judged += 1
+            if not agrees[at + offset]:
+                break
+            accepted += 1
+        emitted = min(accepted + 1, last - at)
+        result.accepted += accepted
+        result.passes += 1
+        result.emitted += emitted
+        at += emitted
+    return result
+
+
+@torch.inference_mode()
+def greedy_answers(
+    target: TargetModel, tokenizer: Any, prompts: Sequence[HeldOutPrompt], file: Path
+) -> list[Labelled]:
+    """The target's greedy answers of at most ANSWER_TOKENS tokens, read from `file` when it exists."""
+    if not file.exists():
+        layout = ChatLayout.of(tokenizer)
+        texts = [layout.render(tokenizer, prompt.text) for prompt in prompts]
+        cache = SlotCache(target.shape, len(texts), max(map(len, texts)) + ANSWER_TOKENS)
+        answers: list[list[int]] = []
+        for slot, tokens in enumerate(texts):
+            keys, values, hidden = target.prefill(tokens)
+            cache.put(slot, 0, keys, values)
+            answers.append([int(target.logits(hidden[-1:]).argmax())])
+        while True:
+            going = [a[-1] != layout.end and len(a) < ANSWER_TOKENS for a in answers]
+            if not any(going):
+                break
+            positions = torch.tensor([len(t) + len(a) - 1 for t, a in zip(texts, answers, strict=True)])
+            hidden = target.step([cache], torch.tensor([a[-1] for a in answers]), positions)
+            best = target.logits(hidden).argmax(-1).tolist()
+            for answer, token, more in zip(answers, best, going, strict=True):
+                if more:
+                    answer.append(token)
+        writer = ShardWriter(file.parent, file.stem, tokens_per_shard=1 << 60)
+        for prompt, tokens, answer in zip(prompts, texts, answers, strict=True):
+            sequence = torch.tensor(tokens + answer)
+            labels = top_labels(target.logits(target.prefill(sequence.tolist())[2]))
+            writer.add(Labelled(sequence, *labels, prompt.kind, len(answer)))
+        writer.flush()
+        next(file.parent.glob(f"{file.stem}-*.safetensors")).rename(file)
+    return list(read_shard(file))
+
+
+@torch.inference_mode()
+def agreement(draft: SmallDraft, sequence: Labelled) -> list[bool]:
+    """For each answer token but the last, whether the draft's likeliest next token is the next one."""
+    first = len(sequence.tokens) - sequence.written
+    hidden = draft(sequence.tokens[None, :-1])[0, first:]
+    best: Tensor = draft.logits(hidden).argmax(-1)
+    return (best == sequence.tokens[first + 1 :]).tolist()
+
+
+def acceptance(
+    draft: SmallDraft, answers: Sequence[Labelled], lengths: Sequence[int] = (1, 2, 3, 4)
+) -> dict[int, dict[str, Acceptance]]:
+    """Counts by draft length and by prompt kind; the kind `all` sums them up."""
+    draft.eval()
+    result: dict[int, dict[str, Acceptance]] = {k: {"all": Acceptance()} for k in lengths}
+    for sequence in answers:
+        agrees = agreement(draft, sequence)
+        for k in lengths:
+            counts = walk(agrees, k)
+            for kind in ("all", sequence.kind):
+                result[k].setdefault(kind, Acceptance()).add(counts)
+    return result
+
+
+def table(result: dict[int, dict[str, Acceptance]]) -> str:
+    """A Markdown table: one row per kind, alpha and tokens per target pass for each draft length."""
+    lengths = list(result)
+    lines = ["| kind | " + " | ".join(f"k={k}" for k in lengths) + " |", "|---|" + "---|" * len(lengths)]
+    for kind in result[lengths[0]]:
+        cells = []
+        for k in lengths:
+            counts = result[k][kind]
+            if counts.alpha is None or counts.tokens_per_target_pass is None:
+                cells.append("none")
+            else:
+                cells.append(f"{counts.alpha:.3f} / {counts.tokens_per_target_pass:.3f}")
+        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

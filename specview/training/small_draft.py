@@ -1,0 +1,270 @@
+"""The stand-alone draft: a tiny Llama-architecture model, and what it is trained for.
+
+Parameter names are those of `transformers.LlamaForCausalLM`, so a state dict of `SmallDraft` is a
+checkpoint of that class. The forward pass is written out here because training needs the final
+hidden states and scores only some of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from specview.training.shards import Labelled
+from specview.training.target import LlamaShape, rope_tables, rotate
+
+
+class _Attention(nn.Module):
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self._shape = shape
+        width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.q_proj = nn.Linear(shape.hidden_size, width, bias=False)
+        self.k_proj = nn.Linear(shape.hidden_size, kv_width, bias=False)
+        self.v_proj = nn.Linear(shape.hidden_size, kv_width, bias=False)
+        self.o_proj = nn.Linear(width, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        dim = self._shape.head_dim
+        q = rotate(self.q_proj(x).view(batch, length, -1, dim).transpose(1, 2), cos, sin)
+        k = rotate(self.k_proj(x).view(batch, length, -1, dim).transpose(1, 2), cos, sin)
+        v = self.v_proj(x).view(batch, length, -1, dim).transpose(1, 2)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
+
+
+class _Mlp(nn.Module):
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class _Layer(nn.Module):
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.self_attn = _Attention(shape)
+        self.mlp = _Mlp(shape)
+        self.input_layernorm = nn.RMSNorm(shape.hidden_size, shape.norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.norm_eps)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class _Body(nn.Module):
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.hidden_size, shape.norm_eps)
+
+
+class SmallDraft(nn.Module):
+    """A Llama-architecture language model with tied input and output embeddings."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        """Random weights in the shape that a parsed config.json gives.
+
+        Raises ValueError for an architecture or an option this code does not compute.
+        """
+        super().__init__()
+        self.config = dict(config)
+        self.shape = LlamaShape.from_config(config)
+        if not self.shape.tied:
+            raise ValueError("the small draft needs tied embeddings")
+        self.model = _Body(self.shape)
+        self.longest = int(config["max_position_embeddings"])
+        self._cos, self._sin = rope_tables(self.shape, self.longest)
+        nn.init.normal_(self.model.embed_tokens.weight, std=0.05)
+        for name, parameter in self.model.layers.named_parameters():
+            if parameter.dim() == 2:
+                into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+                std = 0.02 if into_residual else 0.6 * parameter.shape[1] ** -0.5
+                nn.init.normal_(parameter, std=std)
+
+    @classmethod
+    def load(cls, folder: Path) -> SmallDraft:
+        """Read config.json and model.safetensors of a LlamaForCausalLM checkpoint, as float32.
+
+        Raises FileNotFoundError or ValueError, RuntimeError when the tensors do not fit the config.
+        """
+        draft = cls(json.loads((folder / "config.json").read_text("utf-8")))
+        weights = {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
+        weights.pop("lm_head.weight", None)
+        draft.load_state_dict(weights)
+        return draft
+
+    @property
+    def embedding(self) -> Tensor:
+        """The tied embedding, [vocab, hidden]."""
+        return self.model.embed_tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Final hidden states [batch, length, hidden], normalised, for tokens [batch, length]."""
+        length = tokens.shape[1]
+        cos, sin = self._cos[:length], self._sin[:length]
+        x = self.model.embed_tokens(tokens)
+        for layer in self.model.layers:
+            x = layer(x, cos, sin)
+        return self.model.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Next-token logits [..., vocab] of hidden states [..., hidden]."""
+        return F.linear(hidden, self.embedding)
+
+
+def project_embedding(embedding: Tensor, width: int, std: float = 0.05) -> Tensor:
+    """A [vocab, width] start for a draft's embedding: the target's, on its main directions.
+
+    embedding is [vocab, hidden]; the directions are the right singular vectors with the largest
+    singular values. The result is scaled to the given standard deviation.
+    """
+    values, vectors = torch.linalg.eigh(embedding.T @ embedding)
+    projected = embedding @ vectors[:, values.argsort(descending=True)[:width]]
+    return projected * (std / projected.std())
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much one token's prediction counts in the loss, by what the token is."""
+
+    written: float = 1.0  # the target wrote it as an answer
+    invented: float = 0.5  # the target wrote it as a user turn
+    read: float = 0.25  # it stands in a prompt, with the target's labels
+    plain: float = 0.25  # real text without labels
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded sequences and the positions that are trained.
+
+    tokens [batch, length]; rows and columns [n] index the trained positions; ids and probabilities
+    [n, labels] are what should follow there; weights is [n].
+    """
+
+    tokens: Tensor
+    rows: Tensor
+    columns: Tensor
+    ids: Tensor
+    probabilities: Tensor
+    weights: Tensor
+
+
+def make_batch(sequences: list[Labelled], weights: Weights, skip: int) -> Batch:
+    """Pad and label sequences; the first `skip` positions, the shared prompt beginning, carry no loss."""
+    length = max(len(s.tokens) for s in sequences)
+    tokens = torch.zeros(len(sequences), length, dtype=torch.long)
+    rows, columns, ids, probabilities, weight = [], [], [], [], []
+    labels = max((s.label_ids.shape[1] for s in sequences if s.label_ids is not None), default=1)
+    for row, s in enumerate(sequences):
+        n = len(s.tokens)
+        tokens[row, :n] = s.tokens
+        if s.label_ids is None or s.label_logp is None:
+            first = n - s.written - 1
+            label_ids = torch.zeros(n - 1, labels, dtype=torch.long)
+            label_ids[:, 0] = s.tokens[1:]
+            p = torch.zeros(n - 1, labels)
+            p[:, 0] = 1
+            w = torch.full((n - 1,), weights.plain)
+            w[:first] = 0
+        else:
+            label_ids, p = s.label_ids.long(), s.label_logp.float().exp()
+            p = p / p.sum(-1, keepdim=True).clamp_min(1e-9)
+            w = torch.full((n,), weights.invented if s.kind == "invented" else weights.read)
+            w[: min(skip, n)] = 0
+            w[max(n - s.written - 1, 0) :] = weights.written
+            w = torch.where(s.label_logp[:, 0].isinf(), 0.0, w)
+        keep = w.nonzero().squeeze(1)
+        rows.append(torch.full_like(keep, row))
+        columns.append(keep)
+        ids.append(label_ids[keep])
+        probabilities.append(p[keep])
+        weight.append(w[keep])
+    return Batch(tokens, *(torch.cat(parts) for parts in (rows, columns, ids, probabilities, weight)))
+
+
+class _CandidateLoss(torch.autograd.Function):
+    """Soft cross-entropy over candidate rows, in blocks that fit the processor's cache.
+
+    The gradient is formed with the loss: probabilities minus labels, never kept for the whole batch.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, rows: Tensor, bias: Tensor, ids: Tensor, p: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        hidden_grad, rows_grad = torch.empty_like(hidden), torch.zeros_like(rows)
+        loss, hits = torch.zeros(()), torch.zeros(())
+        for at in range(0, len(hidden), 512):
+            part = slice(at, at + 512)
+            h, w = hidden[part], weights[part, None]
+            logits = torch.addmm(bias, h, rows.T)
+            z = logits.logsumexp(-1, keepdim=True)
+            picked = logits.gather(1, ids[part])
+            loss += ((z - (p[part] * picked).sum(-1, keepdim=True)) * w).sum()
+            best = ids[part].gather(1, p[part].argmax(-1, keepdim=True))
+            hits += ((logits.argmax(-1, keepdim=True) == best) * w).sum()
+            grad = logits.sub_(z).exp_().mul_(w).scatter_add_(1, ids[part], -p[part] * w)
+            hidden_grad[part] = grad @ rows
+            rows_grad.addmm_(grad.T, h)
+        ctx.save_for_backward(hidden_grad, rows_grad)
+        ctx.mark_non_differentiable(hits)
+        return loss, hits
+
+    @staticmethod
+    def backward(ctx: Any, loss_grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_grad, rows_grad = ctx.saved_tensors
+        return hidden_grad * loss_grad, rows_grad * loss_grad, None, None, None, None
+
+
+class Objective:
+    """Soft cross-entropy against the target's labels over a part of the vocabulary.
+
+    Scoring 49,152 ids would cost five times the rest of the model. Each step scores the frequent
+    ids, those that its own labels need, and `negatives` random others whose logits are raised by the
+    log of how many ids each stands for (sampled softmax, Jean et al. 2015, arXiv:1412.2007).
+    """
+
+    def __init__(self, frequent: Tensor, vocab_size: int, negatives: int = 1024) -> None:
+        """`frequent` [n] are ids that every step scores."""
+        self._frequent, self._vocab_size, self._negatives = frequent, vocab_size, negatives
+
+    def __call__(self, draft: SmallDraft, batch: Batch, noise: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Mean loss, and the share of positions where the draft's best candidate is the label's."""
+        hidden = draft(batch.tokens)[batch.rows, batch.columns]
+        best = batch.ids.gather(1, batch.probabilities.argmax(-1, keepdim=True))
+        scored = torch.zeros(self._vocab_size, dtype=torch.bool)
+        scored[self._frequent] = True
+        scored[best.flatten()] = True
+        certain = scored.nonzero().squeeze(1)
+        others = (~scored).nonzero().squeeze(1)
+        few = min(self._negatives, len(others))
+        drawn = others[torch.randint(len(others), (few,), generator=noise)] if few else others
+        candidates = torch.cat([certain, drawn])
+        bias = torch.zeros(len(candidates))
+        if few:
+            bias[len(certain) :] = torch.log(torch.tensor(len(others) / few))
+        place = torch.full((self._vocab_size,), -1)
+        place[certain] = torch.arange(len(certain))
+        ids = place[batch.ids]
+        p = torch.where(ids >= 0, batch.probabilities, 0.0)
+        p = p / p.sum(-1, keepdim=True)
+        weights = batch.weights / batch.weights.sum()
+        loss, hits = _CandidateLoss.apply(
+            hidden, draft.embedding[candidates], bias, ids.clamp_min(0), p, weights
+        )
+        return loss, hits

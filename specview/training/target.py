@@ -1,0 +1,230 @@
+"""The target's forward pass for making data: many sequences at once, weights fused, on the CPU.
+
+A general model class spends much of its time on bookkeeping when it runs a hundred short sequences
+of different lengths. This one knows a single architecture (Llama, as `LlamaForCausalLM` defines it)
+and keeps one slot of a preallocated KV cache per sequence, so finished sequences are replaced
+without touching the others (continuous batching).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """The sizes of a Llama-architecture model, as its config.json gives them."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope_theta: float
+    norm_eps: float
+    tied: bool
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> LlamaShape:
+        """Read the shape out of a parsed config.json.
+
+        Raises ValueError for another architecture, for biases and for scaled rope, none of which
+        this code computes.
+        """
+        if config.get("model_type") != "llama":
+            raise ValueError(f"training data needs a Llama target, not {config.get('model_type')!r}")
+        if config.get("attention_bias") or config.get("mlp_bias"):
+            raise ValueError("Llama targets with biases are not supported")
+        rope = config.get("rope_parameters") or {}
+        if rope.get("rope_type", "default") != "default" or config.get("rope_scaling"):
+            raise ValueError("Llama targets with scaled rope are not supported")
+        heads = config["num_attention_heads"]
+        return cls(
+            vocab_size=config["vocab_size"],
+            hidden_size=config["hidden_size"],
+            intermediate_size=config["intermediate_size"],
+            layers=config["num_hidden_layers"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
+            norm_eps=float(config["rms_norm_eps"]),
+            tied=bool(config.get("tie_word_embeddings")),
+        )
+
+
+def rope_tables(shape: LlamaShape, length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary embedding, each [length, head_dim]."""
+    powers = torch.arange(0, shape.head_dim, 2).float() / shape.head_dim
+    angles = torch.outer(torch.arange(length).float(), shape.rope_theta**-powers)
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply the rotary embedding to x [..., head_dim]; cos and sin broadcast against it."""
+    low, high = x.chunk(2, -1)
+    return x * cos + torch.cat([-high, low], -1) * sin
+
+
+class SlotCache:
+    """KV cache of `slots` sequences of at most `capacity` tokens; each slot is overwritten freely."""
+
+    def __init__(self, shape: LlamaShape, slots: int, capacity: int) -> None:
+        """Allocate keys and values, [layers, slots, kv_heads, capacity, head_dim] each, in float32."""
+        self.slots, self.capacity = slots, capacity
+        size = (shape.layers, slots, shape.kv_heads, capacity, shape.head_dim)
+        self.keys, self.values = torch.zeros(size), torch.zeros(size)
+
+    def put(self, slot: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [layers, kv_heads, n, head_dim] at positions start to start + n."""
+        end = start + keys.shape[2]
+        self.keys[:, slot, :, start:end] = keys
+        self.values[:, slot, :, start:end] = values
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A prompt beginning that many sequences share: its tokens and their cache entries.
+
+    keys and values are [layers, kv_heads, n, head_dim].
+    """
+
+    tokens: tuple[int, ...]
+    keys: Tensor
+    values: Tensor
+
+
+class TargetModel:
+    """A Llama-architecture target read from a folder with config.json and safetensors weights."""
+
+    def __init__(self, folder: Path, longest: int = 1024) -> None:
+        """Load float32 weights; `longest` bounds every sequence.
+
+        Raises FileNotFoundError where the folder lacks a file, ValueError for another architecture.
+        """
+        self.shape = LlamaShape.from_config(json.loads((folder / "config.json").read_text()))
+        weights: dict[str, Tensor] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            weights.update(load_file(file))
+        if not weights:
+            raise FileNotFoundError(f"no safetensors weights in {folder}")
+
+        def tensor(name: str) -> Tensor:
+            return weights[f"model.{name}.weight"].float()
+
+        self.embedding = tensor("embed_tokens")
+        # The RMS norms' gains are folded into the matrices that follow them.
+        output = self.embedding if self.shape.tied else weights["lm_head.weight"].float()
+        self.head = output * tensor("norm")
+        self.layers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        for index in range(self.shape.layers):
+            at = f"layers.{index}."
+            qkv = torch.cat([tensor(f"{at}self_attn.{name}_proj") for name in "qkv"])
+            gate_up = torch.cat([tensor(f"{at}mlp.{name}_proj") for name in ("gate", "up")])
+            self.layers.append(
+                (
+                    qkv * tensor(f"{at}input_layernorm"),
+                    tensor(f"{at}self_attn.o_proj"),
+                    gate_up * tensor(f"{at}post_attention_layernorm"),
+                    tensor(f"{at}mlp.down_proj"),
+                )
+            )
+        self.cos, self.sin = rope_tables(self.shape, longest)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Next-token logits [n, vocab] of final hidden states [n, hidden]."""
+        return F.linear(hidden, self.head)
+
+    def prefix(self, tokens: list[int]) -> Prefix:
+        """Run `tokens` once so that later prefills can start behind them."""
+        keys, values, _ = self.prefill(tokens)
+        return Prefix(tuple(tokens), keys, values)
+
+    def prefill(self, tokens: list[int], prefix: Prefix | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """One pass over `tokens`, which follow `prefix`.
+
+        Returns keys and values [layers, kv_heads, n, head_dim] of the new tokens, and their final
+        hidden states [n, hidden], normalised, without the last norm's gain (it is in the head).
+        """
+        s, n = self.shape, len(tokens)
+        past = len(prefix.tokens) if prefix else 0
+        cos, sin = self.cos[past : past + n], self.sin[past : past + n]
+        mask = torch.arange(past + n)[None] <= torch.arange(past, past + n)[:, None]
+        all_keys, all_values = [], []
+        x = self.embedding[torch.tensor(tokens)]
+        for index, (qkv_w, o_w, gate_up_w, down_w) in enumerate(self.layers):
+            q, k, v = self._split(F.linear(self._norm(x), qkv_w))
+            q, k, v = (t.transpose(0, 1) for t in (q, k, v))
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            all_keys.append(k)
+            all_values.append(v)
+            if prefix:
+                k = torch.cat([prefix.keys[index], k], 1)
+                v = torch.cat([prefix.values[index], v], 1)
+            attended = F.scaled_dot_product_attention(q[None], k[None], v[None], mask, enable_gqa=True)[0]
+            x = x + F.linear(attended.transpose(0, 1).reshape(n, s.heads * s.head_dim), o_w)
+            x = x + self._mlp(x, gate_up_w, down_w)
+        return torch.stack(all_keys), torch.stack(all_values), self._norm(x)
+
+    def step(self, caches: list[SlotCache], tokens: Tensor, positions: Tensor) -> Tensor:
+        """Feed one token to every slot of every cache.
+
+        tokens and positions are [sum of slots], cache after cache. Returns final hidden states
+        [sum of slots, hidden], normalised as in `prefill`.
+        """
+        s = self.shape
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
+        spans, first = [], 0
+        for cache in caches:
+            rows = slice(first, first + cache.slots)
+            reach = min(cache.capacity, int(positions[rows].max()) + 1)
+            hidden_from = torch.arange(reach)[None] > positions[rows, None]
+            mask = torch.zeros(cache.slots, 1, 1, reach).masked_fill_(hidden_from[:, None, None], -torch.inf)
+            spans.append((cache, rows, reach, mask, torch.arange(cache.slots)))
+            first += cache.slots
+        group = s.heads // s.kv_heads
+        x = self.embedding[tokens]
+        for index, (qkv_w, o_w, gate_up_w, down_w) in enumerate(self.layers):
+            q, k, v = self._split(F.linear(self._norm(x), qkv_w))
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            attended = []
+            for cache, rows, reach, mask, slots in spans:
+                keys, values = cache.keys[index], cache.values[index]
+                keys[slots, :, positions[rows]] = k[rows]
+                values[slots, :, positions[rows]] = v[rows]
+                # The query heads of one KV head stand in the row dimension: no copies of the keys.
+                grouped = q[rows].view(cache.slots, s.kv_heads, group, s.head_dim)
+                out = F.scaled_dot_product_attention(
+                    grouped, keys[:, :, :reach], values[:, :, :reach], attn_mask=mask
+                )
+                attended.append(out.reshape(cache.slots, s.heads * s.head_dim))
+            x = x + F.linear(torch.cat(attended), o_w)
+            x = x + self._mlp(x, gate_up_w, down_w)
+        return self._norm(x)
+
+    def _norm(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], eps=self.shape.norm_eps)
+
+    def _mlp(self, x: Tensor, gate_up_w: Tensor, down_w: Tensor) -> Tensor:
+        gate, up = F.linear(self._norm(x), gate_up_w).chunk(2, -1)
+        return F.linear(F.silu(gate) * up, down_w)
+
+    def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        s = self.shape
+        q, k, v = qkv.split([s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim], -1)
+        return (
+            q.view(-1, s.heads, s.head_dim),
+            k.view(-1, s.kv_heads, s.head_dim),
+            v.view(-1, s.kv_heads, s.head_dim),
+        )

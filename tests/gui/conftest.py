@@ -1,0 +1,72 @@
+"""Fixtures of the shell's tests: a window over a made-up backend, with settings of its own."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gui.shell_fake import FakeBackend, Script
+
+
+@pytest.fixture(autouse=True)
+def _collect_on_this_thread() -> Iterator[None]:
+    """Collect cycles on the Qt thread only, as the application does."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def script() -> Script:
+    """What the made-up backend does; change it before the window runs something."""
+    return Script()
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config folder of the test's own."""
+    folder = tmp_path / "config"
+    monkeypatch.setenv("SPECVIEW_CONFIG", str(folder))
+    return folder
+
+
+@pytest.fixture
+def make_window(qtbot, qapp, config, script, monkeypatch):
+    """Make windows over the made-up backend; each is closed at the end of the test."""
+    from specview.gui import app as application
+    from specview.gui import library, theme
+    from specview.gui.engine_thread import EngineThread
+    from specview.gui.main_window import MainWindow
+    from specview.gui.settings_store import SettingsStore
+
+    monkeypatch.setattr(library, "_models", list)
+    application.make_app([])
+    theme.apply(qapp, "dark", 1.0)
+    made = []
+
+    def make(*, preload: bool = False, start: bool = True, first=None):
+        engine = EngineThread(lambda: FakeBackend(script))
+        store = SettingsStore()
+        remembered = store.load()
+        window = MainWindow(engine, library.Library(), store, remembered, first or application.first_settings())
+        qtbot.addWidget(window)
+        window.resize(1280, 800)
+        window.show()
+        engine.start()
+        if start:
+            window.start(preload)
+        made.append(window)
+        return window
+
+    yield make
+    for window in made:
+        window.close()
+
+
+@pytest.fixture
+def window(make_window):
+    """One window, nothing preloaded."""
+    return make_window()

@@ -1,0 +1,170 @@
+"""The engine thread without a window: order, stopping, failures, closing."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from specview.gui.engine_thread import CommandDone, EngineThread, PreloadEnded, SettingsTaken, TokensCounted
+from specview.racing.events import Failed, LaneRound, RaceEnded
+from specview.racing.settings import LaneSettings, RunSettings
+from tests.gui.shell_fake import FakeBackend, Script
+
+SETTINGS = RunSettings(prompt="x", lanes=(LaneSettings(), LaneSettings(method="prompt-lookup"))).checked()
+
+
+class Harness:
+    """A thread and what it said."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.thread = EngineThread(lambda: FakeBackend(script))
+        self.thread.start()
+        self.events: list = []
+
+    def until(self, found, timeout_s: float = 10.0):
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            self.events += self.thread.drain()
+            for event in self.events:
+                if found(event):
+                    return event
+            time.sleep(0.002)
+        raise AssertionError(f"not seen in {timeout_s} s; last: {self.events[-3:]}")
+
+    def done(self, run_id: int, kind: str):
+        return self.until(lambda e: isinstance(e, CommandDone) and (e.run_id, e.kind) == (run_id, kind))
+
+
+@pytest.fixture
+def harness():
+    made = []
+
+    def make(**options):
+        made.append(Harness(Script(**options)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        assert one.thread.close(5)
+
+
+def test_commands_run_in_order_on_one_thread(harness):
+    h = harness()
+    preload = h.thread.preload(SETTINGS)
+    run = h.thread.run(SETTINGS)
+    h.done(run, "run")
+    assert h.script.log[:2] == ["preload", f"run {run}"]
+    assert preload < run
+    assert h.script.threads == {"specview-engine"}
+    rounds = [e for e in h.events if isinstance(e, LaneRound)]
+    assert len(rounds) == h.script.rounds * 2
+    ended = [e for e in h.events if isinstance(e, RaceEnded)]
+    assert [e.end for e in ended] == ["done"]
+
+
+@pytest.mark.parametrize("phase", ["load", "prefill", "rounds"])
+def test_stop_takes_effect_at_once(harness, phase):
+    h = harness(load_s=20 if phase == "load" else 0.01, prefill_s=20 if phase == "prefill" else 0.01, rounds=90,
+                round_s=0.05)
+    run = h.thread.run(SETTINGS)
+    if phase == "rounds":
+        h.until(lambda e: isinstance(e, LaneRound))
+    else:
+        h.until(lambda e: getattr(e, "phase", "") == phase)
+    began = time.monotonic()
+    h.thread.stop()
+    h.done(run, "run")
+    assert time.monotonic() - began < 1.0
+    assert [e.end for e in h.events if isinstance(e, RaceEnded)] == ["stopped"]
+    kept = sum(isinstance(e, LaneRound) for e in h.events)
+    assert kept == h.script.emitted_rounds
+
+
+def test_stop_does_not_touch_the_next_command(harness):
+    h = harness(rounds=5)
+    first = h.thread.run(SETTINGS)
+    h.thread.stop()
+    second = h.thread.run(SETTINGS)
+    h.done(second, "run")
+    ends = {e.run_id: e.end for e in h.events if isinstance(e, RaceEnded)}
+    assert ends[first] == "stopped"
+    assert ends[second] == "done"
+
+
+def test_an_unforeseen_error_is_one_line_and_the_thread_lives(harness, caplog):
+    h = harness(crash="weights\nare <b>odd</b>")
+    with caplog.at_level(logging.ERROR):
+        run = h.thread.run(SETTINGS)
+        h.done(run, "run")
+    failed = next(e for e in h.events if isinstance(e, Failed))
+    assert "\n" not in failed.message
+    assert "weights are <b>odd</b>" in failed.message
+    assert "Traceback" in caplog.text
+    h.script.crash = ""
+    again = h.thread.run(SETTINGS)
+    h.done(again, "run")
+    assert any(isinstance(e, RaceEnded) and e.run_id == again for e in h.events)
+
+
+def test_a_backend_that_cannot_be_made_is_said(harness):
+    h = harness()
+
+    def broken():
+        raise ImportError("no module named torch")
+
+    h.thread._make_backend = broken
+    run = h.thread.run(SETTINGS)
+    assert "torch" in h.until(lambda e: isinstance(e, Failed)).message
+    preload = h.thread.preload(SETTINGS)
+    ended = h.until(lambda e: isinstance(e, PreloadEnded) and e.run_id == preload)
+    assert not ended.ready
+    assert "torch" in ended.message
+    count = h.thread.count_tokens(SETTINGS)
+    assert h.until(lambda e: isinstance(e, TokensCounted) and e.run_id == count).count is None
+    assert run < preload < count
+
+
+def test_continue_and_follow_up(harness):
+    h = harness(rounds=3)
+    run = h.thread.run(SETTINGS)
+    h.done(run, "run")
+    h.events.clear()
+    assert h.thread.continue_(run, 64) == run
+    h.done(run, "continue")
+    assert {e.run_id for e in h.events if isinstance(e, LaneRound)} == {run}
+    turn = h.thread.follow_up("and now?")
+    h.done(turn, "follow-up")
+    taken = next(e for e in h.events if isinstance(e, SettingsTaken))
+    assert taken.settings.prompt == "and now?"
+    assert [t["role"] for t in taken.settings.history] == ["user", "assistant"]
+    assert f"close {run}" in h.script.log
+
+
+@pytest.mark.parametrize("moment", ["idle", "preload", "load", "rounds"])
+def test_closing_frees_everything(moment):
+    script = Script(preload_s=5 if moment == "preload" else 0.01, load_s=20 if moment == "load" else 0.01, rounds=500)
+    h = Harness(script)
+    if moment == "preload":
+        h.thread.preload(SETTINGS)
+        h.until(lambda e: getattr(e, "phase", "") == "load")
+    elif moment != "idle":
+        h.thread.run(SETTINGS)
+        h.until(lambda e: getattr(e, "phase", "") == "load" if moment == "load" else isinstance(e, LaneRound))
+    assert h.thread.close(3)
+    h.events += h.thread.drain(1_000_000)
+    assert not h.thread.alive
+    assert script.closed == (moment != "idle")
+    assert sum(isinstance(e, LaneRound) for e in h.events) == script.emitted_rounds
+
+
+def test_closing_is_bounded():
+    h = Harness(Script(ignore_stop_s=1.5, rounds=3))
+    h.thread.run(SETTINGS)
+    h.until(lambda e: isinstance(e, LaneRound))
+    began = time.monotonic()
+    assert not h.thread.close(0.2)
+    assert time.monotonic() - began < 1
+    assert h.thread.close(5)

@@ -1,0 +1,122 @@
+"""What the window remembers, and what it does with a file that it cannot use."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from specview.decoding.sampling import SamplingParams
+from specview.gui.settings_store import Remembered, SettingsStore, WindowState, run_from_json, run_to_json
+from specview.racing.settings import LaneSettings, RunSettings
+
+RUN = RunSettings(
+    engine="llama.cpp",
+    target="/models/a b/ünï.gguf",
+    dtype="bfloat16",
+    threads=3,
+    gpu_layers=-1,
+    context=4096,
+    prompt="Olá <b>mundo</b>\n\ttab",
+    system="Be brief.",
+    chat=False,
+    sampling=SamplingParams(0.7, 40, 0.95, 0.05, 7),
+    max_tokens=99,
+    observe="light",
+    lanes=(
+        LaneSettings(),
+        LaneSettings(method="draft-model", name="mine", draft="/x/y.gguf", k=6, policy="confidence",
+                     policy_options={"threshold": 0.3}, rule="typical"),
+        LaneSettings(method="prompt-lookup", options={"match": "last"}),
+    ),
+)
+
+
+def test_settings_survive(tmp_path):
+    store = SettingsStore(tmp_path)
+    looks = WindowState("abcd", {"rows": [1, 2]}, "light", 1.25, False, True, False, "match", False)
+    assert store.save(Remembered(RUN, looks))
+    kept = SettingsStore(tmp_path).load()
+    assert kept.window == looks
+    assert kept.run is not None
+    assert kept.run.sampling == RUN.sampling
+    assert kept.run.target == RUN.target
+    assert kept.run.prompt == RUN.prompt
+    assert [lane.method for lane in kept.run.lanes] == ["plain", "draft-model", "prompt-lookup"]
+    assert kept.run.lanes[1].policy_options == {"threshold": 0.3}
+    assert kept.run.lanes[2].options["match"] == "last"
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_trust_and_history_are_never_kept():
+    run = replace(RUN, trust_remote_code=True, history=({"role": "user", "content": "x"},))
+    text = json.dumps(run_to_json(run))
+    assert "trust" not in text
+    assert "history" not in text
+    # nor taken from a file that somebody edited
+    again = run_from_json({**run_to_json(run), "trust_remote_code": True})
+    assert not again.trust_remote_code
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"version": 99}', '{"version": 1, "window": 3, "run": 4}', "\x00\xff",
+     '{"version": 1, "window": {"font_scale": "big"}, "run": {"lanes": 1}}',
+     '{"version": 1, "run": {"sampling": {"temperature": "hot"}, "lanes": []}}',
+     '{"version": 1, "run": {"sampling": {"temperature": -1}, "lanes": []}}',
+     '{"version": 1, "run": {"sampling": {}, "lanes": [{"method": "nonsense"}]}}',
+     '{"version": 1, "run": {"sampling": {}, "lanes": [{"k": 5000, "method": "prompt-lookup"}]}}'],
+)
+def test_a_broken_file_is_ignored(tmp_path, text):
+    (tmp_path / "window.json").write_text(text, encoding="latin-1")
+    kept = SettingsStore(tmp_path).load()
+    assert kept.window == WindowState()
+    assert kept.run is None
+
+
+def test_a_bad_run_leaves_the_looks(tmp_path):
+    found = {"version": 1, "window": {"theme": "light"}, "run": {"lanes": "no"}}
+    (tmp_path / "window.json").write_text(json.dumps(found))
+    kept = SettingsStore(tmp_path).load()
+    assert kept.run is None
+    assert kept.window.theme == "light"
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert not SettingsStore(tmp_path / "file" / "below").save(Remembered())
+
+
+def test_a_huge_prompt_is_left_out(tmp_path):
+    store = SettingsStore(tmp_path)
+    store.save(Remembered(replace(RUN, prompt="x" * 300_000)))
+    assert store.path.stat().st_size < 10_000
+    kept = store.load().run
+    assert kept is not None
+    assert kept.prompt == ""
+
+
+def test_the_window_comes_back_as_it_was(make_window, qtbot):
+    first = make_window()
+    first.setup.temperature.set_value(0.7)
+    first.setup.rule.set_value("match")
+    first.setup.prompt.setPlainText("hello there")
+    first.setup.panel.threads.set_value(2)
+    first.remove_lane(2)
+    first.ghosts.trigger()
+    first.inspector.trigger()
+    first._set_theme("light")
+    first._zoom(1)
+    first.close()
+    second = make_window()
+    assert second.setup.temperature.value() == 0.7
+    assert second.setup.rule.value() == "match"
+    assert second.setup.prompt.toPlainText() == "hello there"
+    assert second.setup.panel.threads.value() == 2
+    assert [lane.method for lane in second.lane_settings] == ["plain", "draft-model"]
+    assert not second.ghosts.isChecked()
+    assert not second.inspector.isChecked()
+    assert not second.page.shown("inspector")
+    assert second.lane_settings[1].rule == "auto"
+    assert second.run_settings().lanes[1].rule == "match"

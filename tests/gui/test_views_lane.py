@@ -1,0 +1,202 @@
+"""Lane panels: chips, badge, state words, figures and their tool tips."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+from tests.gui.views_data import LANES, make_race, make_rounds, stream
+
+from specview.decoding.metrics import fold
+from specview.gui import figures, lane_words, theme
+from specview.gui.lane_panel import LanePanel
+from specview.gui.view_model import LaneModel, RaceModel, Speedup
+from specview.racing.events import Equality, LaneEnded, Progress
+
+
+def panel(qtbot: QtBot, race: RaceModel, index: int, width: int = 380, height: int = 480) -> LanePanel:
+    made = LanePanel(race, index)
+    qtbot.addWidget(made)
+    made.resize(width, height)
+    with qtbot.waitExposed(made):
+        made.show()
+    return made
+
+
+def test_figures_have_one_name_each() -> None:
+    """Only alpha is called the acceptance rate; every figure has a formula."""
+    titles = [figure.title for figure in figures.FIGURES.values()]
+    assert len(set(titles)) == len(titles)
+    assert [title for title in titles if "acceptance rate" in title] == ["acceptance rate α"]
+    for figure in figures.FIGURES.values():
+        assert figure.formula in figure.tooltip()
+        assert figures.MISSING in figure.text(None)
+        assert figures.MISSING in figure.text(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (4.126, "4.13"), (41.32, "41.3"), (9.996, "10.0"), (999.6, "1,000"), (float("inf"), "–")],
+)
+def test_rate_format(value: float | None, text: str) -> None:
+    """Three digits or so."""
+    assert figures.rate(value) == text
+
+
+def test_spread_and_probability_formats() -> None:
+    """A range where there is one; small probabilities are not 0."""
+    assert figures.spread(None) == figures.spread(Speedup(1.5)) == ""
+    assert figures.spread(Speedup(1.5, 1.4, 1.7)) == "1.40–1.70"
+    assert figures.probability(0.0) == "0.00" and figures.probability(0.0004) == "4e-4"
+    assert figures.probability(0.999) == ">0.99" and figures.probability(1.0) == "1.00"
+
+
+def test_chips_say_draft_k_policy_and_rule() -> None:
+    """Chips per lane; lossy rules are marked; changed options are named."""
+    texts = [[mark.text for mark in lane_words.chips(settings)] for _, settings, _ in LANES]
+    assert texts[0] == ["one token a pass"]
+    assert texts[1] == ["smol-draft", "k 4", "constant", "rejection"]
+    assert texts[2] == ["n 3–1", "k 8", "constant", "rejection"]
+    assert "lossy" in texts[3] and "lossy" not in texts[4]
+    assert texts[4][0] == "a-draft"
+    changed = lane_words.chips({"method": "prompt-lookup", "k": 4, "option_match": "last"})
+    assert [mark.text for mark in changed] == ["k 4", "match last"]
+
+
+def test_badges() -> None:
+    """Baseline, exact, lossy, equal, different with its margin against the kernels' own."""
+    lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"})
+    assert lane_words.badge(LaneModel()).text == "baseline, measured"
+    assert lane_words.badge(lane).text == "✓ exact rule"
+    lane.equality = Equality(True, 128)
+    assert lane_words.badge(lane).text == "= plain, 128 tokens" and lane_words.badge(lane).tone == "good"
+    lane.equality = Equality(False, 60, 43, 0.12, 0.2)
+    mark = lane_words.badge(lane)
+    assert mark.text == "≠ plain at 43 · margin 0.12" and mark.tone == "neutral" and "rounding" in mark.tip
+    lane.equality = Equality(False, 60, 43, 1.2, 0.2)
+    assert lane_words.badge(lane).tone == "bad"
+    lane.equality = Equality(False, 60, 43, 1.2, None)
+    assert lane_words.badge(lane).tone == "warning" and "not measured" in lane_words.badge(lane).tip
+    typical = LaneModel("x", {"method": "draft-model", "rule": "typical"})
+    assert lane_words.badge(typical).text == "lossy rule"
+    auto = LaneModel("x", {"method": "draft-model", "rule": "auto"})
+    assert lane_words.badge(auto).text == "rule auto"
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "words", "tone"),
+    [("eos", "", "EOS", "neutral"), ("limit", "", "limit", "neutral"), ("stopped", "", "stopped", "warning"),
+     ("error", "Out of memory.", "Out of memory.", "bad"), ("error", "", "error", "bad")],
+)
+def test_state_words(end: str, error: str, words: str, tone: str) -> None:
+    """Every end has its words."""
+    lane = LaneModel(state="ended", end=end, error=error)  # type: ignore[arg-type]
+    mark = lane_words.state(lane)
+    assert words in mark.text and mark.tone == tone
+    assert lane_words.placeholder(lane)
+
+
+def test_panel_shows_the_metrics(qtbot: QtBot) -> None:
+    """Figures are the fold of the lane's rounds; tool tips hold formula and numbers."""
+    race = make_race(3)
+    stream(race, 3.0)
+    shown = panel(qtbot, race, 1)
+    metrics = fold(race.lanes[1].rounds)
+    cells = shown._cells
+    assert cells["decode_tokens_per_s"].value == figures.rate(metrics.decode_tokens_per_s)
+    assert cells["tokens_per_target_pass"].value == figures.number(metrics.tokens_per_target_pass)
+    assert cells["acceptance_rate"].value == figures.number(metrics.acceptance_rate)
+    assert "accepted / judged" in cells["acceptance_rate"].toolTip()
+    assert f"{metrics.accepted} / {metrics.judged}" in cells["acceptance_rate"].toolTip()
+    assert cells["speedup"].value.endswith("×") and "pred." in cells["speedup"].label
+    assert "quarters of this run" in cells["speedup"].toolTip()
+    assert shown._count.text() == f"{race.lanes[1].emitted} tokens"
+    assert shown.accessibleName() == "Lane draft-model"
+    plain = panel(qtbot, race, 0)
+    assert plain._cells["acceptance_rate"].value == figures.MISSING
+    assert plain._cells["speedup"].value == "1.00×"
+    assert not plain._remove.isVisible() and shown._remove.isVisible()
+
+
+def test_nothing_jumps_as_numbers_change(qtbot: QtBot) -> None:
+    """Neither figures nor states move the text area."""
+    race = make_race(2)
+    shown = panel(qtbot, race, 1)
+    before = shown.view.geometry(), shown._cells["speedup"].geometry()
+    race.apply(Progress(1, "prefill", "Prefill 9 of 131 tokens", 0.1, lane=1))
+    shown.refresh()
+    stream(race, 2.0)
+    shown.refresh()
+    shown.refresh_figures()
+    race.apply(LaneEnded(1, 1, "error", fold(race.lanes[1].rounds), "The target gave NaN logits at position 17. " * 4))
+    shown.refresh()
+    qtbot.wait(10)
+    assert (shown.view.geometry(), shown._cells["speedup"].geometry()) == before
+    assert shown._state.mark.tone == "bad"
+
+
+def test_buttons_and_keys_ask(qtbot: QtBot) -> None:
+    """Name, remove and move are asked by mouse and keyboard; not while a race runs; never for plain."""
+    race = make_race(4)
+    shown = panel(qtbot, race, 2)
+    with qtbot.waitSignal(shown.edit_requested):
+        qtbot.mouseClick(shown._name, Qt.MouseButton.LeftButton)
+    with qtbot.waitSignal(shown.remove_requested):
+        qtbot.mouseClick(shown._remove, Qt.MouseButton.LeftButton)
+    with qtbot.waitSignal(shown.move_requested, check_params_cb=lambda step: step == -1):
+        qtbot.mouseClick(shown._left, Qt.MouseButton.LeftButton)
+    with qtbot.waitSignal(shown.move_requested, check_params_cb=lambda step: step == 1):
+        qtbot.keyClick(shown.view, Qt.Key.Key_Right, Qt.KeyboardModifier.AltModifier)
+    with qtbot.waitSignal(shown.remove_requested):
+        qtbot.keyClick(shown.view, Qt.Key.Key_Delete, Qt.KeyboardModifier.AltModifier)
+    shown.set_editable(False)
+    with qtbot.assertNotEmitted(shown.move_requested):
+        qtbot.keyClick(shown.view, Qt.Key.Key_Right, Qt.KeyboardModifier.AltModifier)
+        qtbot.mouseClick(shown._left, Qt.MouseButton.LeftButton)
+
+
+def test_tokens_pass_through_and_new_lane_replaces(qtbot: QtBot) -> None:
+    """Token signals of the view come out of the panel; set_index shows another lane."""
+    race = make_race(3)
+    stream(race, 1.0)
+    shown = panel(qtbot, race, 1)
+    shown.view.setFocus()
+    with qtbot.waitSignal(shown.token_selected):
+        qtbot.keyClick(shown.view, Qt.Key.Key_Right)
+    race.lanes[1], race.lanes[2] = race.lanes[2], race.lanes[1]
+    shown.set_index(1)
+    assert shown._name.text().startswith("prompt-lookup")
+    assert len(shown.view._layout) == len(race.lanes[1].tokens)
+    for round_ in make_rounds(3):
+        race.lanes[1].add(round_)
+    assert shown.refresh() and not shown.refresh()
+
+
+def test_names_are_text(qtbot: QtBot) -> None:
+    """Ampersands and tags in names stay what they are."""
+    race = RaceModel()
+    race.set_lanes([("plain", {"method": "plain"}), ("<b>R&D</b>", {"method": "draft-model", "draft": "<i>x</i>"})])
+    shown = panel(qtbot, race, 1)
+    assert shown._name.text().startswith("<b>R&&D</b>")
+    shown.grab()
+
+
+def test_all_sizes_and_themes_are_drawn(qtbot: QtBot) -> None:
+    """Narrow, short, scaled, light and dark: painting works and the text keeps room."""
+    app = QApplication.instance()
+    assert isinstance(app, QApplication)
+    race = make_race(5)
+    stream(race, 2.0)
+    panels = [panel(qtbot, race, index) for index in range(5)]
+    try:
+        for name, scale in (("light", 1.0), ("dark", 2.0), ("dark", 1.0)):
+            theme.apply(app, name, scale)
+            for shown in panels:
+                for width, height in ((190, 220), (240, 400), (420, 560)):
+                    shown.resize(width, height)
+                    shown.refresh_figures()
+                    shown.grab()
+                    assert shown.view.height() > 0
+    finally:
+        theme.apply(app, "dark", 1.0)

@@ -1,0 +1,186 @@
+"""Plots: what is drawn is what the metrics say; options, steps, empty states."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+from tests.gui.views_data import filled_lane, make_race, stream
+
+from specview.decoding.metrics import fold
+from specview.gui import theme
+from specview.gui.plot_data import MAX_POINTS, PlotOptions, bars, curve, step_up, thinned
+from specview.gui.plots import PlotStrip
+from specview.gui.view_model import LaneModel, RaceModel
+from specview.racing.events import RaceStarted
+
+
+@pytest.fixture
+def strip(qtbot: QtBot) -> PlotStrip:
+    """A strip of plots over a started race."""
+    race = make_race(3)
+    made = PlotStrip(race)
+    qtbot.addWidget(made)
+    made.resize(1100, 220)
+    made.load()
+    with qtbot.waitExposed(made):
+        made.show()
+    return made
+
+
+def test_curves_are_the_metrics_of_every_prefix(strip: PlotStrip) -> None:
+    """Each point of a running curve is the metric of the rounds so far."""
+    stream(strip.race, 2.0)
+    assert strip.refresh() and not strip.refresh()
+    for index, lane in enumerate(strip.race.lanes):
+        for name in ("acceptance_rate", "tokens_per_target_pass", "decode_tokens_per_s"):
+            canvas = strip.cards[name].canvas
+            assert canvas is not None
+            drawn = canvas.drawn()
+            if name == "acceptance_rate" and lane.plain:
+                assert index not in drawn
+                continue
+            x, y = drawn[index]
+            for place in (0, len(lane.rounds) // 2, len(lane.rounds) - 1):
+                part = fold(lane.rounds[: place + 1])
+                assert x[place] == part.emitted
+                assert y[place] == pytest.approx(getattr(part, name))
+    values = dict((name, value) for _, name, value in strip.cards["acceptance_rate"].values.entries)
+    assert values["draft-model"] == f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
+
+
+def test_bars_are_the_phases_of_the_chosen_lane(strip: PlotStrip) -> None:
+    """Bars add up to the lane's round times, whichever lane is chosen."""
+    stream(strip.race, 5.0)
+    for lane in (strip.race.lanes[1], strip.race.lanes[2]):
+        strip.select_lane(lane)
+        canvas = strip.phases.canvas
+        assert canvas is not None and canvas.drawing.bars is not None
+        shown = canvas.drawing.bars
+        counts = np.minimum(shown.rounds, len(lane.rounds) - shown.rounds * np.arange(len(shown.left)))
+        total = ((shown.draft + shown.verify + shown.other) * counts).sum() / 1e3
+        assert total == pytest.approx(sum(r.seconds for r in lane.rounds))
+        assert shown.right[-1] == lane.emitted and shown.left[0] == 0
+        assert len(shown.left) <= 64
+        assert strip._lane_button.text().startswith(lane.name)
+
+
+def test_options_change_axis_and_window(strip: PlotStrip) -> None:
+    """Lane seconds and windowed rates, from the menus."""
+    stream(strip.race, 3.0)
+    strip.set_options(over="seconds", window=8)
+    strip.refresh()
+    lane = strip.race.lanes[1]
+    canvas = strip.cards["acceptance_rate"].canvas
+    assert canvas is not None
+    x, y = canvas.drawn()[1]
+    assert x[-1] == lane.rounds[-1].t
+    assert y[-1] == pytest.approx(fold(lane.rounds[-8:]).acceptance_rate)
+    assert canvas.getAxis("bottom").labelText == "lane seconds (s)"
+    assert "8 rounds" in strip._rates.text() and "seconds" in strip._over.text()
+    for button in (strip._over, strip._rates):
+        assert sum(action.isChecked() for action in button.menu().actions()) == 1
+    strip._rates.menu().actions()[0].trigger()
+    assert strip.options == PlotOptions("seconds", None)
+
+
+def test_ranges_grow_in_steps_and_start_anew_with_a_run(strip: PlotStrip) -> None:
+    """An axis changes a few times over a run, never shrinks, and is reset by the next run."""
+    canvas = strip.cards["decode_tokens_per_s"].canvas
+    assert canvas is not None
+    tops = []
+    for seconds in np.arange(0.2, 4.0, 0.2):
+        race = make_race(3)
+        stream(race, float(seconds))
+        strip.race.lanes[:] = strip.race.lanes  # the same lanes grow
+        for lane, grown in zip(strip.race.lanes, race.lanes, strict=True):
+            for round_ in grown.rounds[len(lane.rounds):]:
+                lane.add(round_)
+        strip.refresh()
+        tops.append(canvas._x_top)
+    assert tops == sorted(tops) and len(set(tops)) <= 10
+    strip.race.apply(RaceStarted(2, (1,), "p", ("plain",), ({"method": "plain"},)))
+    strip.refresh()
+    assert canvas.drawn() == {} and canvas._x_top == 1.0
+    assert strip.cards["acceptance_rate"]._stack.currentWidget() is strip.cards["acceptance_rate"]._empty
+
+
+def test_plain_alone_has_no_acceptance(qtbot: QtBot) -> None:
+    """One plain lane: speed is plotted, acceptance says why it is empty."""
+    race = make_race(1)
+    made = PlotStrip(race)
+    qtbot.addWidget(made)
+    made.load()
+    stream(race, 1.0)
+    made.refresh()
+    card = made.cards["acceptance_rate"]
+    assert card._stack.currentWidget() is card._empty
+    assert made.cards["decode_tokens_per_s"]._stack.currentWidget() is made.cards["decode_tokens_per_s"].canvas
+
+
+def test_empty_race_and_late_import(qtbot: QtBot) -> None:
+    """Before pyqtgraph is there the strip lives; with no lanes it is empty."""
+    race = RaceModel()
+    made = PlotStrip(race)
+    qtbot.addWidget(made)
+    made.refresh()
+    with qtbot.waitExposed(made):
+        made.show()
+    qtbot.waitUntil(lambda: made._canvas_module is not None, timeout=20_000)
+    assert not made.refresh()
+    made.grab()
+
+
+def test_modules_do_not_import_pyqtgraph_early() -> None:
+    """The plot strip's own module leaves pyqtgraph for later."""
+    import subprocess
+
+    code = "import sys, specview.gui.plots, specview.gui.lane_panel, specview.gui.inspector, specview.gui.legend\n" \
+           "print([m for m in ('pyqtgraph', 'torch', 'transformers', 'llama_cpp') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@given(st.floats(1e-6, 1e9))
+def test_steps(value: float) -> None:
+    """The next step holds the value and is at most twice it."""
+    assert value * (1 - 1e-9) <= step_up(value) <= 2 * value * (1 + 1e-9)
+
+
+def test_thinning_keeps_the_ends() -> None:
+    """Thinned curves keep order, first and last point, and points that were drawn before."""
+    x = np.arange(5000.0)
+    thin_x, thin_y = thinned(x, x * 2)
+    assert len(thin_x) <= MAX_POINTS + 1
+    assert thin_x[0] == 0 and thin_x[-1] == 4999 and (thin_y == thin_x * 2).all()
+    lane = LaneModel()
+    x, y = curve(lane, "acceptance_rate", PlotOptions())
+    assert len(x) == len(y) == 0 and len(bars(lane, PlotOptions()).left) == 0
+    long = bars(filled_lane(2000), PlotOptions())
+    assert len(long.left) <= 64 and long.rounds == 32
+
+
+def test_both_themes_are_drawn(strip: PlotStrip) -> None:
+    """Live theme and font changes repaint in the new colours."""
+    app = QApplication.instance()
+    assert isinstance(app, QApplication)
+    stream(strip.race, 2.0)
+    strip.refresh()
+    try:
+        for name, scale in (("light", 1.0), ("dark", 2.0), ("light", 0.8)):
+            theme.apply(app, name, scale)
+            image = strip.grab().toImage()
+            ratio = image.devicePixelRatio()
+            corner = strip.cards["acceptance_rate"].geometry().center()
+            assert image.pixelColor(round(corner.x() * ratio), round((corner.y() + 5) * ratio)).isValid()
+            colours = {image.pixelColor(x, y).name() for x in range(0, image.width(), 2) for y in range(image.height())}
+            assert theme.current().panel in colours
+            assert theme.current().lane_colors[1] in colours
+            assert theme.current().phases[1] in colours
+    finally:
+        theme.apply(app, "dark", 1.0)

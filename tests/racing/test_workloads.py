@@ -1,0 +1,125 @@
+"""The bundled prompts and the user's own prompt files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specview.errors import SpecviewError, UsageError
+from specview.racing import workloads
+from specview.racing.workloads import Prompt, list_workloads, load, load_prompts_file
+
+NAMES = [name for kind in ("code-edit", "story", "extract", "translate", "chat", "repeat") for name in (kind, f"{kind}-pt")]
+
+
+def test_all_are_there_each_with_its_twin() -> None:
+    assert list_workloads() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_workload_is_usable(name: str) -> None:
+    workload = load(name)
+    assert workload.name == name
+    assert len(workload.prompts) >= 4
+    assert workload.prompt == workload.prompts[0].text
+    assert workload.description
+    assert ("Portuguese" in workload.label) == name.endswith("-pt")
+    names = [prompt.name for prompt in workload.prompts]
+    assert all(names) and len(set(names)) == len(names)
+    assert len({prompt.text for prompt in workload.prompts}) == len(names)
+    for prompt in workload.prompts:
+        assert prompt.text == prompt.text.strip()
+        assert 120 <= len(prompt.text) <= 1200, prompt.name
+
+
+def test_the_hash_is_of_the_content_not_of_the_file(tmp_path: Path) -> None:
+    lines = [{"prompt": "one", "name": "a"}, {"prompt": "two é", "system": "s"}]
+    first = tmp_path / "first.jsonl"
+    first.write_bytes("\n".join(json.dumps(line) for line in lines).encode())
+    second = tmp_path / "second.jsonl"
+    second.write_bytes(
+        b"\xef\xbb\xbf" + "\r\n\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines).encode() + b"\r\n"
+    )
+    assert load_prompts_file(first).sha256 == load_prompts_file(second).sha256
+    third = tmp_path / "third.jsonl"
+    third.write_text('{"prompt": "one"}\n{"prompt": "two e", "system": "s"}\n')
+    assert load_prompts_file(third).sha256 != load_prompts_file(first).sha256
+
+
+def test_hashes_are_frozen() -> None:
+    """A changed prompt changes results: change this list knowingly."""
+    assert {name: load(name).sha256[:12] for name in NAMES} == FROZEN
+
+
+def test_every_form_of_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    turns = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello"},
+        {"role": "user", "content": "again"},
+    ]
+    entries = [
+        {"prompt": "a", "system": "s", "name": "n"},
+        {"text": "b"},
+        {"messages": turns},
+        {"messages": turns[1:2], "system": "s"},
+    ]
+    file.write_text("\n".join(json.dumps(entry) for entry in entries), encoding="utf-8")
+    assert load_prompts_file(file).prompts == (
+        Prompt("a", "s", "n"),
+        Prompt("b"),
+        Prompt("again", "be brief", "", (turns[1], turns[2])),
+        Prompt("hi", "s"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"not json", "it is not JSON"),
+        (b'"text"', "it is no JSON object"),
+        (b"\xff\xfe", "it is not UTF-8"),
+        (b"{}", "no prompt"),
+        (b'{"prompt": 3}', "prompt is no text"),
+        (b'{"prompt": "  "}', "the prompt is empty"),
+        (b'{"prompt": "a", "text": "b"}', "both prompt and text"),
+        (b'{"prompt": "a", "temperature": 1}', "unknown key 'temperature'"),
+        (b'{"prompt": "\\ud800"}', "half a character"),
+        (b'{"messages": []}', "no list of turns"),
+        (b'{"messages": [{"role": "tool", "content": "x"}]}', "a message has no role"),
+        (b'{"messages": [{"role": "assistant", "content": "x"}]}', "message 1 is out of turn"),
+        (b'{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}', "not the user's"),
+        (b'{"messages": [{"role": "system", "content": "x"}]}', "not the user's"),
+        (b'{"messages": [{"role": "user"}]}', "content is no text"),
+        (b"[" * 100_000, "it is not JSON"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: bytes, problem: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_bytes(b'{"prompt": "good"}\n\n' + line + b"\n")
+    with pytest.raises(UsageError, match=problem) as caught:
+        load_prompts_file(file)
+    assert "bad.jsonl, line 3" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecviewError, match="cannot read the prompts"):
+        load_prompts_file(tmp_path / "absent.jsonl")
+    with pytest.raises(SpecviewError, match="cannot read the prompts"):
+        load_prompts_file(tmp_path)
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n \n")
+    with pytest.raises(UsageError, match="holds no prompt"):
+        load_prompts_file(empty)
+    monkeypatch.setattr(workloads, "MAX_FILE_BYTES", 1)
+    with pytest.raises(UsageError, match="larger than"):
+        load_prompts_file(empty)
+    with pytest.raises(UsageError, match="no workload 'poems'.*code-edit, code-edit-pt"):
+        load("poems")
+
+
+FROZEN: dict[str, str] = {}

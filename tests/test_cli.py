@@ -1,0 +1,311 @@
+"""The command line without a model: parsing, errors as one line, files, terminal safety."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specview import __version__, cli
+from specview.commands import arguments, doctor, qt_libraries, window
+from specview.commands.terminal import ProgressLine, round_text, safe_text, table
+from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.errors import SpecviewError, UsageError
+from specview.racing.settings import RunSettings
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """Run one command line; return its exit code, output and the one error line."""
+    code = cli.main(argv)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return code, out, err
+
+
+def settings(*argv: str) -> RunSettings:
+    parser = arguments.Parser("specview compare", "")
+    arguments.add_shared_flags(parser)
+    return arguments.settings_of(parser.parse_args(argv), arguments.DEFAULT_METHODS)
+
+
+# -- the front door ------------------------------------------------------------------------------
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"specview {__version__}\n", "")
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for command in cli.COMMANDS:
+        assert f"\n  {command} " in out
+
+
+def test_every_command_has_help() -> None:
+    for command in cli.COMMANDS:
+        done = subprocess.run(
+            [sys.executable, "-m", "specview", command, "--help"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0 and f"usage: specview {command} [options]" in done.stdout
+
+
+def test_importing_the_command_line_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, time; begin = time.perf_counter(); import specview.cli, specview.commands.window; "
+        "print(time.perf_counter() - begin); "
+        "print([m for m in ('torch', 'transformers', 'llama_cpp', 'numpy', 'PySide6') if m in sys.modules])"
+    )
+    done = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split("\n")
+        for _ in range(3)
+    ]
+    assert all(lines[1] == "[]" for lines in done)
+    assert min(float(lines[0]) for lines in done) < 0.2
+
+
+def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "comprae")
+    assert (code, out) == (2, "")
+    assert err == "specview: there is no command 'comprae'. Did you mean compare?\n"
+
+
+def test_without_a_display_it_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    code, out, err = run(capsys)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1 and "no display" in err and "specview compare --workload chat" in err
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="X11 on Linux")
+def test_a_display_that_does_not_answer_is_no_abort(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QT_QPA_PLATFORM", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("DISPLAY", ":987")
+    if qt_libraries.missing_libraries("xcb"):
+        pytest.skip("Qt's libraries are not here")
+    code, _, err = run(capsys)
+    assert code == 1 and "':987' does not answer" in err
+
+
+def test_missing_qt_libraries_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("QT_QPA_PLATFORM", "xcb")
+    monkeypatch.setattr(window, "missing_libraries", lambda platform: {"libxcb-cursor.so.0": "libxcb-cursor0"})
+    with pytest.raises(SpecviewError, match=r"libxcb-cursor\.so\.0.*apt-get install libxcb-cursor0"):
+        window.check_display()
+
+
+def test_a_library_that_is_not_there_is_found_missing() -> None:
+    assert qt_libraries._missing({"libno-such-thing.so.9": "libno9"}) == {"libno-such-thing.so.9": "libno9"}
+
+
+def test_a_fault_of_ours_is_one_line_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(argv: object) -> int:
+        raise RuntimeError("two\nlines\x1b[31m")
+
+    monkeypatch.setattr(doctor, "main", fail)
+    code, _, err = run(capsys, "doctor")
+    assert code == 1 and err.count("\n") == 1 and "RuntimeError" in err and "\x1b" not in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (BrokenPipeError(), 1), (MemoryError(), 1)]
+)
+def test_interrupts_end_quietly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def fail(argv: object) -> int:
+        raise error
+
+    monkeypatch.setattr(doctor, "main", fail)
+    found, _, err = run(capsys, "doctor")
+    assert found == code and err.count("\n") <= 1
+
+
+# -- bad settings: exit code 2, one line ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--k", "0"], "k is 0"),
+        (["--k", "500"], "k is 500"),
+        (["--k", "two"], "--k: 'two' is not a whole number"),
+        (["--temperature", "-1"], "temperature is -1"),
+        (["--temperature", "warm"], "--temperature: 'warm' is not a number"),
+        (["--temperature", "nan"], "'nan' is not a number"),
+        (["--temperature", "inf"], "'inf' is not a number"),
+        (["--rule", "greedy", "--temperature", "1"], "greedy rule needs temperature 0"),
+        (["--rule", "wild"], "no rule 'wild'"),
+        (["--max-tokens", "0"], "max tokens is 0"),
+        (["--max-tokens", "-5"], "max tokens is -5"),
+        (["--top-p", "0"], "top-p is 0"),
+        (["--top-p", "1.5"], "top-p is 1.5"),
+        (["--min-p", "2"], "min-p is 2"),
+        (["--top-k", "-1"], "top-k is -1"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--threads", "0"], "threads is 0"),
+        (["--context", "0"], "context is 0"),
+        (["--gpu-layers", "-2"], "gpu-layers is -2"),
+        (["--engine", "abacus"], "no engine 'abacus'"),
+        (["--method", "telepathy"], "no method 'telepathy'"),
+        (["--policy", "moody"], "no length policy 'moody'"),
+        (["--workload", "poem"], "no workload 'poem'"),
+        (["--lane", ""], "names no method"),
+        (["--lane", "prompt-lookup,k=x"], "k: 'x' is not a whole number"),
+        (["--lane", "prompt-lookup,k=4,k=5"], "gives k twice"),
+        (["--lane", "prompt-lookup,fast"], "has 'fast' in it"),
+        (["--lane", "prompt-lookup,colour=red"], "no key 'colour'"),
+        (["--lane", "prompt-lookup,match=middle"], "match is 'middle'"),
+        (["--lane", "prompt-lookup,ngram_max=0"], "ngram_max is 0"),
+        (["--lane", 'prompt-lookup,name="open'], "open quote"),
+        (["--lane", "draft-model,policy=confidence,threshold=2"], "threshold is 2"),
+        ([*["--method", "prompt-lookup"] * 6], "6 lanes"),
+        ([*["--method", "prompt-lookup"] * 5], "6 lanes"),
+        (["--prompt", "a", "--workload", "chat"], "not allowed with"),
+        (["--chat", "--raw"], "not allowed with"),
+        (["--no-such-flag"], "unrecognized arguments"),
+        (["--prompt"], "expected one argument"),
+        (["--repeats", "0"], "repeats is 0"),
+        (["--observe", "hard"], "--observe"),
+        (["--trace", "-"], "--trace is '-'"),
+        (["--prompt", "a\udcff"], "not UTF-8"),
+        (["stray"], "unrecognized arguments: stray"),
+    ],
+)
+def test_a_bad_setting_is_one_usage_line(
+    capsys: pytest.CaptureFixture[str], argv: list[str], says: str
+) -> None:
+    code, out, err = run(capsys, "compare", *argv)
+    assert (code, out) == (2, "")
+    assert err.startswith("specview: ") and err.count("\n") == 1 and says in err
+
+
+def test_run_takes_one_method(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "run", "--method", "plain", "--method", "draft-model")
+    assert code == 2 and "run takes one" in err
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", ["--json", "--trace", "--csv", "--markdown"])
+def test_a_file_that_cannot_be_written_is_known_before_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str
+) -> None:
+    for name in (tmp_path, tmp_path / "missing" / "out"):
+        code, _, err = run(capsys, "compare", flag, str(name))
+        assert code == 1 and err.count("\n") == 1 and "cannot write" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_permission_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refuse(path: object, *rest: object, **named: object) -> int:
+        if "locked" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    for flag in ("--trace", "--json"):
+        code, _, err = run(capsys, "run", flag, str(tmp_path / "locked.out"))
+        assert code == 1 and "permission denied" in err
+
+
+def test_two_outputs_are_not_one_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    same = str(tmp_path / "out")
+    code, _, err = run(capsys, "compare", "--json", same, "--trace", same)
+    assert code == 2 and "same file" in err
+
+
+def test_prompt_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = run(capsys, "run", "--prompt-file", str(tmp_path / "missing.txt"))
+    assert code == 1 and "cannot read the prompt file" in err
+    code, _, err = run(capsys, "run", "--prompt-file", str(tmp_path))
+    assert code == 1 and err.count("\n") == 1
+    (tmp_path / "latin.txt").write_bytes("maçã".encode("latin-1"))
+    code, _, err = run(capsys, "run", "--prompt-file", str(tmp_path / "latin.txt"))
+    assert code == 1 and "not UTF-8" in err
+    (tmp_path / "good.txt").write_bytes(b"\xef\xbb\xbfma\xc3\xa7\xc3\xa3\r\n")
+    assert arguments.read_prompt(str(tmp_path / "good.txt")) == "maçã\r\n"
+
+
+# -- lanes ---------------------------------------------------------------------------------------
+
+
+def test_lanes_take_flags_as_defaults_and_keep_their_order() -> None:
+    lanes = settings(
+        "--k", "3", "--method", "plain", "--lane", "prompt-lookup,k=8,match=last,rule=match,name=last one",
+        "--method", "draft-model", "--draft", "/models/d.gguf", "--draft-engine", "llama.cpp",
+    ).lanes  # fmt: skip
+    assert [lane.method for lane in lanes] == ["plain", "prompt-lookup", "draft-model"]
+    assert (lanes[1].k, lanes[1].rule, lanes[1].options["match"], lanes[1].label) == (8, "match", "last", "last one")
+    assert (lanes[2].k, lanes[2].draft, lanes[2].draft_engine) == (3, "/models/d.gguf", "llama.cpp")
+
+
+def test_policy_options_go_to_the_policy() -> None:
+    lane = settings("--lane", "draft-model,policy=confidence,threshold=0.7").checked().lanes[1]
+    assert lane.policy == "confidence" and lane.policy_options == {"threshold": 0.7}
+
+
+def test_a_quoted_value_keeps_its_comma() -> None:
+    method, keys = arguments.parse_lane("draft-model, draft=\"C:\\models\\a,b.gguf\" ,name='x # y'")
+    assert (method, keys) == ("draft-model", {"draft": "C:\\models\\a,b.gguf", "name": "x # y"})
+
+
+def test_lanes_of_one_method_get_names_apart() -> None:
+    lanes = settings("--lane", "prompt-lookup,k=2", "--lane", "prompt-lookup,k=8", "--lane", "prompt-lookup,k=8").lanes
+    labels = [lane.label for lane in lanes]
+    assert labels == ["prompt-lookup k=2", "prompt-lookup k=8", "prompt-lookup k=8 (2)"]
+
+
+def test_defaults() -> None:
+    found = settings()
+    assert [lane.method for lane in found.lanes] == ["plain", "draft-model", "prompt-lookup"]
+    assert (found.engine, found.target, found.workload, found.chat) == ("transformers", "bundled", "chat", True)
+    assert found.prompt and found.sampling.greedy and found.observe == "light"
+    assert settings("--trace", "t.jsonl").observe == "full"
+    with pytest.raises(UsageError):
+        settings("--lane", "prompt-lookup,draft")
+
+
+# -- the terminal --------------------------------------------------------------------------------
+
+
+def test_model_text_cannot_drive_the_terminal() -> None:
+    nasty = "a\x1b[2Jb\x9b31mc\rd\x07\x7f\x00e\n\tf\u202eg"
+    assert safe_text(nasty) == "a[2Jb31mcde\n\tf\u202eg"
+    round_ = Round(
+        0, 0.1, 0, 0, 0, drafted=(DraftedToken(1, "accepted", text="\x1b]0;x\x07ok"), DraftedToken(2, "rejected", text="no\n")),
+        final=FinalToken(3, "corrected", "\x1b[5myes"),
+    )  # fmt: skip
+    assert round_text(round_, colour=False) == "]0;xok[5myes"
+    coloured = round_text(round_, colour=True)
+    assert "no⏎" in coloured and "\x1b[5m" not in coloured and "\x1b]" not in coloured
+    # colour is never the only cue: rejected is struck through, corrected italic
+    assert "\x1b[9;" in coloured and "\x1b[3;" in coloured
+
+
+def test_tables_align_wide_characters() -> None:
+    lines = table([["lane", "x"], ["日本", "1"], ["ab", "22"]]).splitlines()
+    assert lines == ["lane   x", "日本   1", "ab    22"]
+
+
+def test_progress_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = ProgressLine(sys.stderr)
+    progress.show("Loading", 0.5)
+    progress.clear()
+    assert capsys.readouterr().err == ""

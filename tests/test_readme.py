@@ -1,0 +1,61 @@
+"""The README is true: its commands parse, its flags exist, its drafter drafts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from specview import cli
+from specview.commands import arguments
+from specview.commands.compare import make_parser as compare_parser
+from specview.commands.run import make_parser as run_parser
+from specview.decoding.ledger import Draft
+from specview.drafting import registry
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.S)
+COMMANDS = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
+PARSERS = {"run": run_parser, "compare": compare_parser}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_are_as_the_program_takes_them(line: str) -> None:
+    words = shlex.split(line)
+    if words[0].startswith("./"):
+        assert (ROOT / words[0]).stat().st_mode & 0o111
+    if words[0] == "./packaging/test" or len(words) == 1:
+        return
+    assert words[1] in cli.COMMANDS
+    arguments.settings_of(PARSERS[words[1]]().parse_args(words[2:]), ("draft-model",)).checked()
+
+
+def test_every_flag_is_named_and_exists() -> None:
+    section = README.split("## Commands")[1].split("## Reading")[0]
+    named = set(re.findall(r"--[a-z][a-z-]*", section)) - {"--help"}
+    known = {flag for parser in (run_parser(), compare_parser()) for flag in parser._option_string_actions}
+    assert named == {flag for flag in known if flag.startswith("--")} - {"--help", "--trust-remote-code"}
+
+
+def test_every_command_is_named() -> None:
+    section = README.split("## Commands")[1]
+    assert set(re.findall(r"\| `specview (\w+)` \|", section)) == set(cli.COMMANDS)
+
+
+def test_the_drafter_of_the_readme_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
+    (code,) = (text for kind, text in BLOCKS if kind == "python")
+    exec(compile(code, "README.md", "exec"), {})
+    method = registry.METHODS["echo"]
+    drafter = method.make(registry.DrafterContext({"gap": 3}, 64, 100)) if method.make else None
+    assert drafter is not None
+    assert drafter.propose([1, 2, 3, 4, 5], 2) == Draft(tokens=(3, 4), drafter="echo")
+
+
+def test_the_version_has_an_entry_in_the_changelog() -> None:
+    from specview import __version__
+
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
