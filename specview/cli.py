@@ -24,7 +24,7 @@ COMMANDS = {
 }
 
 _HELP = """\
-usage: specview [window options]
+usage: specview
        specview COMMAND [options]
 
 A desktop playground for speculative decoding. Without a command it opens the window.
@@ -32,7 +32,7 @@ A desktop playground for speculative decoding. Without a command it opens the wi
 commands:
 {commands}
 
-Each has its own --help. For the window's options: specview window --help.
+Each has its own --help.
 
   --version   print the version
   --help      print this
@@ -82,13 +82,13 @@ def _dispatch(arguments: list[str]) -> int:
     if first in COMMANDS:
         _quiet_libraries()
         return int(importlib.import_module(f"specview.commands.{first}").main(arguments[1:]))
-    if first and first != "window" and not first.startswith("-"):
+    if first and not first.startswith("-"):
         near = difflib.get_close_matches(first, COMMANDS, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(COMMANDS)}."
         raise UsageError(f"there is no command {first!r}.", hint)
     from specview.commands import window
 
-    return window.main(arguments[first == "window" :])
+    return window.main(arguments)
 
 
 def _quiet_libraries() -> None:

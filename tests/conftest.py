@@ -13,6 +13,9 @@ from typing import Any
 
 # Before anything imports Qt: no test may open a window on the developer's screen.
 os.environ["QT_QPA_PLATFORM"] = os.environ.get("SPECVIEW_TEST_PLATFORM", "offscreen")
+# Threads that spin while they wait collapse when the cores are shared (FACTS.md): with them a test of a
+# minute took five on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

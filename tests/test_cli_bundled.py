@@ -9,12 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specview import cli
+from specview.commands.summary import compare_table
 from specview.decoding.metrics import MetricsFold, speedup
 from specview.racing.pool import ModelPool
 from specview.runs.reader import read_trace
@@ -92,10 +94,10 @@ def test_compare_and_its_trace_agree_with_their_rounds(
     for lane in lanes:
         run = lane["run"]
         assert run["engine"] == engine_name and run["workload"] == "code-edit" and run["rule"] == "greedy"
-        assert len(run["workload_sha256"]) == 64 and len(run["target_weights_sha256"]) == 64
+        assert len(run["workload_sha256"]) == 64 and len(run["target_sha256"]) == 64
         assert run["device"] and run["version_specview"] and run["prompt_tokens"] > 10
         assert len(lane["output"]["token_ids"]) <= 32
-    assert lanes[1]["run"]["draft"] == "bundled" and len(lanes[1]["run"]["draft_weights_sha256"]) == 64
+    assert lanes[1]["run"]["draft"] == "bundled" and len(lanes[1]["run"]["draft_sha256"]) == 64
     for lane in lanes[1:]:
         equality = lane["equal_to_plain"]
         assert list(equality) == ["equal", "first_difference", "logit_margin", "kernel_margin"]
@@ -120,7 +122,7 @@ def test_compare_and_its_trace_agree_with_their_rounds(
 
 def test_check_mode_gives_plain_exactly(engine_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     document = run_json(
-        capsys, "compare", "--engine", engine_name, "--workload", "extract", "--max-tokens", "24", "--check-mode",
+        capsys, "compare", "--engine", engine_name, "--workload", "extract", "--max-tokens", "16", "--check-mode",
         "--observe", "off",
     )  # fmt: skip
     for lane in document["lanes"][1:]:
@@ -130,7 +132,7 @@ def test_check_mode_gives_plain_exactly(engine_name: str, capsys: pytest.Capture
 
 def test_repeats_give_medians(engine_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["compare", "--engine", engine_name, "--method", "prompt-lookup", "--prompt", "Count: 1 2 3 1 2 3",
-            "--max-tokens", "12", "--repeats", "3"]  # fmt: skip
+            "--max-tokens", "8", "--repeats", "3"]  # fmt: skip
     document = run_json(capsys, *argv)
     for lane in document["lanes"]:
         assert len(lane["repeats"]) == 3
@@ -139,8 +141,7 @@ def test_repeats_give_medians(engine_name: str, capsys: pytest.CaptureFixture[st
         assert lane["rounds"] in [one["rounds"] for one in lane["repeats"]]
     low, high = document["lanes"][1]["speedup_spread"]
     assert low <= document["lanes"][1]["speedup"] <= high
-    assert cli.main(argv) == 0
-    out = capsys.readouterr().out
+    out = compare_table(document)
     assert "Medians of 3 repeats" in out and "prompt-lookup" in out and "equal to plain" in out
 
 
@@ -236,13 +237,40 @@ def test_bad_models_are_one_line_each(
 
 
 def test_a_draft_with_another_tokenizer_is_refused(
-    capsys: pytest.CaptureFixture[str], tiny_llama: Path, engine_name: str
+    capsys: pytest.CaptureFixture[str], tiny_llama: Path
 ) -> None:
-    if engine_name != "transformers":
-        pytest.skip("the tiny model is a transformers folder")
     code = cli.main(
         ["compare", "--method", "draft-model", "--draft", str(tiny_llama), "--prompt", "a", "--max-tokens", "4"]
     )
     out, err = capsys.readouterr()
     assert code == 1 and err.count("\n") == 1 and "token" in err
     assert "plain" in out  # the other lane ran
+
+
+@pytest.mark.parametrize("delay_s", [1.0, 2.0, 4.0])
+def test_ctrl_c_at_any_moment_is_at_most_one_line(engine_name: str, tmp_path: Path, delay_s: float) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "specview", "compare", "--engine", engine_name, "--max-tokens", "400",
+         "--json", str(tmp_path / "out.json")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err in ("", "specview: stopped.\n")
+    assert bool(out) == (tmp_path / "out.json").exists()  # both or, before any round, neither
+    assert not [path for path in tmp_path.iterdir() if path.name != "out.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_ends_the_trace_and_not_the_run(
+    engine_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["run", "--engine", engine_name, "--method", "plain", "--prompt", "Hi", "--max-tokens", "4"]
+    assert cli.main([*argv, "--trace", "/dev/full"]) == 0
+    out, err = capsys.readouterr()
+    assert "decode tok/s" in out and err.count("\n") == 1 and "no space left" in err
+    assert cli.main([*argv, "--json", "/dev/full"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "cannot write the JSON document" in err

@@ -76,6 +76,7 @@ class Outputs:
 
     def text(self, what: str, text: str) -> None:
         """Write the CSV or Markdown text where it was asked for."""
+        sys.stdout.flush()
         self._files[what].write(text)
 
     def wants(self, what: str) -> bool:

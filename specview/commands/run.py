@@ -49,13 +49,15 @@ def main(argv: Sequence[str]) -> int:
 class _Screen:
     """Follows the events of a run: text, progress, the trace, how it ended."""
 
-    def __init__(self, outputs: Outputs) -> None:
+    def __init__(self, outputs: Outputs, should_stop: StopRequest) -> None:
         self.colour = wants_colour(sys.stdout) and not outputs.to_stdout
         self.facts: dict[str, Any] = {}
         self.ended: LaneEnded | None = None
-        self.failure = ""
+        self.failure: Failed | None = None
+        self.gone = False
         self.progress = ProgressLine(sys.stderr)
         self._outputs = outputs
+        self._should_stop = should_stop
 
     def take(self, event: Event) -> None:
         """Handle one event."""
@@ -67,19 +69,28 @@ class _Screen:
         elif isinstance(event, LaneRound):
             self.progress.clear()
             if not self._outputs.to_stdout:
-                sys.stdout.write(round_text(event.round, colour=self.colour))
-                sys.stdout.flush()
+                self._write(round_text(event.round, colour=self.colour))
         elif isinstance(event, LaneEnded):
             self.ended = event
         elif isinstance(event, Failed):
-            self.failure = event.message
+            self.failure = event
+
+    def _write(self, text: str) -> None:
+        """Write text as it comes; a reader who has gone away stops the run, quietly."""
+        if self.gone:
+            return
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.gone = self._should_stop.asked = True
 
 
 def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> int:
     from specview.racing.pool import ModelPool
     from specview.racing.race import Race
 
-    screen = _Screen(outputs)
+    screen = _Screen(outputs, should_stop)
     models = ModelPool()
     race = Race(settings, 1, models)
     try:
@@ -91,11 +102,15 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
         models.close()
     ended = screen.ended
     if record is None or ended is None:
+        if screen.gone:
+            raise BrokenPipeError
         if screen.failure:
-            raise SpecviewError(screen.failure)
+            raise SpecviewError(screen.failure.message, usage=screen.failure.usage)
         raise KeyboardInterrupt  # stopped before the lane began
     document = run_document(record, screen.facts, ended.metrics, prompt=settings.prompt)
     outputs.document(document)
+    if screen.gone:
+        raise BrokenPipeError
     if not outputs.to_stdout and record.rounds:
         text = record.text
         sys.stdout.write("\n" if text.endswith("\n") or not text else "\n\n")
@@ -103,5 +118,5 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
             sys.stdout.write(legend() + "\n\n")
         sys.stdout.write(run_summary(document))
     if ended.end == "error":
-        raise SpecviewError(safe_text(ended.error or screen.failure))
+        raise SpecviewError(safe_text(ended.error))
     return STOPPED_CODE if ended.end == "stopped" else 0

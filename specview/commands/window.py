@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from specview.commands.qt_libraries import missing_libraries, platform_name
-from specview.errors import SpecviewError
+from specview.errors import SpecviewError, UsageError
 
 HEADLESS = "specview compare --workload chat"
 
@@ -16,17 +16,19 @@ HEADLESS = "specview compare --workload chat"
 def main(argv: Sequence[str]) -> int:
     """Open the window; return its exit code.
 
-    Raises SpecviewError when there is no display or Qt cannot start here. Help needs neither.
+    Raises UsageError for arguments, which the window has none of, and SpecviewError when there is no
+    display or Qt cannot start here.
     """
-    if not any(word in ("-h", "--help") for word in argv):
-        check_display()
+    if argv:
+        raise UsageError(f"the window takes no {argv[0]!r}.", "See specview --help; the commands take options.")
+    check_display()
     try:
         from specview.gui.app import main as window_main
     except ImportError as error:
         raise SpecviewError(
             f"the window's libraries cannot be loaded ({error}).", f"{mend_missing()} Without a window: {HEADLESS}"
         ) from None
-    return window_main(list(argv))
+    return window_main([])
 
 
 def check_display() -> None:

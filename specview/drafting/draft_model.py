@@ -76,8 +76,9 @@ class DraftModel:
                 q.append(row)
             feed = [token]
             if proceed is not None:
-                confidences.append(float(softmax(logits)[token]))
-                if not proceed(confidences[-1]):
+                confidence = float(softmax(logits)[token])
+                confidences.append(confidence)
+                if not proceed(confidence):
                     break
         return Draft(
             tokens=tuple(tokens),

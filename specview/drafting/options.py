@@ -53,17 +53,18 @@ class Option:
             return str(value)
         if kind is str:
             return str(value)
+        number: int | float
         try:
             number = int(str(value)) if kind is int else float(value)
-        except ValueError:
+        except (ValueError, TypeError, OverflowError):
             kind_name = "a whole number" if kind is int else "a number"
             raise UsageError(f"{self.name} is {value!r}.", f"Use {kind_name}.") from None
-        low, high = self.minimum, self.maximum
-        if (
-            not math.isfinite(number)
-            or (low is not None and number < low)
-            or (high is not None and number > high)
-        ):
+        fits = kind is int or math.isfinite(number)
+        if self.minimum is not None:
+            fits = fits and number >= self.minimum
+        if self.maximum is not None:
+            fits = fits and number <= self.maximum
+        if not fits:
             raise UsageError(f"{self.name} is {value}.", f"Use {self.range_text()}.")
         return number
 

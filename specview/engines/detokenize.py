@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -40,8 +40,3 @@ class ByteDetokenizer:
         rest = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return rest
-
-
-def join_text(token_bytes: Callable[[int], bytes], tokens: Iterable[int], silent: Container[int] = frozenset()) -> str:
-    """Text of all tokens at once: what a `ByteDetokenizer` fed with them gives in all."""
-    return b"".join(token_bytes(token) for token in tokens if token not in silent).decode("utf-8", errors="replace")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from specview.decoding.interfaces import Tokenizer
 from specview.engines.llama_cpp_gguf import GgufFacts, gguf_facts, split_parts
 from specview.engines.llama_cpp_library import device_name, forget_errors, last_error, llama, physical_cores
 from specview.engines.llama_cpp_session import LlamaCppSession
@@ -50,6 +51,8 @@ def load(
         )
     if threads is not None and threads < 1:
         raise UsageError(f"threads is {threads}.", "Use 1 or more, or leave it out.")
+    if should_stop is not None and should_stop():
+        raise Stopped
     lib = llama()
     if gpu_layers and not lib.llama_supports_gpu_offload():
         raise UsageError(
@@ -88,7 +91,7 @@ class LlamaCppEngine:
         self.weight_bytes: int = lib.llama_model_size(model)
         try:
             self._refuse_other_kinds()
-            self.tokenizer = LlamaCppTokenizer(model, facts.chat_template)
+            self.tokenizer: Tokenizer = LlamaCppTokenizer(model, facts.chat_template)
             self.vocab_size: int = self.tokenizer.vocab_size
             self.eos_ids = self.tokenizer.eos_ids
             self.rollback_problem: str | None = self._rollback_problem()
@@ -181,6 +184,9 @@ class _Contexts:
 
     def __len__(self) -> int:
         return len(self._live)
+
+    def __contains__(self, context: int | None) -> bool:
+        return context in self._live
 
     def add(self, context: int) -> None:
         """Take charge of a context."""

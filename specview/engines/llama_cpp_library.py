@@ -12,6 +12,7 @@ from collections import deque
 from functools import cache
 from typing import Any
 
+from specview.engines.openmp import limit_spinning
 from specview.errors import EngineMissing
 
 _LEVEL_ERROR, _LEVEL_CONTINUED = 4, 5  # ggml_log_level counts none 0, debug 1, info 2, warn 3
@@ -25,6 +26,7 @@ def llama() -> Any:
 
     Raises EngineMissing where it is not installed or its library cannot be loaded.
     """
+    limit_spinning()
     try:
         import llama_cpp.llama_cpp as module
     except ImportError as error:

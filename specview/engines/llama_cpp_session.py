@@ -125,6 +125,7 @@ class LlamaCppSession:
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens: their cells are kept, the later ones are freed."""
+        self._need_open()
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate {self.length} tokens to {length}")
         if length < self.length:
@@ -133,6 +134,7 @@ class LlamaCppSession:
 
     def synchronize(self) -> None:
         """Wait for the device, so that a clock read after it is true."""
+        self._need_open()
         self._lib.llama_synchronize(self._context)
 
     def close(self) -> None:
@@ -140,9 +142,12 @@ class LlamaCppSession:
         self._release()
         self._context = None
 
-    def _need_room(self, count: int) -> None:
-        if self._context is None or not self._release.alive:
+    def _need_open(self) -> None:
+        if self._context not in self._engine.contexts:
             raise ValueError("the session is closed")
+
+    def _need_room(self, count: int) -> None:
+        self._need_open()
         if self.length + count > self.max_length:
             raise SpecviewError(
                 f"{self.length + count:,} tokens do not fit into a cache of {self.max_length:,}.",

@@ -44,7 +44,9 @@ class PreallocatedLayer(CacheLayerMixin):
         start, end = self.length, self.length + key_states.shape[-2]
         visible = self._visible(end)
         keys = self._key_buffer = _grown(self._key_buffer, key_states, start, visible, self._max_length)
-        values = self._value_buffer = _grown(self._value_buffer, value_states, start, visible, self._max_length)
+        values = self._value_buffer = _grown(
+            self._value_buffer, value_states, start, visible, self._max_length
+        )
         self.is_initialized = True
         keys[:, :, start:end] = key_states
         values[:, :, start:end] = value_states

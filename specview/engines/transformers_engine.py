@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from specview.engines.transformers_rollback import rollback_problem
-from specview.engines.transformers_weights import DTYPE_BYTES, read_config, read_headers, weight_bytes
+from specview.engines.transformers_weights import (
+    DTYPE_BYTES,
+    read_config,
+    read_headers,
+    stored_as_halves,
+    weight_bytes,
+)
 from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
 
 __all__ = ["TransformersEngine", "load", "weight_bytes"]
@@ -40,7 +46,7 @@ def load(
     """Load a model folder.
 
     device None takes the best there is (cuda, mps, cpu); dtype None takes float32 on a CPU, bfloat16 on
-    a GPU. progress gets fractions 0..1; where should_stop gives True, Stopped is raised. Raises
+    a GPU. float16 on a CPU means float16 weights and float32 sums, where that is possible. progress gets fractions 0..1; where should_stop gives True, Stopped is raised. Raises
     SpecviewError where the folder is no model, is cut short, is of an unknown architecture or larger
     than the memory at hand; UsageError for settings that cannot work here; EngineMissing where torch or
     transformers is not installed.
@@ -65,14 +71,14 @@ def load(
 
     place = _device(device)
     chosen = dtype or ("float32" if place.type == "cpu" else "bfloat16")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    _set_threads(threads)
     needed = weight_bytes(path, chosen)
     _require_memory(path.name, needed, place)
     _report(progress, 0.1)
     _check_stop(should_stop)
 
-    from specview.engines import transformers_llama
+    from specview.engines import transformers_llama, transformers_llama_shape
+    from specview.engines.transformers_linear import has_half_products
     from specview.engines.transformers_tokenizer import load_tokenizer, read_eos_ids
 
     tokenizer = load_tokenizer(path, config, read_eos_ids(path, config), trust_remote_code=trust_remote_code)
@@ -84,13 +90,22 @@ def load(
         _check_stop(should_stop)
         _report(progress, 0.2 + 0.75 * fraction)
 
+    halves = place.type == "cpu" and chosen == "float16" and has_half_products()
+    computed = "float32" if halves else chosen
     runner: Any
-    if problem is None and transformers_llama.supports(config, tensors):
+    if problem is None and transformers_llama_shape.supports(config, tensors):
         runner = transformers_llama.load_llama(
-            config, tensors, place, getattr(torch, chosen), check_mode=check_mode, progress=on_layer
+            config,
+            tensors,
+            place,
+            getattr(torch, computed),
+            halves=halves,
+            check_mode=check_mode,
+            progress=on_layer,
         )
     else:
-        runner, problem = _load_module(path, place, chosen, check_mode, trust_remote_code, problem)
+        halves = halves or stored_as_halves(tensors)
+        runner, problem = _load_module(path, place, computed, halves, check_mode, trust_remote_code, problem)
     _check_stop(should_stop)
     _report(progress, 1.0)
     return TransformersEngine(
@@ -99,7 +114,8 @@ def load(
         model_name=path.name,
         config=config,
         dtype=chosen,
-        weight_bytes=needed,
+        computed=computed,
+        weight_bytes=getattr(runner, "weight_bytes", needed),
         check_mode=check_mode,
         problem=problem,
     )
@@ -118,6 +134,7 @@ class TransformersEngine:
         model_name: str,
         config: Mapping[str, Any],
         dtype: str,
+        computed: str,
         weight_bytes: int,
         check_mode: bool,
         problem: str | None,
@@ -138,7 +155,7 @@ class TransformersEngine:
             from specview.engines.transformers_session import CHECK_ROWS
 
             self.context_length -= CHECK_ROWS
-        self._kv_bytes_per_token = _kv_numbers_per_token(config) * DTYPE_BYTES[dtype]
+        self._kv_bytes_per_token = _kv_numbers_per_token(config) * DTYPE_BYTES[computed]
 
     def new_session(self, max_length: int) -> Any:
         """Make a session for up to max_length tokens.
@@ -179,14 +196,56 @@ class TransformersEngine:
 
 
 def _load_module(
-    path: Path, place: Any, dtype: str, check_mode: bool, trust_remote_code: bool, problem: str | None
+    path: Path,
+    place: Any,
+    dtype: str,
+    halves: bool,
+    check_mode: bool,
+    trust_remote_code: bool,
+    problem: str | None,
 ) -> tuple[Any, str | None]:
     """Load through transformers' own classes; return the runner and why it cannot be rolled back, if so."""
     import torch
+
+    from specview.engines.transformers_linear import maker
+    from specview.engines.transformers_module import ModuleRunner, agree
+    from specview.engines.transformers_packing import pack_linear_layers
+
+    model = _from_pretrained(path, place, dtype, trust_remote_code)
+    problem = problem or rollback_problem(model.config.to_dict(), type(model))
+    runner = ModuleRunner(model, check_mode=check_mode)
+    expected = None
+    if problem is None:
+        try:
+            expected = runner.trial()
+        except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is then refused
+            problem = f"its cache cannot be rolled back ({_first_line(error)})"
+    if expected is None:
+        runner.vocab_size = int(getattr(model.config.get_text_config(decoder=True), "vocab_size", 0))
+        return runner, problem
+    if place.type == "cpu" and dtype == "float32":
+        try:
+            pack_linear_layers(model, maker(place, model.dtype, halves, timed=not check_mode))
+            same = agree(runner.trial(), expected, torch.float16 if halves else torch.float32)
+        except Exception:  # noqa: BLE001 - whatever a model does with its layers, its own serve
+            same = False
+        if not same:
+            del model, runner
+            runner = ModuleRunner(
+                _from_pretrained(path, place, dtype, trust_remote_code), check_mode=check_mode
+            )
+            runner.trial()
+    return runner, problem
+
+
+def _from_pretrained(path: Path, place: Any, dtype: str, trust_remote_code: bool) -> Any:
+    import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
-    from specview.engines.transformers_module import ModuleRunner
-
+    # What matters is raised; standard error is for the one line that says it.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(
             str(path),
@@ -197,21 +256,13 @@ def _load_module(
         )
         model.eval()
         model.requires_grad_(False)
-        model.to(place)
+        return model.to(place)
     except torch.OutOfMemoryError:
-        raise SpecviewError(f"{path.name} does not fit the memory of {place}.", "Choose a smaller model or device cpu.") from None
+        raise SpecviewError(
+            f"{path.name} does not fit the memory of {place}.", "Choose a smaller model or device cpu."
+        ) from None
     except Exception as error:  # transformers raises OSError, ValueError, KeyError, ImportError, ... alike
         raise _load_error(path, error) from error
-    problem = problem or rollback_problem(model.config.to_dict(), type(model))
-    runner = ModuleRunner(model, check_mode=check_mode)
-    if problem is None:
-        try:
-            runner.trial()
-        except Exception as error:
-            problem = f"its cache cannot be rolled back ({_first_line(error)})"
-    if problem is not None:
-        runner.vocab_size = int(getattr(model.config.get_text_config(decoder=True), "vocab_size", 0))
-    return runner, problem
 
 
 def _load_error(path: Path, error: Exception) -> SpecviewError:
@@ -224,13 +275,17 @@ def _load_error(path: Path, error: Exception) -> SpecviewError:
             "Update transformers, or use a GGUF version with llama.cpp.",
         )
     if "unrecognized configuration class" in lowered:
-        return SpecviewError(f"{path.name} ({kind}) is no causal language model.", "Choose a text-generation model.")
+        return SpecviewError(
+            f"{path.name} ({kind}) is no causal language model.", "Choose a text-generation model."
+        )
     if "trust_remote_code" in lowered:
         return UsageError(
             f"{path.name} needs Python code from its own folder to run.",
             "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
         )
-    return SpecviewError(f"{path.name} cannot be loaded ({line}).", "Check the folder, or choose another model.")
+    return SpecviewError(
+        f"{path.name} cannot be loaded ({line}).", "Check the folder, or choose another model."
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -251,7 +306,9 @@ def _require_libraries() -> None:
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         names = " and ".join(missing)
-        raise EngineMissing(f"The transformers engine needs {names}.", f"Install: pip install {' '.join(missing)}.")
+        raise EngineMissing(
+            f"The transformers engine needs {names}.", f"Install: pip install {' '.join(missing)}."
+        )
 
 
 def _device(name: str | None) -> Any:
@@ -276,6 +333,19 @@ def _device(name: str | None) -> Any:
     elif place.type not in ("cpu", "cuda", "mps"):
         raise UsageError(f"Device {name!r} is not supported.", "Use cpu, cuda or mps.")
     return place
+
+
+_own_threads: int | None = None
+
+
+def _set_threads(threads: int | None) -> None:
+    """Set torch's threads, which are the process's; None gives back what torch had before the first load."""
+    global _own_threads
+    import torch
+
+    if _own_threads is None:
+        _own_threads = torch.get_num_threads()
+    torch.set_num_threads(threads or _own_threads)
 
 
 def _require_memory(name: str, needed: int, place: Any) -> None:

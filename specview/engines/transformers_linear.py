@@ -1,140 +1,182 @@
-"""Matrix products of few rows on a CPU: every weight in the layouts whose kernels are fastest here.
+"""Matrix products of a few rows on a CPU, each weight kept once, in the layout that is fastest here.
 
-Which kernel computes y = x W^T fastest depends on the number of rows (FACTS.md): for one row a product
-with the weight stored transposed, for several rows oneDNN's product with a packed weight. Which one is
-taken for how many rows is measured when a model is loaded, with the model's own weights.
+torch's own product of few rows is slow in float32: a pass of four rows takes twice as long as one
+(FACTS.md). oneDNN's product with a packed weight takes little more for eight rows than for one; where a
+checkpoint stores float16, fbgemm's product reads those halves, exactly, and sums in float32.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch.nn import functional
 
-Kernel = Callable[[torch.Tensor], torch.Tensor]
-
-MEASURED_ROWS = (1, 2, 4, 8, 16)
-"""Row counts that are measured; a pass takes the kernel of the smallest one that is not below its own."""
-_PREFERRED = 0.85  # another kernel than the usual one must be this much faster: timing is noisy
-_ROUNDS = 3
+_PACK_ROWS = 4  # the layout oneDNN makes for about this many rows serves 1 to 16 best (measured)
+_ADVANTAGE = 0.85  # another product than the usual one must be this much faster: timing is noisy
+_TIMED_NUMBERS = 16_000_000  # larger weights take the usual product: making several would take long
 
 
-def can_pack() -> bool:
-    """Whether torch's oneDNN product with a packed weight is here."""
-    return bool(torch.backends.mkldnn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+class Linear(Protocol):
+    """y = x W^T + b for x [n, in], and y joined to another tensor [n, out] in the same step."""
 
-
-class RowLinear:
-    """y = x W^T + b for x [n, in] on a CPU, float32; a kernel per number of rows.
-
-    packed: oneDNN's own layout; transposed: [in, out]; plain: [out, in]. Only the layouts given are
-    kept in memory.
-    """
-
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, *, packed: bool, transposed: bool, plain: bool = False
-    ) -> None:
-        self.out_features, self.in_features = weight.shape
-        self.bias = bias
-        self.kernels: dict[str, Kernel] = {}
-        if packed:
-            # The row count is a hint for the layout: one for a few rows serves all of them.
-            self.kernels["packed"] = _packed(torch.ops.mkldnn._reorder_linear_weight(weight, 4), bias)
-        if transposed:
-            self.kernels["transposed"] = _transposed(weight.t().contiguous(), bias)
-        if plain or not self.kernels:
-            self.kernels["plain"] = _plain(weight, bias)
-        self._by_rows: list[Kernel] = []
-        self.choose({})
-
-    def choose(self, fastest: dict[int, str]) -> None:
-        """Take the kernel named for each of MEASURED_ROWS; the usual one where none is named."""
-        self._by_rows = []
-        last = 0
-        for rows in MEASURED_ROWS:
-            kernel = self.kernels[fastest.get(rows) or self.usual(rows)]
-            self._by_rows += [kernel] * (rows - last)
-            last = rows
-        self._many = self.kernels[self.usual(last + 1)]
-
-    def usual(self, rows: int) -> str:
-        """The kernel that is fastest on most machines."""
-        order = ("transposed", "packed", "plain") if rows == 1 else ("packed", "plain", "transposed")
-        return next(name for name in order if name in self.kernels)
+    nbytes: int  # of the weight as it is kept
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x W^T + b, [n, out]."""
-        rows = x.shape[0]
-        return (self._by_rows[rows - 1] if rows <= len(self._by_rows) else self._many)(x)
+        """Return y."""
+        ...
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        """Return y * sigmoid(y)."""
+        ...
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return y * other."""
+        ...
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return y + other."""
+        ...
 
 
-def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Kernel:
-    linear = torch.ops.mkldnn._linear_pointwise.default
-    return lambda x: linear(x, weight, bias, "none", [], "")
+class _Unfused:
+    """The joined steps for a product that knows only y."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        """Return y * sigmoid(y)."""
+        return functional.silu(self(x), inplace=True)
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return y * other."""
+        return self(x).mul_(other)
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return y + other."""
+        return self(x).add_(other)
 
 
-def _transposed(weight: torch.Tensor, bias: torch.Tensor | None) -> Kernel:
-    if bias is None:
-        return lambda x: torch.mm(x, weight)
-    return lambda x: torch.addmm(bias, x, weight)
+class PlainLinear(_Unfused):
+    """torch's own choice of kernel: GPUs, and dtypes without packed products."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+        self.nbytes = weight.nbytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return y."""
+        return functional.linear(x, self._weight, self._bias)
 
 
-def _plain(weight: torch.Tensor, bias: torch.Tensor | None) -> Kernel:
-    return lambda x: torch.nn.functional.linear(x, weight, bias)
+class PackedLinear:
+    """oneDNN's product with a packed float32 weight."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_ROWS)
+        self._bias = bias
+        self.nbytes = weight.nbytes
+        self._unary = torch.ops.mkldnn._linear_pointwise.default
+        self._binary = torch.ops.mkldnn._linear_pointwise.binary
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return y."""
+        return self._unary(x, self._weight, self._bias, "none", [], "")
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        """Return y * sigmoid(y)."""
+        return self._unary(x, self._weight, self._bias, "swish", [], "")
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return y * other."""
+        return self._binary(x, other, self._weight, self._bias, "mul")
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return y + other."""
+        return self._binary(x, other, self._weight, self._bias, "add")
 
 
-@torch.no_grad()
-def measure(groups: Sequence[Sequence[RowLinear]], budget_s: float = 0.6) -> dict[tuple[int, int], dict[int, str]]:
-    """Time the kernels of each group of equally shaped products and choose per row count.
+class HalfLinear(_Unfused):
+    """fbgemm's product of float32 rows with a float16 weight, summed in float32.
 
-    A timing runs through several weights of the group, as a pass does, so that they do not all come
-    from the cache. Returns what was chosen by shape (out, in). Stops measuring (and keeps the usual
-    kernels) when budget_s is used up: on a busy machine timings say little.
+    Weights whose values are float16 to begin with are not rounded.
     """
-    chosen: dict[tuple[int, int], dict[int, str]] = {}
-    end = time.perf_counter() + budget_s
-    for group in groups:
-        first = group[0]
-        fastest: dict[int, str] = {}
-        if len(first.kernels) > 1:
-            for rows in MEASURED_ROWS:
-                if time.perf_counter() > end:
-                    break
-                fastest[rows] = _fastest(group[:6], rows, end)
-        for linear in group:
-            linear.choose(fastest)
-        chosen[(first.out_features, first.in_features)] = fastest
-    return chosen
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias)
+        self.nbytes = 2 * weight.numel()
+        self._product = torch.ops.quantized.linear_dynamic_fp16.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return y."""
+        return self._product(x, self._packed)
 
 
-def _fastest(group: Sequence[RowLinear], rows: int, end: float) -> str:
-    x = torch.zeros(rows, group[0].in_features)
-    times: dict[str, float] = dict.fromkeys(group[0].kernels, float("inf"))
-    for _ in range(_ROUNDS):
-        for name in times:
-            begin = time.perf_counter()
-            for linear in group:
-                linear.kernels[name](x)
-            times[name] = min(times[name], time.perf_counter() - begin)
-        if time.perf_counter() > end:
-            break
-    usual = group[0].usual(rows)
-    best = min(times, key=lambda name: times[name])
-    return best if times[best] < _PREFERRED * times[usual] else usual
+Make = Callable[[torch.Tensor, torch.Tensor | None], Linear]
 
 
-class RowLinearModule(torch.nn.Module):
-    """A RowLinear in place of torch.nn.Linear inside a transformers model."""
+def has_half_products() -> bool:
+    """Whether float16 weights can be multiplied as they are on this CPU, with float32 sums."""
+    return _works(HalfLinear)
 
-    def __init__(self, linear: RowLinear, weight: Any) -> None:
-        super().__init__()
-        self.linear = linear
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight = weight
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x W^T + b over the last dimension."""
-        rows = self.linear(x.reshape(-1, x.shape[-1]))
-        return rows.view(*x.shape[:-1], rows.shape[-1])
+def maker(device: torch.device, dtype: torch.dtype, halves: bool, *, timed: bool = True) -> Make:
+    """Return what makes the fastest product here for each weight of a model.
+
+    dtype is what is computed in. halves: the weights are float16 in their file, or are to be rounded to
+    it. Without `timed` the usual product is taken, so that two loads of one model compute the same bits.
+    """
+    if device.type != "cpu" or dtype != torch.float32:
+        return PlainLinear
+    # The usual order of merit for weights that do not fit a cache.
+    kinds: list[Any] = [HalfLinear] if halves and has_half_products() else []
+    kinds += [PackedLinear] if _works(PackedLinear) else []
+    return _Chooser([*kinds, PlainLinear]) if timed else (kinds or [PlainLinear])[0]
+
+
+class _Chooser:
+    """Makes the kind of product that is fastest for a weight's shape, found by timing the first of its shape."""
+
+    def __init__(self, kinds: Sequence[Any]) -> None:
+        self._kinds = kinds
+        self.chosen: dict[tuple[int, ...], Any] = {}
+
+    @torch.no_grad()
+    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+        shape = tuple(weight.shape)
+        if shape not in self.chosen:
+            self.chosen[shape] = self._kinds[0] if weight.numel() > _TIMED_NUMBERS else self._fastest(weight)
+        made: Linear = self.chosen[shape](weight, bias)
+        return made
+
+    def _fastest(self, weight: torch.Tensor) -> Any:
+        products: dict[Any, Linear] = {kind: kind(weight, None) for kind in self._kinds}
+        seconds = {
+            kind: sum(_seconds(products[kind], rows, weight.shape[1]) for rows in (1, 4)) for kind in products
+        }
+        best = min(products, key=lambda kind: seconds[kind])
+        return best if seconds[best] < _ADVANTAGE * seconds[self._kinds[0]] else self._kinds[0]
+
+
+def _works(kind: Any) -> bool:
+    """Whether this build of torch has the product on this processor."""
+    try:
+        kind(torch.ones(8, 8), None)(torch.ones(1, 8))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True
+
+
+def _seconds(product: Linear, rows: int, columns: int) -> float:
+    """The least time of a few runs: what a busy machine adds is noise."""
+    x = torch.ones(rows, columns)
+    product(x)
+    best = float("inf")
+    for _ in range(5):
+        begin = time.perf_counter()
+        product(x)
+        best = min(best, time.perf_counter() - begin)
+    return best

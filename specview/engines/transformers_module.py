@@ -55,13 +55,15 @@ class ModuleRunner:
         if layer == "last":
             return hidden_states[-1][0]
         if not isinstance(layer, int) or not 0 <= layer < len(hidden_states) - 1:
-            raise SpecviewError(f"This model gives no features after layer {layer}.", "Choose an inner layer.")
+            raise SpecviewError(
+                f"This model gives no features after layer {layer}.", "Choose an inner layer."
+            )
         return hidden_states[layer][0]
 
-    def trial(self) -> None:
+    def trial(self) -> torch.Tensor:
         """Run three tokens, roll two back and run them again: finds a state that our cache does not hold.
 
-        Sets vocab_size. Raises ValueError where the logits of the second run differ.
+        Sets vocab_size and returns the logits [3, vocab]. Raises ValueError where the second run's differ.
         """
         cache = self.new_cache(16)
         first, _ = self.run((0, 1, 2), 0, cache, logits=True)
@@ -69,12 +71,18 @@ class ModuleRunner:
         again, _ = self.run((1, 2), 1, cache, logits=True)
         assert first is not None and again is not None
         self.vocab_size = int(first.shape[-1])
-        expected = first[1:]
-        tolerance = 1e-3 if next(self._model.parameters()).dtype == torch.float32 else 0.1
-        scale = max(1.0, float(expected.abs().max()))
-        if cache.get_seq_length() != 3 or float((again - expected).abs().max()) > tolerance * scale:
+        if not bool(torch.isfinite(first).all()):
+            raise ValueError("its logits are not finite")
+        if cache.get_seq_length() != 3 or not agree(again, first[1:], self._model.dtype):
             raise ValueError("its forward pass keeps a state beside the keys and values")
+        return first
 
     def close(self) -> None:
         """Free the weights."""
         self._model = None
+
+
+def agree(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether logits are equal but for what rounding in `dtype` may do."""
+    tolerance = 1e-3 if dtype == torch.float32 else 0.1
+    return float((got - expected).abs().max()) <= tolerance * max(1.0, float(expected.abs().max()))

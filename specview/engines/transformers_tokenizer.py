@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -32,24 +33,31 @@ class TransformersTokenizer:
         chat_template: str | None,
         eos_ids: frozenset[int],
         bos_id: int | None = None,
+        lock: Lock | None = None,
     ) -> None:
         """Wrap a `tokenizers.Tokenizer`.
 
-        bos_id, where given, stands in for a bos_token that the tokenizer does not name.
+        bos_id, where given, stands in for a bos_token that the tokenizer does not name; lock guards a
+        backend that others use too.
         """
         self._backend = backend
-        self._lock = Lock()  # parsing of special tokens is a switch of the shared backend
+        self._lock = lock or Lock()  # parsing of special tokens is a switch of the shared backend
         self._bos_token, self._eos_token = bos_token, eos_token
         added = backend.get_added_tokens_decoder()
         self._added: dict[int, str] = {int(id_): token.content for id_, token in added.items()}
         self._special = {token.content: int(id_) for id_, token in added.items() if token.special}
-        self.vocab_size: int = max(backend.get_vocab_size(with_added_tokens=True), 1 + max(self._added, default=-1))
+        self.vocab_size: int = max(
+            backend.get_vocab_size(with_added_tokens=True), 1 + max(self._added, default=-1)
+        )
         named = backend.token_to_id(bos_token) if bos_token else None
         self.bos_id: int | None = named if named is not None else bos_id
         self.eos_ids = eos_ids
         self.chat_template = chat_template
         self._silent = frozenset(self._special.values()) | eos_ids
-        self._token_bytes = _make_token_bytes(json.loads(backend.to_str()).get("decoder"))
+        decoder = backend.decoder
+        self._token_bytes = _make_token_bytes(
+            json.loads(decoder.__getstate__()) if decoder is not None else None
+        )
         self._prefix = self._find_prefix()
 
     def _find_prefix(self) -> list[int]:
@@ -119,15 +127,13 @@ def load_tokenizer(
     bos_id = config.get("bos_token_id")
     fallback_bos = bos_id if isinstance(bos_id, int) else None
     if _says_all(folder, settings):
-        from tokenizers import Tokenizer
-
         names = {**_read_json(folder / "special_tokens_map.json"), **settings}
         try:
-            backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # the library raises bare Exception
-            raise SpecviewError(f"{folder / 'tokenizer.json'} cannot be read ({error}).", "Download it again.") from None
-        backend.no_truncation()
-        backend.no_padding()
+            backend, lock = _backend((folder / "tokenizer.json").read_bytes())
+        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+            raise SpecviewError(
+                f"{folder / 'tokenizer.json'} cannot be read ({error}).", "Download it again."
+            ) from None
         return TransformersTokenizer(
             backend,
             bos_token=_content(names.get("bos_token")),
@@ -135,8 +141,20 @@ def load_tokenizer(
             chat_template=_folder_template(folder, settings),
             eos_ids=eos_ids,
             bos_id=fallback_bos,
+            lock=lock,
         )
     return _auto_tokenizer(folder, eos_ids, fallback_bos, trust_remote_code)
+
+
+@lru_cache(maxsize=2)
+def _backend(content: bytes) -> tuple[Any, Lock]:
+    """A tokenizer.json's tokenizer: a draft has its target's, and reading it takes a while."""
+    from tokenizers import Tokenizer
+
+    backend = Tokenizer.from_buffer(content)
+    backend.no_truncation()
+    backend.no_padding()
+    return backend, Lock()
 
 
 def _auto_tokenizer(
@@ -148,9 +166,11 @@ def _auto_tokenizer(
         tokenizer = AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=trust_remote_code
         )
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - transformers raises OSError, ValueError, KeyError, ... alike
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SpecviewError(f"The tokenizer in {folder} cannot be loaded ({reason}).", "Check the folder.") from None
+        raise SpecviewError(
+            f"The tokenizer in {folder} cannot be loaded ({reason}).", "Check the folder."
+        ) from None
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise SpecviewError(
@@ -176,10 +196,16 @@ def read_eos_ids(folder: Path, config: Mapping[str, Any]) -> frozenset[int]:
     """Return the ids that end an answer: those of generation_config.json and of config.json; may be none."""
     text = config.get("text_config")
     found: set[int] = set()
-    for source in (_read_json(folder / "generation_config.json"), config, text if isinstance(text, Mapping) else {}):
+    for source in (
+        _read_json(folder / "generation_config.json"),
+        config,
+        text if isinstance(text, Mapping) else {},
+    ):
         value = source.get("eos_token_id")
         values = value if isinstance(value, list) else [value]
-        found.update(item for item in values if isinstance(item, int) and not isinstance(item, bool) and item >= 0)
+        found.update(
+            item for item in values if isinstance(item, int) and not isinstance(item, bool) and item >= 0
+        )
     return frozenset(found)
 
 
@@ -189,17 +215,20 @@ def _says_all(folder: Path, settings: Mapping[str, Any]) -> bool:
         return False
     if settings.get("tokenizer_class") not in _PLAIN_CLASSES:
         return False
-    added = _read_json(folder / "tokenizer.json").get("added_tokens") or []
     listed = settings.get("added_tokens_decoder")
-    known = {str(token.get("id")) for token in added if isinstance(token, Mapping)}
-    return not isinstance(listed, Mapping) or set(listed) <= known
+    if not isinstance(listed, Mapping):
+        return True
+    added = _read_json(folder / "tokenizer.json").get("added_tokens") or []
+    return set(listed) <= {str(token.get("id")) for token in added if isinstance(token, Mapping)}
 
 
 def _folder_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     try:
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     except OSError:
-        template: Any = settings.get("chat_template") or _read_json(folder / "chat_template.json").get("chat_template")
+        template: Any = settings.get("chat_template") or _read_json(folder / "chat_template.json").get(
+            "chat_template"
+        )
     if isinstance(template, list):
         named = {item.get("name"): item.get("template") for item in template if isinstance(item, Mapping)}
         template = named.get("default")

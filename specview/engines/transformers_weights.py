@@ -53,10 +53,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecviewError(
-            f"{folder} is no model folder: it has no config.json.", "Choose a folder with config.json and weights."
+            f"{folder} is no model folder: it has no config.json.",
+            "Choose a folder with config.json and weights.",
         ) from None
     except OSError as error:
-        raise SpecviewError(f"{path} cannot be read ({error.strerror or error}).", "Check the folder.") from None
+        raise SpecviewError(
+            f"{path} cannot be read ({error.strerror or error}).", "Check the folder."
+        ) from None
     except ValueError:
         config = None
     if not isinstance(config, dict):
@@ -111,7 +114,9 @@ def read_header(file: Path) -> Mapping[str, StoredTensor]:
         }
         end = max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
     except OSError as error:
-        raise SpecviewError(f"{file} cannot be read ({error.strerror or error}).", "Check the file.") from None
+        raise SpecviewError(
+            f"{file} cannot be read ({error.strerror or error}).", "Check the file."
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise SpecviewError(f"{file} is damaged (its header is no safetensors header).", _AGAIN) from None
     missing = 8 + length + end - size
@@ -139,3 +144,8 @@ def weight_bytes(folder: str | Path, dtype: str | None = None) -> int:
         each = DTYPE_BYTES.get(dtype or "", stored) if tensor.dtype in _FLOATING else stored
         total += tensor.numel * each
     return int(total)
+
+
+def stored_as_halves(tensors: Mapping[str, StoredTensor]) -> bool:
+    """Whether every weight matrix is stored in float16."""
+    return {tensor.dtype for tensor in tensors.values() if len(tensor.shape) == 2} == {"F16"}

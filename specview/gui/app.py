@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from PySide6.QtCore import QObject, QTimer, QtMsgType, qInstallMessageHandler
+from PySide6.QtCore import QObject, Qt, QTimer, QtMsgType, qInstallMessageHandler
+from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication
 
 from specview.gui import theme
@@ -45,10 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     collector = Collector()
     engine = EngineThread(make_backend)
     window = MainWindow(engine, Library(), store, remembered, first_settings())
+    app.setWindowIcon(icon())
+    window.controller.state_changed.connect(lambda: collector.follow(window.controller.state))
     window.show()
     # After the first paint, so that nothing stands between the command and the window.
     QTimer.singleShot(0, lambda: QTimer.singleShot(0, lambda: begin(engine, window)))
-    signal.signal(signal.SIGINT, lambda *_: window.close())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: window.close())
     code = app.exec()
     collector.stop()
     if not window.thread_ended:
@@ -98,6 +102,22 @@ def first_settings() -> RunSettings:
     )
 
 
+def icon() -> QIcon:
+    """Draw the window's icon: three lanes that run ahead of each other."""
+    picture = QPixmap(64, 64)
+    picture.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(picture)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(QColor(theme.DARK.panel))
+    painter.drawRoundedRect(0, 0, 64, 64, 14, 14)
+    for row, (colour, length) in enumerate(zip(theme.DARK.lane_colors, (20, 32, 44), strict=False)):
+        painter.setBrush(QColor(colour))
+        painter.drawRoundedRect(10, 13 + 14 * row, length, 9, 4, 4)
+    painter.end()
+    return QIcon(picture)
+
+
 class Collector(QObject):
     """Runs Python's cycle collector on the Qt thread only.
 
@@ -113,6 +133,17 @@ class Collector(QObject):
         self._timer.setInterval(GC_MS)
         self._timer.timeout.connect(self._check)
         self._timer.start()
+
+    def follow(self, state: str) -> None:
+        """Do what is slow when nobody waits for it.
+
+        Once libraries are loaded they are never garbage: frozen, a full collection skips them, so that one
+        after each race is short.
+        """
+        if state == "ready":
+            gc.freeze()
+        elif state == "ended":
+            gc.collect()
 
     def _check(self) -> None:
         counts = gc.get_count()

@@ -6,9 +6,9 @@ runs. Events of stale runs are dropped here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
@@ -30,6 +30,7 @@ State = Literal["ready", "preloading", "loading", "prefill", "running", "stoppin
 
 TEXT_MS, PLOT_MS, NUMBER_MS = 33, 100, 500
 COUNT_DELAY_MS = 350
+LIVE_AFTER_S = 2.0
 _RACE_KINDS: tuple[Kind, ...] = ("run", "continue", "follow-up")
 
 
@@ -55,14 +56,15 @@ class Controller(QObject):
         self.preloaded = False
         self._lanes: list[LaneSettings] = []
         self._busy: dict[int, Kind] = {}
-        self._preload_id = 0
+        self._preload_id = -1
         self._preload_settings: RunSettings | None = None
-        self._count_id = 0
+        self._count_id = -1
         self._count_settings: RunSettings | None = None
         self._stopping = False
         self._lanes_touched = False
         self._ended_once = False
-        self._started_id = 0
+        self._started_id = -1
+        self._live_since: tuple[float, float] | None = None
         self._state: State = "ready"
         self._text_timer = self._timer(TEXT_MS, self._on_text)
         self._plot_timer = self._timer(PLOT_MS, self.plot_tick.emit)
@@ -94,6 +96,20 @@ class Controller(QObject):
         return self.racing and self.race.state == "running" and any(
             lane.state in ("running", "ended") for lane in self.race.lanes
         )
+
+    @property
+    def real_time_fraction(self) -> float | None:
+        """How fast the lanes' clocks advance against real time: the race's own figure once it has ended."""
+        ended = self.race.ended
+        if ended is not None:
+            return ended.real_time_fraction
+        if self._live_since is None:
+            return None
+        wall = time.perf_counter() - self._live_since[0]
+        return (self._lead_clock() - self._live_since[1]) / wall if wall >= LIVE_AFTER_S else None
+
+    def _lead_clock(self) -> float:
+        return max((lane.clock_s for lane in self.race.lanes), default=0.0)
 
     @property
     def can_stop(self) -> bool:
@@ -154,10 +170,11 @@ class Controller(QObject):
             self.race.ended = None
             self._begin(self.race.run_id, "continue")
 
-    def follow_up(self, text: str) -> None:
-        """Run the next turn of the conversation."""
+    def follow_up(self, text: str, settings: RunSettings) -> None:
+        """Run the next turn of the conversation, with everything else as set now."""
         if self.can_follow_up and text.strip():
-            run_id = self.engine.follow_up(text)
+            run_id = self.engine.follow_up(text, settings)
+            self.settings = settings
             self.race.begin(run_id)
             self._lanes_touched = False
             self._begin(run_id, "follow-up")
@@ -223,6 +240,7 @@ class Controller(QObject):
             self.progress = None
         self._text_timer.start()
         if kind in _RACE_KINDS:
+            self._live_since = None
             self._plot_timer.start()
             self._number_timer.start()
         self._update_state()
@@ -288,6 +306,8 @@ class Controller(QObject):
     def _update_state(self) -> None:
         state = self._find_state()
         if state != self._state:
+            if state == "running" and self._live_since is None:
+                self._live_since = time.perf_counter(), self._lead_clock()
             self._state = state
             self.state_changed.emit()
 
@@ -314,11 +334,15 @@ def shown_settings(settings: RunSettings, lane: LaneSettings) -> dict[str, objec
 
 def _same_models(first: RunSettings, second: RunSettings) -> bool:
     """Whether two runs use the same loaded models."""
-    blank = {"prompt": "", "system": "", "workload": None, "history": (), "max_tokens": 1, "chat": True}
-    drafts = [
-        {(lane.draft, lane.draft_engine) for lane in run.lanes if lane.method == "draft-model"}
-        for run in (first, second)
-    ]
-    alike = [replace(run, **blank, sampling=first.sampling, observe="off", lanes=()) for run in (first, second)]
-    return alike[0] == alike[1] and drafts[0] == drafts[1]
+    return _models_of(first) == _models_of(second)
 
+
+def _models_of(run: RunSettings) -> tuple[Any, ...]:
+    """Everything that decides which models a run loads, and how."""
+    drafts = {
+        (lane.draft, lane.draft_engine) for lane in run.lanes if METHODS[lane.method].needs_draft_model
+    }
+    return (
+        run.engine, run.target, run.device, run.dtype, run.threads, run.gpu_layers, run.context, run.check_mode,
+        run.trust_remote_code, drafts,
+    )

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from specview.errors import SpecviewError, Stopped
@@ -154,9 +154,9 @@ class EngineThread:
         """Go on with the race `run_id`; its events keep that id."""
         return self._put("continue", run_id=run_id, max_tokens=max_tokens)
 
-    def follow_up(self, text: str) -> int:
-        """Start a race on the next turn of the conversation."""
-        return self._put("follow-up", text=text)
+    def follow_up(self, text: str, settings: RunSettings) -> int:
+        """Start a race on the next turn of the conversation, with everything else from `settings`."""
+        return self._put("follow-up", text=text, settings=settings)
 
     def count_tokens(self, settings: RunSettings) -> int:
         """Ask for the prompt's length in tokens."""
@@ -242,8 +242,9 @@ class EngineThread:
             self._events.append(PreloadEnded(command.run_id, ready=not command.stop.is_set()))
         elif command.kind == "run" and command.settings is not None:
             self._begin(command.settings, command)
-        elif command.kind == "follow-up" and self._race is not None:
-            settings = self._race.follow_up(command.text)
+        elif command.kind == "follow-up" and self._race is not None and command.settings is not None:
+            turn = self._race.follow_up(command.text)
+            settings = replace(command.settings, history=turn.history, prompt=turn.prompt, workload=None)
             self._events.append(SettingsTaken(command.run_id, settings))
             self._begin(settings, command)
         elif command.kind == "continue" and self._race is not None:

@@ -104,7 +104,7 @@ def _drafted(lane: LaneModel, round_: Round, place: int, position: int | None) -
     rule = str(lane.settings.get("rule", "auto"))
     found = _heading(lane, round_, position, f"draft {place + 1} of {round_.k}")
     final = round_.final if token.verdict == "rejected" else None
-    extra = [(token.id, token.text, token.verdict)]
+    extra: list[tuple[int, str, str]] = [(token.id, token.text, token.verdict)]
     if final is not None:
         extra.append((final.id, final.text, final.kind))
     _fill_rows(found, token.p_top, token.q_top, extra, lane.settings, token.p, token.q)
@@ -127,16 +127,14 @@ def _fill_accept(found: Inspection, rule: str, token: DraftedToken, final: Final
                         [("an earlier draft of this round ended it: a rejection, or an accepted EOS", "muted")]]
         return
     verdict: Piece = (token.verdict, "accepted" if token.verdict == "accepted" else "rejected")
-    drafted = quoted(token.text, 24)
+    drafted = _named(token)
     match rule:
         case "greedy":
-            best = token.text if token.verdict == "accepted" else None
-            if best is None and final is not None:
-                best = final.text
+            decided = token if token.verdict == "accepted" else final
             found.accept = [
                 [("accept = [x is the argmax of p]", "ink")],
                 [("x = ", "ink"), (drafted, "ink")],
-                [("argmax p = ", "ink"), ("not recorded" if best is None else quoted(best, 24), "ink")],
+                [("argmax p = ", "ink"), ("not recorded" if decided is None else _named(decided), "ink")],
                 [("→ ", "ink"), verdict],
             ]
             if token.margin is not None:
@@ -181,7 +179,7 @@ def _fill_accept(found: Inspection, rule: str, token: DraftedToken, final: Final
 def _fill_correction(found: Inspection, rule: str, token: DraftedToken, final: FinalToken | None) -> None:
     gives: Line = []
     if final is not None:
-        gives = [("→ ", "ink"), (quoted(final.text, 24) if final.text else f"token {final.id}", "corrected"),
+        gives = [("→ ", "ink"), (_named(final), "corrected"),
                  (" corrected", "ink")]
     match rule:
         case "greedy":
@@ -197,6 +195,12 @@ def _fill_correction(found: Inspection, rule: str, token: DraftedToken, final: F
         case _:
             head = []
     found.correction = [*head, gives] if gives else head
+
+
+def _named(token: DraftedToken | FinalToken) -> str:
+    """Return a token's text in quotes, its name among the likeliest where it adds no text (EOS, say)."""
+    text = token.text or next((text for id_, text, _ in token.p_top if id_ == token.id), "")
+    return quoted(text, 24) if text else f"token {token.id}"
 
 
 def _list(top: tuple[Candidate, ...]) -> Line:
@@ -215,9 +219,9 @@ def _name_of(token: DraftedToken, final: FinalToken | None) -> str:
     if token.draw is None:
         return "not recorded"
     if token.draw == token.id:
-        return quoted(token.text, 24)
+        return _named(token)
     if final is not None and final.id == token.draw:
-        return quoted(final.text, 24)
+        return _named(final)
     text = next((text for id_, text, _ in token.p_top if id_ == token.draw), None)
     return f"token {token.draw}" if text is None else quoted(text, 24)
 
@@ -239,10 +243,10 @@ def _final(lane: LaneModel, round_: Round, token: FinalToken, position: int | No
         extra.insert(0, (rejected.id, rejected.text, "rejected"))
         q_top = rejected.q_top
     _fill_rows(found, token.p_top, q_top, extra, lane.settings, token.p, None)
-    shown = quoted(token.text, 24) if token.text else f"token {token.id}, no text of its own"
+    shown = _named(token) + ("" if token.text else ", no text of its own")
     match token.kind:
         case "corrected":
-            replaced = "" if rejected is None else quoted(rejected.text, 24)
+            replaced = "" if rejected is None else _named(rejected)
             found.accept = [[(shown, "corrected"), (" corrects the rejected ", "ink"), (replaced, "rejected")]]
             if rejected is not None:
                 _fill_correction(found, rule, rejected, token)

@@ -61,7 +61,7 @@ def resolved_rule_text(rule: str, sampling: SamplingParams) -> str:
 def model_name(ref: str, role: str = "target") -> str:
     """Name a model by its reference: bundled, a path or a hub id."""
     if ref == BUNDLED:
-        return "SmolLM2-135M-Instruct" if role == "target" else "smol-draft"
+        return "SmolLM2-135M-Instruct" if role == "target" else "specview draft"
     name = Path(ref).name if "/" in ref or "\\" in ref else ref
     return name.removesuffix(".gguf") or ref
 
@@ -157,8 +157,9 @@ class LaneEditor(QDialog):
         draft_row = QWidget()
         row = QHBoxLayout(draft_row)
         row.setContentsMargins(0, 0, 0, 0)
-        for widget in (self.draft, self.open_file, self.open_folder):
-            row.addWidget(widget, 1 if widget is self.draft else 0)
+        row.addWidget(self.draft, 1)
+        row.addWidget(self.open_file)
+        row.addWidget(self.open_folder)
         self._draft_row = draft_row
         for caption, widget in (
             ("Method", self.method), ("", self._method_text), ("Name", self.name), ("Draft", draft_row),

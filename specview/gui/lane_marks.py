@@ -144,7 +144,15 @@ class StateLine(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.mark = Mark("")
+        self.count = ""
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def set_count(self, count: str) -> None:
+        """Show how many tokens there are, at the right."""
+        if count != self.count:
+            self.count = count
+            self.setAccessibleDescription(count)
+            self.update()
 
     def set_mark(self, mark: Mark) -> None:
         """Show this state."""
@@ -164,9 +172,13 @@ class StateLine(QWidget):
         font = theme.ui_font(SMALL)
         painter.setFont(font)
         now = theme.current()
+        area, metrics = QRectF(self.rect()), QFontMetricsF(font)
+        painter.setPen(QColor(now.muted))
+        painter.drawText(area, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), self.count)
+        room = area.width() - (metrics.horizontalAdvance(self.count) + theme.px(10) if self.count else 0)
         painter.setPen(QColor(now.muted if self.mark.tone == "neutral" else tone_colours(self.mark.tone)[0]))
-        text = QFontMetricsF(font).elidedText(visible(self.mark.text), Qt.TextElideMode.ElideRight, self.width())
-        painter.drawText(QRectF(self.rect()), int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), text)
+        text = metrics.elidedText(visible(self.mark.text), Qt.TextElideMode.ElideRight, room)
+        painter.drawText(area, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), text)
 
 
 class FigureCell(QWidget):

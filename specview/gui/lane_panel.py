@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from PySide6.QtCore import QPointF, QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
     QHBoxLayout,
-    QLabel,
     QSizePolicy,
     QToolButton,
     QVBoxLayout,
@@ -17,8 +19,8 @@ from PySide6.QtWidgets import (
 
 from specview.gui import figures, lane_words, theme
 from specview.gui.display_text import visible
-from specview.gui.lane_marks import Badge, ChipRow, FigureCell, ProgressLine, StateLine
 from specview.gui.lane_markers import paint_marker
+from specview.gui.lane_marks import Badge, ChipRow, FigureCell, ProgressLine, StateLine
 from specview.gui.token_view import TokenView
 from specview.gui.view_model import LaneModel, RaceModel
 
@@ -65,6 +67,7 @@ class LanePanel(QFrame):
         self.race = race
         self.index = index
         self._version = -1
+        self._settings: Mapping[str, Any] | None = None
         self._editable = True
         self._dot = Dot(index)
         self._name = QToolButton()
@@ -87,9 +90,11 @@ class LanePanel(QFrame):
         self._line = ProgressLine()
         self.view = TokenView(self.lane)
         self._state = StateLine()
-        self._count = QLabel()
-        self._count.setTextFormat(Qt.TextFormat.PlainText)
-        self._count.setProperty("kind", "small")
+        self._copy = QToolButton()
+        self._copy.setText("copy")
+        self._copy.setProperty("kind", "caption")
+        self._copy.setToolTip("Copy this lane's output")
+        self._copy.clicked.connect(lambda: self.view.copy_all())
         self._build()
         self.view.token_hovered.connect(self.token_hovered)
         self.view.hover_left.connect(self.hover_left)
@@ -111,7 +116,7 @@ class LanePanel(QFrame):
 
     def _build(self) -> None:
         title = QHBoxLayout()
-        title.setSpacing(theme.px(4))
+        title.setSpacing(0)
         title.addWidget(self._dot)
         title.addWidget(self._name)
         title.addStretch(1)
@@ -127,7 +132,7 @@ class LanePanel(QFrame):
         self._head.addWidget(self._badge)
         self._foot = QHBoxLayout()
         self._foot.addWidget(self._state, 1)
-        self._foot.addWidget(self._count)
+        self._foot.addWidget(self._copy)
         whole = QVBoxLayout(self)
         whole.setContentsMargins(1, 1, 1, 1)
         whole.setSpacing(0)
@@ -186,16 +191,17 @@ class LanePanel(QFrame):
             self._name.setText(name)
             self._name.setAccessibleName(f"Change lane {lane.name}")
             self.setAccessibleName(f"Lane {lane.name}")
-        self._chips.set_marks(lane_words.chips(lane.settings))
+        if lane.settings is not self._settings:
+            self._settings = lane.settings
+            self._chips.set_marks(lane_words.chips(lane.settings))
         self._badge.set_mark(lane_words.badge(lane))
         state = lane_words.state(lane)
         self._line.set_progress(lane.state in ("loading", "prefill"), lane.progress)
         self.view.set_placeholder(lane_words.placeholder(lane))
         self._state.set_mark(state)
         count = f"{lane.emitted} tokens" if lane.emitted != 1 else "1 token"
-        count = count if lane.rounds else ""
-        if count != self._count.text():
-            self._count.setText(count)
+        self._state.set_count(count if lane.rounds else "")
+        self._copy.setEnabled(bool(lane.rounds))
 
     def refresh_figures(self) -> None:
         """Show the figures as they stand (about twice a second: text must stay readable)."""
@@ -226,20 +232,27 @@ class LanePanel(QFrame):
 
     def _restate_buttons(self) -> None:
         movable = self._editable and not self.lane.plain
+        # In a narrow panel the name needs the room; Alt+Left and Alt+Right still move the lane.
+        name_width = self._name.sizeHint().width() + self._dot.sizeHint().width() + theme.px(22)
+        roomy = self.width() >= name_width + 3 * theme.px(22) + 2 * theme.px(12)
         self._name.setEnabled(self._editable)
         self._remove.setVisible(not self.lane.plain)
         self._remove.setEnabled(movable)
-        self._left.setVisible(not self.lane.plain and self.index > 1)
+        self._left.setVisible(roomy and not self.lane.plain and self.index > 1)
         self._left.setEnabled(movable)
-        self._right.setVisible(not self.lane.plain and self.index < len(self.race.lanes) - 1)
+        self._right.setVisible(roomy and not self.lane.plain and self.index < len(self.race.lanes) - 1)
         self._right.setEnabled(movable)
 
     def _restyle(self) -> None:
         side = theme.px(12)
         self._head.setContentsMargins(side, theme.px(7), side - 4, theme.px(8))
         self._head.setSpacing(theme.px(5))
-        self._foot.setContentsMargins(side, theme.px(3), side, theme.px(5))
+        self._foot.setContentsMargins(side, theme.px(2), theme.px(7), theme.px(3))
+        self._copy.setFixedHeight(theme.px(19))
         self._name.setFont(theme.ui_font(14, bold=True))
+        for button in (self._left, self._right, self._remove):
+            button.setFixedSize(theme.px(22), theme.px(24))
+        self._name.setFixedHeight(theme.px(24))  # lanes with and without buttons stay level
         for part in (self._chips, self._badge, self._state, *self._cells.values()):
             part.updateGeometry()
             part.update()
@@ -268,11 +281,16 @@ class LanePanel(QFrame):
                 self._figures.setColumnMinimumWidth(column, 0 if last else fixed)
                 self._figures.setColumnStretch(column, int(last))
         self._chips.setVisible(self.height() >= theme.px(_SHORT_PANEL))
+        self._restate_buttons()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Arrange anew."""
         super().resizeEvent(event)
         self._arrange()
+
+    def sizeHint(self) -> QSize:
+        """The same for every lane, so that lanes share the width evenly."""
+        return QSize(theme.px(300), theme.px(420))
 
     def minimumSizeHint(self) -> QSize:
         """Narrow enough for five beside each other."""

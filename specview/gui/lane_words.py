@@ -147,7 +147,7 @@ def placeholder(lane: LaneModel) -> str:
     if lane.state == "ended":
         return lane.error or "No tokens."
     if lane.state in ("loading", "prefill"):
-        return lane.progress_text or "Waiting for the model."
+        return "The text streams here once the prompt is read."
     if lane.state == "running":
         return "First round under way."
     if lane.plain:

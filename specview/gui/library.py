@@ -1,7 +1,9 @@
 """What this machine offers, found in the background: models, engines, workloads.
 
-The scan runs on a short-lived thread of its own; the window takes the result on the Qt thread when
-`changed` fires, and shows the bundled pair until then.
+A scan runs on a short-lived thread of its own; the window takes the result on the Qt thread when
+`changed` fires, and shows the bundled pair until then. Engines and workloads come first. Models are
+looked for once nothing loads: that needs the hub library, and two threads that import one package at
+the same time can get it half made.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class Library(QObject):
         self.found = Found()
         self._result: Found | None = None
         self._thread: threading.Thread | None = None
+        self._again = False
         self._timer = QTimer(self)
         self._timer.setInterval(POLL_MS)
         self._timer.timeout.connect(self._poll)
@@ -77,12 +80,14 @@ class Library(QObject):
         """Say why an engine cannot be used here; '' when it can."""
         return dict(self.found.engines).get(engine, "")
 
-    def scan(self) -> None:
-        """Look again, in the background."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="specview-scan", daemon=True)
-            self._thread.start()
-            self._timer.start()
+    def scan(self, models: bool = True) -> None:
+        """Look in the background for engines and workloads, and with `models` for models too."""
+        if self._thread is not None:
+            self._again = self._again or models
+            return
+        self._thread = threading.Thread(target=self._work, args=(models,), name="specview-scan", daemon=True)
+        self._thread.start()
+        self._timer.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Wait briefly for a scan under way."""
@@ -91,8 +96,8 @@ class Library(QObject):
             self._thread.join(timeout_s)
             self._thread = None
 
-    def _work(self) -> None:
-        self._result = scan()
+    def _work(self, models: bool) -> None:
+        self._result = scan(self.found.models, models)
 
     def _poll(self) -> None:
         if self._thread is None or self._thread.is_alive():
@@ -102,11 +107,14 @@ class Library(QObject):
         if self._result is not None:
             self.found, self._result = self._result, None
         self.changed.emit()
+        if self._again:
+            self._again = False
+            self.scan()
 
 
-def scan() -> Found:
-    """Look for engines, models and workloads; whatever cannot be told is left out and logged."""
-    return Found(tuple(_models()), tuple(_engines()), tuple(workloads()))
+def scan(known: tuple[FoundModel, ...], models: bool) -> Found:
+    """Look for engines, workloads and, if asked, models; whatever cannot be told is left out and logged."""
+    return Found(tuple(_models()) if models else known, tuple(_engines()), tuple(workloads()))
 
 
 def _engines() -> list[tuple[str, str]]:

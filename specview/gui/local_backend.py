@@ -9,10 +9,14 @@ from collections.abc import Callable
 
 from specview.drafting.registry import METHODS
 from specview.errors import Stopped
+from specview.models.catalog import resolve
 from specview.racing.events import Phase, Progress
 from specview.racing.pool import EngineKey, ModelPool, draft_key, target_key
 from specview.racing.race import Race, tokenize_prompt
 from specview.racing.settings import RunSettings
+
+LARGEST_PRELOAD = 2_000_000_000
+"""Bytes of weights that are loaded without being asked for."""
 
 
 class LocalBackend:
@@ -28,10 +32,16 @@ class LocalBackend:
         emit: Callable[[Progress], None],
         should_stop: Callable[[], bool],
     ) -> None:
-        """Load the target and the drafts of `settings`; raises Stopped or a SpecviewError."""
+        """Load the target and the drafts of `settings`; raises Stopped or a SpecviewError.
+
+        What would have to be fetched first, or is large, waits for Run.
+        """
         for phase, key in wanted_engines(settings):
             if should_stop():
                 raise Stopped
+            ref = resolve(key.ref, key.engine, "draft" if key.role == "draft" else "target")
+            if ref.path is None or (ref.size_bytes or 0) > LARGEST_PRELOAD:
+                continue
 
             def tell(text: str, fraction: float | None, phase: Phase = phase) -> None:
                 emit(Progress(run_id, phase, text, fraction))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from PySide6.QtWidgets import (
     QDialogButtonBox,
     QFileDialog,
     QGridLayout,
-    QLabel,
     QMainWindow,
     QMenu,
     QMessageBox,
@@ -38,6 +36,7 @@ from specview.gui import theme
 from specview.gui.controller import Controller
 from specview.gui.engine_thread import EngineThread
 from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
+from specview.gui.lane_panel import LanePanel
 from specview.gui.library import Library
 from specview.gui.race_page import RacePage
 from specview.gui.settings_store import Remembered, SettingsStore, WindowState
@@ -85,6 +84,7 @@ class MainWindow(QMainWindow):
         run = remembered.run or first
         self.lane_settings: list[LaneSettings] = list(run.lanes)
         self._closing = False
+        self._looked = False
 
         self.setup = SetupBar(library)
         self.banner = Banner()
@@ -135,13 +135,20 @@ class MainWindow(QMainWindow):
 
     def start(self, preload: bool = True) -> None:
         """Begin the background work; called once the window is on the screen."""
-        self.library.scan()
+        self.library.scan(models=False)
         self._ask_count()
         if preload:
             try:
                 self.controller.preload(self.run_settings())
             except SpecviewError:
                 pass  # Run will say it, in words and where it matters
+        self._look_for_models()
+
+    def _look_for_models(self) -> None:
+        """Look for models once nothing loads or runs; see `library` for why not before."""
+        if not self._looked and self.controller.state in ("ready", "ended"):
+            self._looked = True
+            self.library.scan()
 
     # -- actions -----------------------------------------------------------------------------------------
 
@@ -172,6 +179,20 @@ class MainWindow(QMainWindow):
                 tokens = CONTINUE_TOKENS
             self.clear_message()
             self.controller.continue_(tokens)
+
+    def next_turn(self, text: str) -> None:
+        """Run the next turn of the conversation, with everything else as set now."""
+        self.clear_message()
+        try:
+            settings = self.run_settings()
+            if not settings.chat:
+                raise SpecviewError("A follow-up needs the chat form.", "Choose it under More.")
+        except SpecviewError as error:
+            self.show_message(str(error))
+            return
+        self._show_lanes()
+        self.controller.follow_up(text, settings)
+        self.page.follow_up.clear()
 
     def add_lane(self) -> None:
         """Add a lane: open its editor on a method that is not there yet."""
@@ -236,7 +257,7 @@ class MainWindow(QMainWindow):
         if lane is not None:
             QGuiApplication.clipboard().setText(lane.text.encode("utf-8", "replace").decode("utf-8"))
 
-    def _focused_panel(self):  # noqa: ANN202
+    def _focused_panel(self) -> LanePanel | None:
         widget = QApplication.focusWidget()
         return next((p for p in self.page.panels if widget is not None and p.isAncestorOf(widget)), None)
 
@@ -415,9 +436,11 @@ class MainWindow(QMainWindow):
         page.move_lane.connect(self.move_lane)
         page.more.clicked.connect(self.continue_run)
         page.lane_selected.connect(self._lane_selected)
+        page.turn_requested.connect(self.next_turn)
         page.folded.connect(self._show_folds)
         self.status.select(page.selected)
         controller.state_changed.connect(self._refresh_actions)
+        controller.state_changed.connect(self._look_for_models)
         controller.failed.connect(self.show_message)
         controller.warned.connect(lambda text: self.show_message(text, "warning"))
         controller.tokens_counted.connect(setup.set_count)
@@ -452,15 +475,11 @@ class MainWindow(QMainWindow):
         self.continue_action.setEnabled(controller.can_continue)
         self.add_action.setEnabled(can_add)
         self.edit_action.setEnabled(not racing)
-        dtype = controller.race.facts.get("target_dtype")
-        if dtype and controller.settings is not None and controller.settings.target == self.setup.target.target:
-            if controller.settings.engine == self.setup.target.engine:
-                self.setup.target.set_dtype(str(dtype))
+        dtype, run, picker = controller.race.facts.get("target_dtype"), controller.settings, self.setup.target
+        if dtype and run is not None and (run.target, run.engine) == (picker.target, picker.engine):
+            picker.set_dtype(str(dtype))
         ended = controller.race.ended
-        if state == "ended" and ended is not None and ended.busy:
-            self.page.note.set_full(ended.busy)
-        else:
-            self.page.reset_note()
+        self.page.show_note(ended.busy if state == "ended" and ended is not None else "")
 
     # -- drag and drop --------------------------------------------------------------------------------------------
 
@@ -525,7 +544,7 @@ class MainWindow(QMainWindow):
     # -- looks and the end ------------------------------------------------------------------------------------------
 
     def _fit_minimum(self) -> None:
-        self.setMinimumSize(min(640, theme.px(600)), min(480, theme.px(460)))
+        self.setMinimumSize(min(640, theme.px(560)), min(420, theme.px(400)))
 
     def _restore_looks(self) -> None:
         self._fit_minimum()

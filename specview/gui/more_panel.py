@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QCheckBox, QGridLayout, QPlainTextEdit, QWidget
+from PySide6.QtWidgets import QGridLayout, QPlainTextEdit, QWidget
 
 from specview.gui import theme
-from specview.gui.widgets import Choice, Field, NumberEdit, Popover, label, set_tip
+from specview.gui.widgets import Check, Choice, Field, NumberEdit, Popover, label, set_tip
 from specview.racing.settings import RunSettings
 
 
@@ -20,7 +20,8 @@ class MorePanel(Popover):
         self.system = QPlainTextEdit()
         self.system.setTabChangesFocus(True)
         self.system.setPlaceholderText("none: the model's template may have one of its own")
-        self.system.setFixedHeight(theme.px(58))
+        self._fit()
+        theme.signals.changed.connect(self._fit)
         self.chat = Choice((("chat", "chat: the model's own template"), ("raw", "raw: the text as it is")))
         self.top_k = NumberEdit("top-k", 0, whole=True, minimum=0)
         self.top_p = NumberEdit("top-p", 1.0, minimum=0, maximum=1, step=0.05)
@@ -37,7 +38,7 @@ class MorePanel(Popover):
             "context", None, whole=True, minimum=8, maximum=10_000_000, optional=True, placeholder="auto", digits=7
         )
         self.observe = Choice((("full", "full"), ("light", "light")))
-        self.check_mode = QCheckBox("Check mode")
+        self.check_mode = Check("Check mode")
         set_tip(
             self.check_mode,
             "Pads one-row passes so that a correct loop equals plain decoding exactly. For checks, not for speed.",
@@ -49,6 +50,10 @@ class MorePanel(Popover):
         for choice in (self.chat, self.device, self.dtype, self.observe):
             choice.currentIndexChanged.connect(self.changed)
         self.check_mode.toggled.connect(self.changed)
+
+    def _fit(self) -> None:
+        """Follow the font."""
+        self.system.setFixedHeight(theme.px(58))
 
     def _lay_out(self) -> None:
         self.column.addWidget(label("Prompt", "title"))

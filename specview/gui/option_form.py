@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QCheckBox, QFormLayout, QLabel, QLineEdit, QWidget
+from PySide6.QtWidgets import QFormLayout, QLabel, QLineEdit, QWidget
 
 from specview.drafting.options import Option, Value
-from specview.gui.widgets import Choice, NumberEdit, label, set_tip
+from specview.gui.widgets import Check, Choice, NumberEdit, label, set_tip
 
 
 def option_tip(option: Option) -> str:
@@ -63,7 +63,7 @@ class OptionForm(QWidget):
 
     def _make(self, option: Option, value: Any) -> QWidget:
         if isinstance(option.default, bool):
-            box = QCheckBox()
+            box = Check()
             box.setChecked(bool(value))
             box.toggled.connect(self.changed)
             return box
@@ -91,7 +91,7 @@ class OptionForm(QWidget):
 
     def _read(self, option: Option) -> Value:
         field = self._fields[option.name]
-        if isinstance(field, QCheckBox):
+        if isinstance(field, Check):
             return field.isChecked()
         if isinstance(field, Choice):
             return option.parse(field.value())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
-from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPen, QResizeEvent, QWheelEvent
+from PySide6.QtGui import QColor, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QFrame, QSizePolicy, QStyleOptionGraphicsItem, QWidget
 
 from specview.gui import theme
@@ -16,7 +17,7 @@ from specview.gui.plot_data import Bars, step_up, thinned
 from specview.gui.view_model import Curve
 
 
-class Drawing(pg.GraphicsObject):  # type: ignore[misc]
+class Drawing(pg.GraphicsObject):
     """Grid, curves and bars of one plot in one item.
 
     pyqtgraph's own curve, scatter, bar and grid items cost 27 ms a refresh for four plots with five
@@ -48,8 +49,8 @@ class Drawing(pg.GraphicsObject):  # type: ignore[misc]
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
         painter.setPen(QPen(QColor(now.border), 1))
         for value in self.grid:
-            y = round(value * view.m22() + view.dy())
-            painter.drawLine(QLineF(area.left(), y, area.right(), y))
+            level = round(value * view.m22() + view.dy())
+            painter.drawLine(QLineF(area.left(), level, area.right(), level))
         if self.bars is not None:
             self._paint_bars(painter, self.bars, view.m11(), view.dx(), view.m22(), view.dy())
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, True)
@@ -87,7 +88,7 @@ def pen_width() -> float:
     return 1.0 if theme.font_scale() < 1.5 else 1.6
 
 
-class Canvas(pg.PlotWidget):  # type: ignore[misc]
+class Canvas(pg.PlotWidget):
     """A plot that cannot be dragged, whose ranges grow in steps and never shrink within a run."""
 
     def __init__(self, y_floor: float | None = None, parent: QWidget | None = None) -> None:
@@ -96,6 +97,7 @@ class Canvas(pg.PlotWidget):  # type: ignore[misc]
         self._y_floor = y_floor
         self._x_top = self._y_top = 0.0
         self._x_name = ""
+        self.paint_s = 0.0
         self.drawing = Drawing()
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
@@ -129,6 +131,7 @@ class Canvas(pg.PlotWidget):  # type: ignore[misc]
         self.getAxis("left").setWidth(theme.px(30))
         self.getAxis("bottom").setStyle(tickTextHeight=theme.px(13))
         self.getAxis("bottom").setHeight(theme.px(30))
+        self.getAxis("bottom").setTickDensity(0.6)
         name, self._x_name = self._x_name, ""
         if name:
             self.name_x(name)
@@ -197,6 +200,12 @@ class Canvas(pg.PlotWidget):  # type: ignore[misc]
     def drawn(self) -> Mapping[int, tuple[Curve, Curve]]:
         """Return the curves as drawn, by lane."""
         return self.drawing.curves
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Paint, and count the processor time it takes: see `PlotStrip.refresh`."""
+        start = time.thread_time()
+        super().paintEvent(event)
+        self.paint_s += time.thread_time() - start
 
     # -- the mouse belongs to the page ------------------------------------------------------------
 

@@ -87,11 +87,11 @@ def bars(lane: LaneModel, options: PlotOptions, most: int = MAX_BARS) -> Bars:
     starts = np.arange(0, len(x), group)
     edges = np.r_[0.0, x]
     counts = np.diff(np.r_[starts, len(x)]) if len(x) else np.zeros(0)
-    means = [
+    draft, verify, other = (
         np.add.reduceat(phase, starts) / counts if len(x) else np.zeros(0) for phase in lane.series.phases_ms()
-    ]
+    )
     right = edges[np.minimum(starts + group, len(x))] if len(x) else np.zeros(0)
-    return Bars(edges[starts], right, *means, rounds=group)
+    return Bars(edges[starts], right, draft, verify, other, group)
 
 
 _STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer
-from PySide6.QtGui import QActionGroup, QColor, QFontMetricsF, QPainter, QPaintEvent, QShowEvent
+from PySide6.QtGui import QActionGroup, QColor, QFontMetricsF, QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
@@ -28,7 +29,7 @@ from PySide6.QtWidgets import (
 
 from specview.gui import figures, theme
 from specview.gui.display_text import tooltip, visible
-from specview.gui.lane_markers import lane_colour, paint_marker
+from specview.gui.lane_markers import paint_marker
 from specview.gui.plot_data import CurveName, PlotOptions, bars, curve, last
 from specview.gui.view_model import LaneModel, RaceModel
 
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 
 WINDOWS = (8, 16, 32, 64)
 X_NAMES = {"position": "output tokens", "seconds": "lane seconds (s)"}
+CARD_PX = 196
 _POLL_MS = 60
+_SHARE = 0.06
+_LONGEST_REST_S = 0.4
+_VALUES_S = 0.45
 
 
 class Values(QWidget):
@@ -73,10 +78,17 @@ class Values(QWidget):
         full = [f"{visible(name)} {value}" for _, name, value in self.entries]
         width = sum(metrics.horizontalAdvance(text) + size + theme.px(4) + gap for text in full)
         texts = full if width <= self.width() + gap else [value for _, _, value in self.entries]
+        need = sum(metrics.horizontalAdvance(text) + size + theme.px(4) for text in texts)
+        if need + gap * (len(texts) - 1) > self.width():
+            gap = theme.px(4)
         x = 0.0
         middle = self.height() / 2
         baseline = middle + (metrics.ascent() - metrics.descent()) / 2
-        for (lane, _, _), text in zip(self.entries, texts, strict=True):
+        for place, ((lane, _, _), text) in enumerate(zip(self.entries, texts, strict=True)):
+            rest = x + size + theme.px(4) + metrics.horizontalAdvance(text)
+            if rest + (0 if place == len(texts) - 1 else theme.px(10)) > self.width():
+                painter.drawText(QPointF(x, baseline), "…")
+                break
             if lane >= 0:
                 paint_marker(painter, lane, QPointF(x + size / 2, middle), size)
             else:
@@ -88,6 +100,42 @@ class Values(QWidget):
             x += metrics.horizontalAdvance(text) + gap
 
 
+class Headline(QWidget):
+    """A plot's title and formula; where there is no room the formula goes first."""
+
+    def __init__(self, title: str, formula: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.title, self.formula = title, formula
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+
+    def set_formula(self, formula: str) -> None:
+        """Change the words beside the title."""
+        if formula != self.formula:
+            self.formula = formula
+            self.update()
+
+    def sizeHint(self) -> QSize:
+        """One line."""
+        return QSize(60, theme.px(18))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Paint both, cut where they must be."""
+        now = theme.current()
+        painter = QPainter(self)
+        bold, small = theme.ui_font(12, bold=True), theme.ui_font(10.5)
+        metrics, small_metrics = QFontMetricsF(bold), QFontMetricsF(small)
+        baseline = (self.height() + metrics.ascent() - metrics.descent()) / 2
+        painter.setFont(bold)
+        painter.setPen(QColor(now.ink))
+        title = metrics.elidedText(self.title, Qt.TextElideMode.ElideRight, self.width())
+        painter.drawText(QPointF(0, baseline), title)
+        left = metrics.horizontalAdvance(title) + theme.px(7)
+        if left + small_metrics.horizontalAdvance(self.formula) <= self.width():
+            painter.setFont(small)
+            painter.setPen(QColor(now.muted))
+            painter.drawText(QPointF(left, baseline), self.formula)
+
+
 class Card(QFrame):
     """A plot with its title, formula and key."""
 
@@ -95,14 +143,8 @@ class Card(QFrame):
         super().__init__(parent)
         self.setProperty("kind", "panel")
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Expanding)
-        self.title = QLabel(title)
-        self.title.setTextFormat(Qt.TextFormat.PlainText)
-        self.formula = QLabel(formula)
-        self.formula.setTextFormat(Qt.TextFormat.PlainText)
-        self.formula.setProperty("kind", "small")
-        self.formula.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        self.title.setToolTip(tooltip(tip))
-        self.formula.setToolTip(tooltip(tip))
+        self.headline = Headline(title, formula)
+        self.headline.setToolTip(tooltip(tip))
         self.setAccessibleName(f"{title}: {formula}")
         self.values = Values()
         self.canvas: Canvas | None = None
@@ -115,8 +157,7 @@ class Card(QFrame):
         self._stack.addWidget(self._empty)
         self.head = QHBoxLayout()
         self.head.setSpacing(theme.px(7))
-        self.head.addWidget(self.title)
-        self.head.addWidget(self.formula, 1)
+        self.head.addWidget(self.headline, 1)
         self._column = QVBoxLayout(self)
         self._column.setSpacing(0)
         self._column.addLayout(self.head)
@@ -140,7 +181,8 @@ class Card(QFrame):
     def restyle(self) -> None:
         """Take the present theme and font size."""
         self._column.setContentsMargins(theme.px(9), theme.px(5), theme.px(7), theme.px(3))
-        self.title.setFont(theme.ui_font(12, bold=True))
+        self.headline.updateGeometry()
+        self.headline.update()
         self.values.updateGeometry()
         self.values.update()
         if self.canvas is not None:
@@ -168,6 +210,10 @@ class PlotStrip(QWidget):
         self._canvas_module: Any = None
         self._importing: threading.Thread | None = None
         self._import_error = ""
+        self._late = QTimer(self)
+        self._late.setSingleShot(True)
+        self._late.timeout.connect(self._catch_up)
+        self._rest_until = self._values_after = self._painted_before = 0.0
         self._poll = QTimer(self)
         self._poll.setInterval(_POLL_MS)
         self._poll.timeout.connect(self._check_import)
@@ -178,6 +224,10 @@ class PlotStrip(QWidget):
                            "drafting, and the rest.\nMeans of several rounds where there are many.")
         self._over = self._menu_button("What the plots run over")
         self._rates = self._menu_button("Running rates, or rates of the last rounds")
+        self._back, self._forth = QToolButton(), QToolButton()
+        self._back.setText("‹ plots")
+        self._forth.setText("more plots ›")
+        self._first = 0
         self._lane_button = self._menu_button("The lane whose round times are shown")
         self._lane_button.menu().aboutToShow.connect(self._fill_lanes)
         self._build()
@@ -198,10 +248,14 @@ class PlotStrip(QWidget):
         line.addWidget(self._over)
         line.addWidget(self._rates)
         line.addStretch(1)
+        for button, step in ((self._back, -1), (self._forth, 1)):
+            button.setProperty("kind", "caption")
+            button.clicked.connect(lambda _=False, step=step: self._turn(step))
+            line.addWidget(button)
         self._grid = QGridLayout()
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setSpacing(8)
-        for column, card in enumerate((*self.cards.values(), self.phases)):
+        for column, card in enumerate(self._all_cards()):
             self._grid.addWidget(card, 0, column)
             self._grid.setColumnStretch(column, 1)
         self.phases.head.addWidget(self._lane_button)
@@ -211,6 +265,32 @@ class PlotStrip(QWidget):
         whole.addLayout(line)
         whole.addLayout(self._grid, 1)
         self._fill_options()
+
+    def _all_cards(self) -> list[Card]:
+        return [*self.cards.values(), self.phases]
+
+    def _arrange(self) -> None:
+        """Show as many plots as can be read beside each other; the others are a page away."""
+        cards = self._all_cards()
+        count = min(max(self.width() // theme.px(CARD_PX), 1), len(cards))
+        self._first = min(self._first, len(cards) - count)
+        for place, card in enumerate(cards):
+            shown = self._first <= place < self._first + count
+            card.setVisible(shown)
+            self._grid.setColumnStretch(place, int(shown))
+        self._back.setVisible(count < len(cards))
+        self._forth.setVisible(count < len(cards))
+        self._back.setEnabled(self._first > 0)
+        self._forth.setEnabled(self._first < len(cards) - count)
+
+    def _turn(self, step: int) -> None:
+        self._first = max(0, self._first + step)
+        self._arrange()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Show as many plots as fit."""
+        super().resizeEvent(event)
+        self._arrange()
 
     def sizeHint(self) -> QSize:
         """As the mock: a strip of about 190 pixels."""
@@ -243,7 +323,7 @@ class PlotStrip(QWidget):
             self.options = made
             self._name_options()
             self._start_anew()
-            self.refresh()
+            self.refresh(now=True)
 
     def _name_options(self) -> None:
         self._over.setText(f"over {X_NAMES[self.options.over].partition(' (')[0]} ▾")
@@ -253,7 +333,7 @@ class PlotStrip(QWidget):
             for action in button.menu().actions():
                 change = action.data()
                 action.setChecked(all(getattr(self.options, key) == value for key, value in change.items()))
-        for card in (*self.cards.values(), self.phases):
+        for card in self._all_cards():
             if card.canvas is not None:
                 card.canvas.name_x(X_NAMES[self.options.over])
 
@@ -271,7 +351,7 @@ class PlotStrip(QWidget):
         if lane is not self._lane:
             self._lane = lane
             self._bars_drawn = ()
-            self.refresh()
+            self._draw_phases()
 
     def _phase_lane(self) -> LaneModel | None:
         lanes = self.race.lanes
@@ -313,7 +393,7 @@ class PlotStrip(QWidget):
             return
         self._import()
         if self._import_error:
-            for card in (*self.cards.values(), self.phases):
+            for card in self._all_cards():
                 card.say(f"No plots: pyqtgraph cannot be imported ({self._import_error}).")
             return
         self._canvas_module = importlib.import_module("specview.gui.plot_canvas")
@@ -322,7 +402,7 @@ class PlotStrip(QWidget):
         self.phases.set_canvas(self._canvas_module.Canvas())
         self._name_options()
         self._start_anew()
-        self.refresh()
+        self.refresh(now=True)
 
     # -- drawing ---------------------------------------------------------------------------------------
 
@@ -330,26 +410,55 @@ class PlotStrip(QWidget):
         self._drawn.clear()
         self._last.clear()
         self._bars_drawn = ()
-        for card in (*self.cards.values(), self.phases):
+        for card in self._all_cards():
             if card.canvas is not None:
                 card.canvas.reset()
 
-    def refresh(self) -> bool:
-        """Draw what changed since the last call (about 10 times a second); True when anything did."""
+    def refresh(self, *, now: bool = False) -> bool:
+        """Draw what changed since the last call (about 10 times a second); True when anything did.
+
+        Drawing shares the processor with the models, so it is put off while plots have had more than
+        their share of it, unless `now`.
+        """
         lanes = self.race.lanes
         marks = {index: (lane, lane.generation, lane.series.length) for index, lane in enumerate(lanes)}
-        if any(key not in marks or marks[key][:2] != drawn[:2] for key, drawn in self._drawn.items()):
-            self._start_anew()  # lanes moved, or a new run: ranges start anew
+        fresh = any(key not in marks or marks[key][:2] != drawn[:2] for key, drawn in self._drawn.items())
         changed = [index for index, mark in marks.items() if self._drawn.get(index) != mark]
+        clock = time.monotonic()
+        if not (now or fresh) and changed and clock < self._rest_until:
+            if not self._late.isActive():
+                self._late.start(round((self._rest_until - clock) * 1e3) + 1)
+            return False
+        self._late.stop()
+        start, painted = time.thread_time(), self._painted_s()
+        if fresh:
+            self._start_anew()  # lanes moved, or a new run: ranges start anew
+            changed = list(marks)
         if self._canvas_module is not None:
             for index in changed:
                 self._draw_lane(index, lanes[index])
-            if changed or self._drawn.keys() != marks.keys():
-                self._show_values()
-        self._draw_phases()
-        if self._canvas_module is not None:
             self._drawn = marks
+        self._draw_phases()
+        ended = all(lane.state in ("ended", "idle") for lane in lanes)
+        if changed and (now or fresh or ended or clock >= self._values_after):
+            self._values_after = clock + _VALUES_S
+            self._show_values()
+        if changed:
+            cost = time.thread_time() - start + painted - self._painted_before
+            self._painted_before = painted
+            self._rest_until = clock + min(cost / _SHARE, _LONGEST_REST_S)
+            if not self._late.isActive() and not ended:
+                self._late.start(round(_VALUES_S * 1e3))  # the last values of a pause are shown too
         return bool(changed)
+
+    def _painted_s(self) -> float:
+        """Processor time that all plots took to paint so far, seconds."""
+        return sum(card.canvas.paint_s for card in self._all_cards() if card.canvas is not None)
+
+    def _catch_up(self) -> None:
+        """Draw what was put off, and the last values."""
+        if not self.refresh(now=True):
+            self._show_values()
 
     def _draw_lane(self, index: int, lane: LaneModel) -> None:
         for name, _, _, _ in CURVES:
@@ -362,6 +471,7 @@ class PlotStrip(QWidget):
                 self._last[name, index] = last(y)
 
     def _show_values(self) -> None:
+        self._show_phase_values()
         for name, _, _, _ in CURVES:
             entries = []
             for index, lane in enumerate(self.race.lanes):
@@ -391,27 +501,30 @@ class PlotStrip(QWidget):
         canvas = self.phases.canvas
         if canvas is None or mark == self._bars_drawn:
             return
-        if self._bars_drawn[:2] != mark[:2]:
+        other_lane = self._bars_drawn[:2] != mark[:2]
+        if other_lane:
             canvas.reset()
         self._bars_drawn = mark
         data = bars(lane, self.options)
         canvas.show_bars(data)
-        metrics = lane.series
-        means = [float(phase.mean()) for phase in metrics.phases_ms()]
-        order = (("verify", 1), ("draft", 0), ("other", 2))
-        entries = [(-1 - phase, label, f"{means[phase]:.1f}") for label, phase in order]
-        self.phases.values.show_entries(entries)
-        each = "ms, means in key" if data.rounds == 1 else f"ms, bars of {data.rounds} rounds"
-        self.phases.formula.setText(each)
+        self.phases.headline.set_formula("ms" if data.rounds == 1 else f"ms, bars of {data.rounds} rounds")
         self.phases.say("")
+        if other_lane:
+            self._show_phase_values()
+
+    def _show_phase_values(self) -> None:
+        """Show the mean of each phase in the key."""
+        lane = self._phase_lane()
+        if lane is None or not lane.series.length:
+            self.phases.values.show_entries([])
+            return
+        means = [float(phase.mean()) for phase in lane.series.phases_ms()]
+        order = (("verify", 1), ("draft", 0), ("other", 2))
+        self.phases.values.show_entries([(-1 - phase, label, f"{means[phase]:.1f}") for label, phase in order])
 
     def _restyle(self) -> None:
-        for card in (*self.cards.values(), self.phases):
+        for card in self._all_cards():
             card.restyle()
-        if self._canvas_module is not None:
-            self.phases.canvas.restyle() if self.phases.canvas is not None else None
+        self._arrange()
         self._start_anew()
-        self.refresh()
-
-
-__all__ = ["PlotStrip", "lane_colour"]
+        self.refresh(now=True)

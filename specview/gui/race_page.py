@@ -22,7 +22,7 @@ from specview.gui.lane_panel import LanePanel
 from specview.gui.legend import Legend
 from specview.gui.plots import PlotStrip
 from specview.gui.view_model import LaneModel
-from specview.gui.widgets import ElidedLabel, set_tip
+from specview.gui.widgets import ElidedLabel, set_kind, set_tip
 
 MIN_LANE_PX = 230
 FOLD_WIDTH_PX, FOLD_HEIGHT_PX = 1000, 480
@@ -38,6 +38,7 @@ class RacePage(QWidget):
     move_lane = Signal(int, int)
     lane_selected = Signal(object)
     folded = Signal()
+    turn_requested = Signal(str)
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
@@ -53,16 +54,17 @@ class RacePage(QWidget):
         self._row = QHBoxLayout(self.lanes)
         self._row.setContentsMargins(10, 10, 10, 4)
         self._row.setSpacing(10)
-        self.scroll = QScrollArea()
-        self.scroll.setWidgetResizable(True)
-        self.scroll.setFrameShape(QFrame.Shape.NoFrame)
-        self.scroll.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.scroll.setWidget(self.lanes)
-        self.scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.lane_scroll = QScrollArea()
+        self.lane_scroll.setWidgetResizable(True)
+        self.lane_scroll.setFrameShape(QFrame.Shape.NoFrame)
+        self.lane_scroll.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.lane_scroll.setWidget(self.lanes)
+        self.lane_scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
 
         self.follow_up = QLineEdit()
         self.follow_up.setAccessibleName("Follow-up message")
         self.follow_up.setMaxLength(100_000)
+        self.follow_up.setAcceptDrops(False)
         self.send = QPushButton("Send")
         set_tip(self.send, "Run the next turn: the conversation so far, plain's reply, then this message (Enter)")
         self.more = QPushButton("Continue")
@@ -91,7 +93,7 @@ class RacePage(QWidget):
         column = QVBoxLayout(upper)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(4)
-        column.addWidget(self.scroll, 1)
+        column.addWidget(self.lane_scroll, 1)
         line = QHBoxLayout()
         line.setContentsMargins(10, 0, 10, 0)
         line.setSpacing(8)
@@ -108,7 +110,7 @@ class RacePage(QWidget):
         row = QHBoxLayout(lower)
         row.setContentsMargins(10, 0, 10, 8)
         row.addWidget(self.plots)
-        self.lower = lower
+        self.plot_holder = lower
         self.rows = QSplitter(Qt.Orientation.Vertical)
         self.rows.addWidget(upper)
         self.rows.addWidget(lower)
@@ -152,12 +154,12 @@ class RacePage(QWidget):
 
     def shown(self, part: str) -> bool:
         """Whether the inspector or the plots are shown."""
-        return not (self.side if part == "inspector" else self.lower).isHidden()
+        return not (self.side if part == "inspector" else self.plot_holder).isHidden()
 
     def _fold(self) -> None:
         room = {"inspector": self.width() >= theme.px(FOLD_WIDTH_PX), "plots": self.height() >= theme.px(FOLD_HEIGHT_PX)}
         before = self.shown("inspector"), self.shown("plots")
-        for part, holder in (("inspector", self.side), ("plots", self.lower)):
+        for part, holder in (("inspector", self.side), ("plots", self.plot_holder)):
             if room[part]:
                 self._forced.discard(part)
             holder.setVisible(self._wished[part] and (room[part] or part in self._forced))
@@ -219,13 +221,14 @@ class RacePage(QWidget):
         """Put the keyboard on a lane's text."""
         if 0 <= index < len(self.panels):
             panel = self.panels[index]
-            self.scroll.ensureWidgetVisible(panel)
+            self.lane_scroll.ensureWidgetVisible(panel)
             panel.view.setFocus()
             self.select(panel.lane)
 
-    def reset_note(self) -> None:
-        """Show the standing note."""
-        self.note.set_full(NOTE)
+    def show_note(self, warning: str = "") -> None:
+        """Show a warning beside the legend, or the standing note."""
+        set_kind(self.note, "warning" if warning else "small")
+        self.note.set_full(warning or NOTE)
 
     def _show_token(self, lane: LaneModel, round_index: int, token_index: int) -> None:
         if lane is not self._selected:
@@ -251,7 +254,7 @@ class RacePage(QWidget):
             panel.refresh_figures()
 
     def _on_plots(self) -> None:
-        if not self.lower.isHidden():
+        if not self.plot_holder.isHidden():
             self.plots.refresh()
 
     # -- actions -------------------------------------------------------------------------------------------
@@ -275,5 +278,4 @@ class RacePage(QWidget):
     def _send(self) -> None:
         text = self.follow_up.text()
         if self._controller.can_follow_up and text.strip():
-            self._controller.follow_up(text)
-            self.follow_up.clear()
+            self.turn_requested.emit(text)

@@ -241,10 +241,8 @@ class SetupBar(QFrame):
         column.setSpacing(2)
         row = QHBoxLayout()
         row.setSpacing(4)
-        for widget in (self.caption, self.tokens):
-            row.addWidget(widget)
-            widget.setFixedHeight(caption_height())
-        self.enlarge.setFixedHeight(caption_height())
+        for small in (self.caption, self.tokens):
+            row.addWidget(small)
         row.addStretch(1)
         row.addWidget(self.enlarge)
         column.addLayout(row)
@@ -272,8 +270,8 @@ class SetupBar(QFrame):
         for button in (self.add_lane, self.stop, self.run):
             row.addWidget(button)
         self._buttons = Field(" ", buttons)
-        self.stop.setMinimumWidth(self.stop.fontMetrics().horizontalAdvance("Stopping") + theme.px(28))
 
+        self._fit()
         self._first = QHBoxLayout()
         self._second = QHBoxLayout()
         outer = QVBoxLayout(self)
@@ -289,6 +287,15 @@ class SetupBar(QFrame):
                  self.seed, self.more, self.add_lane, self.stop, self.run)
         for first, second in zip(order, order[1:], strict=False):
             QWidget.setTabOrder(first, second)
+
+    def _fit(self) -> None:
+        """Follow the font."""
+        for small in (self.caption, self.tokens, self.enlarge):
+            small.setFixedHeight(caption_height())
+        advance = QFontMetrics(theme.ui_font()).horizontalAdvance("Stopping")
+        self.stop.setMinimumWidth(advance + theme.px(28))
+        if self._narrow is not None:
+            self._place(narrow=self.width() < self._needed())
 
     def _place(self, narrow: bool) -> None:
         if narrow == self._narrow:
@@ -309,10 +316,13 @@ class SetupBar(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        needed = sum(
+        self._place(narrow=event.size().width() < self._needed())
+
+    def _needed(self) -> int:
+        """Width at which everything stands on one line."""
+        return sum(
             widget.sizeHint().width() for widget in (self._target_field, self._numbers, self._buttons)
         ) + theme.px(250) + 58
-        self._place(narrow=event.size().width() < needed)
 
     def minimumSizeHint(self) -> QSize:
         """Narrower than its one-line layout: it breaks into two."""
@@ -338,6 +348,8 @@ class SetupBar(QFrame):
         self.stop.clicked.connect(self.stop_requested)
         self.run.clicked.connect(self.run_requested)
         self._library.changed.connect(self._fill_workloads)
+        self.menu.aboutToShow.connect(self._fill_workloads)
+        theme.signals.changed.connect(self._fit)
 
     def _prompt_edited(self) -> None:
         if self._workload is not None and self.prompt.toPlainText() != self._workload_text:
@@ -373,6 +385,9 @@ class SetupBar(QFrame):
 
     def _fill_workloads(self) -> None:
         self.menu.clear()
+        if self._history:
+            self.menu.addAction("New conversation").triggered.connect(self._new_conversation)
+            self.menu.addSeparator()
         found = self._library.found.workloads
         for workload in found:
             action = self.menu.addAction(workload.label.replace("&", "&&"))
@@ -384,6 +399,12 @@ class SetupBar(QFrame):
     def _take_workload(self, workload: FoundWorkload) -> None:
         self.panel.system.setPlainText(workload.system)
         self.set_prompt(workload.prompt, workload.name)
+
+    def _new_conversation(self) -> None:
+        """Forget the turns so far; the prompt stays."""
+        self._history = ()
+        self.set_count(None)
+        self.prompt_changed.emit()
 
     def _set_workload(self, name: str | None) -> None:
         self._workload = name

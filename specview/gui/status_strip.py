@@ -40,6 +40,7 @@ class StatusStrip(QStatusBar):
         super().__init__()
         self._controller = controller
         self.setSizeGripEnabled(False)
+        self._floors: dict[QLabel, int] = {}
         self.state = label()
         self.state.setAccessibleName("State")
         self.detail = ElidedLabel()
@@ -48,7 +49,7 @@ class StatusStrip(QStatusBar):
         self.progress = QProgressBar()
         self.progress.setTextVisible(False)
         self.progress.setRange(0, 1000)
-        self.progress.setFixedWidth(theme.px(150))
+        self._fit()
         self.progress.setAccessibleName("Progress")
         self.machine = label()
         set_tip(self.costs, "v(k): time of a (k+1)-row target pass over a 1-row pass. c: time of one draft step over "
@@ -67,7 +68,6 @@ class StatusStrip(QStatusBar):
             widget.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred)
             row.addWidget(widget)
         self.addWidget(holder, 1)
-        self._floors: dict[QLabel, int] = {}
         self._selected: LaneModel | None = None
         self._was_short = False
         self._memory = QTimer(self)
@@ -75,11 +75,16 @@ class StatusStrip(QStatusBar):
         self._memory.timeout.connect(self._show_machine)
         self._memory.start()
         self._memory_text = ""
-        theme.signals.changed.connect(self._floors.clear)
+        theme.signals.changed.connect(self._fit)
         controller.state_changed.connect(self.refresh)
         controller.number_tick.connect(self.refresh)
         controller.text_tick.connect(self._show_progress)
         self.refresh()
+
+    def _fit(self) -> None:
+        """Follow the font."""
+        self._floors.clear()
+        self.progress.setFixedWidth(theme.px(150))
 
     def select(self, lane: LaneModel | None) -> None:
         """Show v(k) and c of this lane."""
@@ -158,11 +163,10 @@ class StatusStrip(QStatusBar):
         self._put(self.costs, text)
 
     def _show_share(self) -> None:
-        race = self._controller.race
-        ended = race.ended
+        share = self._controller.real_time_fraction
         text = ""
-        if ended is not None and ended.real_time_fraction is not None:
-            fraction = f"{ended.real_time_fraction:.2f}× real time"
+        if share is not None:
+            fraction = f"{share:.2f}× real time"
             text = fraction if self._short else f"shown at {fraction}: lanes take turns"
         self._put(self.share, text)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import (
     QButtonGroup,
-    QCheckBox,
     QFileDialog,
     QHBoxLayout,
     QLabel,
@@ -13,13 +13,12 @@ from PySide6.QtWidgets import (
     QListWidget,
     QListWidgetItem,
     QPushButton,
-    QRadioButton,
 )
 
 from specview.gui import theme
 from specview.gui.lane_editor import MODEL_FILES, model_name
 from specview.gui.library import ENGINES, FoundModel, Library
-from specview.gui.widgets import Popover, label, set_tip
+from specview.gui.widgets import Check, Popover, Radio, label, set_tip
 from specview.racing.settings import BUNDLED
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -37,11 +36,11 @@ class TargetPicker(QPushButton):
         self.engine, self.target, self.dtype, self.trust = "transformers", BUNDLED, "", False
         self.setAccessibleName("Target")
         self.setStyleSheet("text-align: left;")
-        self._fit()
         self._panel = Popover(self)
-        self._engines: dict[str, QRadioButton] = {}
+        self._engines: dict[str, Radio] = {}
         self._reasons: dict[str, QLabel] = {}
         self._build_panel()
+        self._fit()
         self.clicked.connect(self._open)
         library.changed.connect(self._refresh)
         theme.signals.changed.connect(self._fit)
@@ -90,7 +89,7 @@ class TargetPicker(QPushButton):
         row = QHBoxLayout()
         row.setSpacing(16)
         for name in ENGINES:
-            button = QRadioButton(name)
+            button = Radio(name)
             group.addButton(button)
             button.clicked.connect(lambda _=False, name=name: self.choose_engine(name))
             row.addWidget(button)
@@ -106,7 +105,6 @@ class TargetPicker(QPushButton):
         column.addWidget(label("Model", "small"))
         self.list = QListWidget()
         self.list.setAccessibleName("Models found on this machine")
-        self.list.setMinimumSize(theme.px(440), theme.px(170))
         self.list.itemActivated.connect(self._picked)
         self.list.itemClicked.connect(self._picked)
         column.addWidget(self.list)
@@ -114,8 +112,8 @@ class TargetPicker(QPushButton):
         self.open_file = QPushButton("Open file…")
         self.open_folder = QPushButton("Open folder…")
         self.rescan = QPushButton("Look again")
-        for button in (self.open_file, self.open_folder, self.rescan):
-            row.addWidget(button)
+        for action in (self.open_file, self.open_folder, self.rescan):
+            row.addWidget(action)
         row.addStretch(1)
         column.addLayout(row)
         self.open_file.clicked.connect(self.open_file_dialog)
@@ -135,7 +133,7 @@ class TargetPicker(QPushButton):
         row.addWidget(self.use_hub)
         column.addLayout(row)
         column.addWidget(label("Run downloads it if it is not on this machine yet.", "small"))
-        self.trust_box = QCheckBox("Run this model's own Python code (trust remote code)")
+        self.trust_box = Check("Run this model's own Python code (trust remote code)")
         set_tip(self.trust_box, "Only for a model whose authors you trust: its folder's code runs as you. Holds for "
                 "this target, until it changes or specview is closed.")
         self.trust_box.toggled.connect(self._set_trust)
@@ -203,14 +201,16 @@ class TargetPicker(QPushButton):
         self._show()
 
     def _fit(self) -> None:
-        """Keep one width, so that nothing jumps when the number format becomes known."""
-        self.setFixedWidth(self.fontMetrics().horizontalAdvance(f"{model_name(BUNDLED)} · transformers · fp32  ▾")
+        """Follow the font. Keep one width, so that nothing jumps when the number format becomes known."""
+        self.list.setMinimumSize(theme.px(440), theme.px(170))
+        self.setFixedWidth(QFontMetrics(theme.ui_font()).horizontalAdvance(f"{model_name(BUNDLED)} · transformers · fp32  ▾")
                            + theme.px(30))
+        self._show()
 
     def _show(self) -> None:
         parts = [model_name(self.target), self.engine, *([_SHORT.get(self.dtype, self.dtype)] if self.dtype else [])]
         text = " · ".join(parts)
-        metrics = self.fontMetrics()
+        metrics = QFontMetrics(theme.ui_font())
         room = self.width() - 2 * theme.px(13) - metrics.horizontalAdvance("  ▾")
         shown = metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, room)
         # '&' would mark a shortcut key in a button's text.

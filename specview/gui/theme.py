@@ -296,11 +296,17 @@ QLineEdit:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled, QComboBox:disabl
     background: transparent; }}
 QLineEdit[invalid="true"], QSpinBox[invalid="true"], QDoubleSpinBox[invalid="true"] {{
     border-color: {theme.error}; }}
-QComboBox {{ padding-right: {px(20)}px; }}
+QComboBox {{ padding-right: {px(20)}px; combobox-popup: 0; }}
 QComboBox::drop-down {{ border: none; width: {px(18)}px; }}
 QComboBox::down-arrow {{ image: none; }}
 QComboBox QAbstractItemView {{ color: {theme.ink}; background: {theme.field}; border: 1px solid {theme.border};
     selection-background-color: {theme.accent}; selection-color: {theme.accent_ink}; outline: none; }}
+QComboBox QAbstractItemView::item {{ padding: {px(3)}px {px(6)}px; }}
+QListWidget {{ color: {theme.ink}; background: {theme.field}; border: 1px solid {theme.border};
+    border-radius: 6px; outline: none; padding: 3px; }}
+QListWidget:focus {{ border: 2px solid {theme.focus}; padding: 2px; }}
+QListWidget::item {{ padding: {px(3)}px; }}
+QListWidget::item:selected {{ background: {theme.accent}; color: {theme.accent_ink}; border-radius: 4px; }}
 QCheckBox, QRadioButton {{ color: {theme.ink}; spacing: {px(6)}px; }}
 QMenuBar {{ background: {theme.panel}; color: {theme.muted}; border-bottom: 1px solid {theme.border}; }}
 QMenuBar::item {{ background: transparent; padding: {px(4)}px {px(9)}px; border-radius: 4px; }}

@@ -20,7 +20,7 @@ from PySide6.QtGui import (
     QPen,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QFrame, QMenu, QToolTip, QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QFrame, QMenu, QToolButton, QToolTip, QWidget
 
 from specview.gui import theme
 from specview.gui.display_text import clipboard, is_plain, quoted, tooltip
@@ -28,7 +28,7 @@ from specview.gui.token_layout import Fragment, TokenLayout, clusters
 from specview.gui.token_paint import KIND_WORDS, TokenStyles
 from specview.gui.view_model import LaneModel, ViewToken
 
-PADDING = 12
+PADDING_PX = 12
 _MANY = 1500
 _RELAYOUT_MS = 40
 Place = tuple[int, int]
@@ -60,11 +60,18 @@ class TokenView(QAbstractScrollArea):
         self._hovered: int | None = None
         self._anchor: Place | None = None
         self._caret: Place | None = None
+        self._pad = theme.px(PADDING_PX)
         self._styles = TokenStyles()
         self._layout = self._new_layout()
         self._relayout_timer = QTimer(self)
         self._relayout_timer.setSingleShot(True)
         self._relayout_timer.timeout.connect(self._relayout)
+        self._latest = QToolButton(self)
+        self._latest.setText("↓ latest")
+        self._latest.setToolTip("Go to the newest token and stay there (Ctrl+End)")
+        self._latest.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._latest.clicked.connect(self.follow)
+        self._latest.hide()
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -98,7 +105,7 @@ class TokenView(QAbstractScrollArea):
         if self._follow:
             self._to_end()
         height = self._styles.line_height
-        top = PADDING + first * height - self.verticalScrollBar().value()
+        top = self._pad + first * height - self.verticalScrollBar().value()
         area = self.viewport().rect()
         if top < area.bottom():
             self.viewport().update(QRect(0, max(int(top), 0), area.width(), area.height()))
@@ -217,6 +224,11 @@ class TokenView(QAbstractScrollArea):
             last = len(self.lane.tokens) - 1
             self._select((0, 0), (last, len(self.lane.tokens[last].text)))
 
+    def copy_all(self) -> None:
+        """Copy the whole output."""
+        if self.lane.tokens:
+            QApplication.clipboard().setText(clipboard(self.lane.text))
+
     def copy(self) -> None:
         """Copy the selected text, or the whole output where nothing is selected."""
         text = self.selected_text() or self.lane.text
@@ -237,6 +249,7 @@ class TokenView(QAbstractScrollArea):
 
     def restyle(self) -> None:
         """Take the present theme and font size."""
+        self._pad = theme.px(PADDING_PX)
         self._styles = TokenStyles()
         self._relayout()
 
@@ -251,7 +264,7 @@ class TokenView(QAbstractScrollArea):
                 width = cache[key] = styles.measure(text, ghost)
             return width
 
-        room = self.viewport().width() - 2 * PADDING - styles.cell
+        room = self.viewport().width() - 2 * self._pad - styles.cell
         return TokenLayout(measure, styles.cell, styles.ghost_cell, room, ghosts=self._ghosts, marks=self._marks)
 
     def _reset(self) -> None:
@@ -273,18 +286,18 @@ class TokenView(QAbstractScrollArea):
         if self._follow:
             self._to_end()
         elif kept is not None and self._layout.first_line[kept] >= 0:
-            self.verticalScrollBar().setValue(PADDING + self._layout.first_line[kept] * self._styles.line_height)
+            self.verticalScrollBar().setValue(self._pad + self._layout.first_line[kept] * self._styles.line_height)
         self.viewport().update()
 
     def _top_token(self) -> int | None:
-        line = (self.verticalScrollBar().value() - PADDING) // self._styles.line_height
+        line = (self.verticalScrollBar().value() - self._pad) // self._styles.line_height
         for row in self._layout.lines[max(line, 0):]:
             if row:
                 return row[0].token
         return None
 
     def _content_height(self) -> int:
-        return len(self._layout.lines) * self._styles.line_height + 2 * PADDING
+        return len(self._layout.lines) * self._styles.line_height + 2 * self._pad
 
     def _update_range(self) -> None:
         bar = self.verticalScrollBar()
@@ -295,21 +308,34 @@ class TokenView(QAbstractScrollArea):
         follow = self._follow
         bar.setRange(0, max(0, self._content_height() - page))
         self._follow = follow
+        self._place_latest()
+
+    def _place_latest(self) -> None:
+        """Offer the way back to the end while the view is elsewhere."""
+        away = not self._follow and self.verticalScrollBar().maximum() > 0
+        if away:
+            size, area = self._latest.sizeHint(), self.viewport().geometry()
+            self._latest.setGeometry(area.right() - size.width() - 8, area.bottom() - size.height() - 8,
+                                     size.width(), size.height())
+        if away != self._latest.isVisibleTo(self):
+            self._latest.setVisible(away)
 
     def _to_end(self) -> None:
         bar = self.verticalScrollBar()
         bar.setValue(bar.maximum())
         self._follow = True
+        self._place_latest()
 
     def _scrolled(self, value: int) -> None:
         self._follow = value >= self.verticalScrollBar().maximum() - 2
+        self._place_latest()
 
     def _describe(self) -> None:
         self.setAccessibleName(f"{self.lane.name} output")
         self.setAccessibleDescription("Arrow keys move over tokens")
 
     def _line_top(self, line: int) -> int:
-        return PADDING + line * self._styles.line_height - self.verticalScrollBar().value()
+        return self._pad + line * self._styles.line_height - self.verticalScrollBar().value()
 
     def _update_token(self, index: int) -> None:
         for line, _ in self._layout.fragments_of(index):
@@ -321,7 +347,7 @@ class TokenView(QAbstractScrollArea):
         if not found:
             return
         bar, height = self.verticalScrollBar(), self._styles.line_height
-        top, bottom = found[0][0] * height, (found[-1][0] + 1) * height + 2 * PADDING
+        top, bottom = found[0][0] * height, (found[-1][0] + 1) * height + 2 * self._pad
         if top < bar.value():
             bar.setValue(top)
         elif bottom > bar.value() + self.viewport().height():
@@ -340,7 +366,7 @@ class TokenView(QAbstractScrollArea):
             self._paint_placeholder(painter)
         else:
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            offset, height = self.verticalScrollBar().value() - PADDING, styles.line_height
+            offset, height = self.verticalScrollBar().value() - self._pad, styles.line_height
             first = max((region.top() + offset) // height, 0)
             last = min((region.bottom() + offset) // height, len(self._layout.lines) - 1)
             bounds = self._bounds()
@@ -356,7 +382,7 @@ class TokenView(QAbstractScrollArea):
     def _paint_placeholder(self, painter: QPainter) -> None:
         painter.setFont(theme.ui_font(12))
         painter.setPen(QColor(self._styles.theme.muted))
-        area = self.viewport().rect().adjusted(PADDING, PADDING, -PADDING, -PADDING)
+        area = self.viewport().rect().adjusted(self._pad, self._pad, -self._pad, -self._pad)
         flags = Qt.AlignmentFlag.AlignTop | Qt.AlignmentFlag.AlignLeft | Qt.TextFlag.TextWordWrap
         painter.drawText(area, int(flags), self.placeholder)
 
@@ -366,19 +392,19 @@ class TokenView(QAbstractScrollArea):
         spans = self._spans(row)
         for token, x, width in spans:
             if tokens[token].kind != "plain":
-                styles.paint_under(painter, tokens[token].kind, x + PADDING, top, width)
+                styles.paint_under(painter, tokens[token].kind, x + self._pad, top, width)
         if bounds is not None:
             self._paint_selection(painter, row, top, bounds)
         self._paint_text(painter, row, top)
         for token, x, width in spans:
             if tokens[token].kind == "rejected":
-                styles.paint_over(painter, "rejected", x + PADDING, top, width)
+                styles.paint_over(painter, "rejected", x + self._pad, top, width)
             if token == self._current or token == self._hovered:
                 current = token == self._current
                 ink = QColor(styles.theme.ink if current else styles.theme.muted)
                 painter.setPen(QPen(ink, 1.8 if current else 1.0))
                 painter.setBrush(Qt.BrushStyle.NoBrush)
-                box = QRectF(x + PADDING - 1, top + 0.5, max(width, styles.cell * 0.5) + 2, styles.line_height - 1)
+                box = QRectF(x + self._pad - 1, top + 0.5, max(width, styles.cell * 0.5) + 2, styles.line_height - 1)
                 painter.drawRoundedRect(box, 3, 3)
 
     def _spans(self, row: list[Fragment]) -> list[tuple[int, float, float]]:
@@ -419,27 +445,27 @@ class TokenView(QAbstractScrollArea):
                 run += fragment.text
                 continue
             if run.strip():
-                painter.drawText(QPointF(run_x + PADDING, y), run)
+                painter.drawText(QPointF(run_x + self._pad, y), run)
             run = ""
             special.append(fragment)
         if run.strip():
-            painter.drawText(QPointF(run_x + PADDING, y), run)
+            painter.drawText(QPointF(run_x + self._pad, y), run)
         for fragment in special:
             if not fragment.text:
                 continue
             if fragment.kind == "ghost":
                 painter.setFont(styles.ghost_font)
                 painter.setPen(styles.styles[tokens[fragment.token].kind].ink)
-                painter.drawText(QPointF(fragment.x + PADDING + 0.2 * styles.cell, y), fragment.text)
+                painter.drawText(QPointF(fragment.x + self._pad + 0.2 * styles.cell, y), fragment.text)
             elif fragment.kind == "word":
                 painter.setFont(styles.font)
                 painter.setPen(ink)
-                painter.drawText(QPointF(fragment.x + PADDING, y), fragment.text)
+                painter.drawText(QPointF(fragment.x + self._pad, y), fragment.text)
             elif self._marks:
                 painter.setFont(styles.font)
                 painter.setPen(faint)
                 text = "·" * len(fragment.text) if fragment.kind == "space" else fragment.text
-                painter.drawText(QPointF(fragment.x + PADDING, y), text)
+                painter.drawText(QPointF(fragment.x + self._pad, y), text)
 
     def _paint_selection(
         self, painter: QPainter, row: list[Fragment], top: int, bounds: tuple[Place, Place]
@@ -459,7 +485,7 @@ class TokenView(QAbstractScrollArea):
             if stop <= start:
                 continue
             left, right = self._offset_x(fragment, start), self._offset_x(fragment, stop)
-            painter.fillRect(QRectF(left + PADDING, top, right - left, self._styles.line_height), colour)
+            painter.fillRect(QRectF(left + self._pad, top, right - left, self._styles.line_height), colour)
 
     def _offset_x(self, fragment: Fragment, char: int) -> float:
         """Return the x of a character of the token within one of its fragments."""
@@ -477,8 +503,8 @@ class TokenView(QAbstractScrollArea):
     def _fragment_at(self, point: QPoint, *, strict: bool = False) -> Fragment | None:
         """Return the fragment at a point of the viewport; strict: only one that is really under it."""
         height = self._styles.line_height
-        y = point.y() + self.verticalScrollBar().value() - PADDING
-        x = point.x() - PADDING
+        y = point.y() + self.verticalScrollBar().value() - self._pad
+        x = point.x() - self._pad
         line = y // height
         if strict:
             if not 0 <= line < len(self._layout.lines):
@@ -500,7 +526,7 @@ class TokenView(QAbstractScrollArea):
         fragment = self._fragment_at(point)
         if fragment is None:
             return None
-        x = point.x() - PADDING - fragment.x
+        x = point.x() - self._pad - fragment.x
         if fragment.atomic:
             return fragment.token, fragment.start + (fragment.length if x > fragment.width / 2 else 0)
         if is_plain(fragment.text):
@@ -552,13 +578,10 @@ class TokenView(QAbstractScrollArea):
         """Offer to copy."""
         menu = QMenu(self)
         menu.addAction("Copy selection", self.copy).setEnabled(bool(self.selected_text()))
-        menu.addAction("Copy whole output", self._copy_all).setEnabled(bool(self.lane.text))
+        menu.addAction("Copy whole output", self.copy_all).setEnabled(bool(self.lane.text))
         menu.addAction("Select all", self.select_all).setEnabled(bool(self.lane.tokens))
         menu.exec(event.globalPos())
         menu.deleteLater()
-
-    def _copy_all(self) -> None:
-        QApplication.clipboard().setText(clipboard(self.lane.text))
 
     def _hover(self, token: int | None) -> None:
         if token == self._hovered:
@@ -628,6 +651,8 @@ class TokenView(QAbstractScrollArea):
             case Qt.Key.Key_End:
                 last = len(self._layout)
                 target = self._neighbour(last, -1) if whole or here is None else self._line_end(here, -1)
+                if whole:
+                    self.follow()
             case _:
                 return False
         if target is not None:

@@ -8,6 +8,7 @@ within one generation, `version` counts every change.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -77,10 +78,12 @@ class Series:
         """Append one finished round."""
         if self.length == len(self._data):
             self._data = np.concatenate([self._data, np.zeros_like(self._data)])
-        before = self._data[self.length - 1] if self.length else np.zeros(len(self._COLUMNS))
-        self._data[self.length] = before + (
-            len(round_.emitted), 0.0, round_.judged, round_.accepted, round_.draft_s, round_.verify_s, round_.other_s,
+        gained = (
+            len(round_.emitted), 0.0, round_.judged, round_.accepted, round_.draft_s, round_.verify_s, round_.other_s
         )
+        self._data[self.length] = gained
+        if self.length:
+            self._data[self.length] += self._data[self.length - 1]
         self._data[self.length, 1] = round_.t
         self.length += 1
 
@@ -180,6 +183,7 @@ class LaneModel:
     version: int = 0
     _fold: MetricsFold = field(default_factory=MetricsFold)
     _starts: list[int] = field(default_factory=list)
+    _counted: bool = False
 
     @property
     def method(self) -> str:
@@ -240,6 +244,9 @@ class LaneModel:
         self.series.add(round_)
         self._fold.add(round_)
         self.final_metrics = None
+        if self._counted:  # it goes on after an end: that end's speedup was not yet this run's
+            self.past_speedups.pop()
+            self._counted = False
         self.final_speedup = None
         self.equality = None
         self.end = None
@@ -355,8 +362,11 @@ class RaceModel:
         del self.lanes[len(names):]
         while len(self.lanes) < len(names):
             self.lanes.append(LaneModel())
+        seen: Counter[tuple[Any, ...]] = Counter()
         for lane, name, flat in zip(self.lanes, names, settings, strict=True):
-            key = (event.prompt_ids, *sorted((k, repr(v)) for k, v in flat.items()))
+            same: tuple[Any, ...] = (event.prompt_ids, *sorted((k, repr(v)) for k, v in flat.items()))
+            seen[same] += 1  # two lanes may have the same settings
+            key = (seen[same], *same)
             lane.restart(name, flat, self._history.setdefault(key, []))
             lane.state = "loading"
 
@@ -369,6 +379,7 @@ class RaceModel:
         lane.final_metrics, lane.final_speedup, lane.equality = event.metrics, event.speedup, event.equality
         if event.speedup is not None and event.end in ("eos", "limit"):
             lane.past_speedups.append(event.speedup)
+            lane._counted = True
         lane.version += 1
 
     def _finish(self, end: str) -> None:

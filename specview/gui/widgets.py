@@ -19,14 +19,18 @@ from PySide6.QtGui import (
     QWheelEvent,
 )
 from PySide6.QtWidgets import (
-    QApplication,
+    QAbstractButton,
+    QCheckBox,
     QComboBox,
     QFrame,
     QHBoxLayout,
     QLabel,
     QLineEdit,
     QPushButton,
+    QRadioButton,
     QSizePolicy,
+    QStyle,
+    QStyleOptionButton,
     QVBoxLayout,
     QWidget,
 )
@@ -143,6 +147,45 @@ class Choice(QComboBox):
         painter.end()
 
 
+def _mark_colour(button: QAbstractButton) -> QColor:
+    colours = theme.current()
+    return QColor(colours.focus if button.hasFocus() else colours.muted if button.isEnabled() else colours.border)
+
+
+class Check(QCheckBox):
+    """A tick box whose outline can be seen in both themes."""
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        option = QStyleOptionButton()
+        self.initStyleOption(option)
+        box = self.style().subElementRect(QStyle.SubElement.SE_CheckBoxIndicator, option, self)
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(_mark_colour(self), 1.5))
+        painter.drawRoundedRect(box.adjusted(0, 0, -1, -1), 3, 3)
+        painter.end()
+
+
+class Radio(QRadioButton):
+    """A radio button whose outline and dot can be seen in both themes."""
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        option = QStyleOptionButton()
+        self.initStyleOption(option)
+        box = self.style().subElementRect(QStyle.SubElement.SE_RadioButtonIndicator, option, self)
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(QPen(_mark_colour(self), 1.5))
+        painter.drawEllipse(box.adjusted(1, 1, -2, -2))
+        if self.isChecked():
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(QColor(theme.current().focus))
+            painter.drawEllipse(box.adjusted(4, 4, -5, -5))
+        painter.end()
+
+
 class NumberEdit(QLineEdit):
     """A number typed as text: what does not fit is marked at once and refused in words when asked for.
 
@@ -171,6 +214,7 @@ class NumberEdit(QLineEdit):
         self._whole, self._minimum, self._maximum = whole, minimum, maximum
         self._step, self._optional, self._check = step, optional, check
         self._digits = digits
+        self.setAcceptDrops(False)
         self.setPlaceholderText(placeholder)
         self.setAccessibleName(name)
         self.set_value(value)
@@ -266,7 +310,8 @@ class Field(QWidget):
         self.caption = label(caption, "small")
         self.inner = inner
         self.caption.setBuddy(inner)
-        self.caption.setFixedHeight(caption_height())
+        self._fit()
+        theme.signals.changed.connect(self._fit)
         if not inner.accessibleName():
             inner.setAccessibleName(caption)
         if tip:
@@ -278,6 +323,9 @@ class Field(QWidget):
         column.addWidget(self.caption)
         column.addWidget(inner)
         column.addStretch(1)
+
+    def _fit(self) -> None:
+        self.caption.setFixedHeight(caption_height())
 
 
 class Popover(QFrame):
@@ -355,9 +403,6 @@ class Banner(QFrame):
 
     def clear(self) -> None:
         """Take the message away."""
-        focused = QApplication.focusWidget()
         self.hide()
         self._text.clear()
         self.gone.emit()
-        if focused is self._close and self.parentWidget() is not None:
-            self.parentWidget().setFocus()

@@ -18,7 +18,7 @@ import numpy as np
 
 from specview.errors import SpecviewError
 from specview.models.gguf_file import GgufFile, TensorInfo
-from specview.models.gguf_tokenizer import special_ids
+from specview.models.gguf_tokenizer import special_ids, tokenizer_problem
 
 MODEL_TYPES: Mapping[str, tuple[str, str]] = {
     "llama": ("llama", "LlamaForCausalLM"),
@@ -83,7 +83,7 @@ def conversion_problem(gguf: GgufFile) -> str | None:
         _rope(gguf, head_dim(gguf))
     except _UnknownError as problem:
         return str(problem)
-    return None
+    return tokenizer_problem(gguf)
 
 
 class _UnknownError(Exception):

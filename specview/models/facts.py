@@ -106,8 +106,8 @@ def weights_sha256(path: Path, *, hash_limit_bytes: int | None = None) -> str | 
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def facts(engine: Engine, prefix: str = "", *, hash_limit_bytes: int | None = HASH_LIMIT_BYTES) -> dict[str, Any]:
-    """Return flat facts about an engine; `prefix` ("draft_") goes before the model's own keys.
+def facts(engine: Engine, *, hash_limit_bytes: int | None = HASH_LIMIT_BYTES) -> dict[str, Any]:
+    """Return flat facts about an engine, the model in it, and this machine.
 
     Hashes the weights the first time (about 0.2 s for the bundled model): call it off the clock.
     """
@@ -127,15 +127,12 @@ def facts(engine: Engine, prefix: str = "", *, hash_limit_bytes: int | None = HA
     }
     if source and source.ref.path is not None and source.ref.path != source.path and source.ref.path.is_file():
         model["source_sha256"] = remembered_sha256(source.ref.path)
-    found = {f"{prefix}{key}": value for key, value in model.items()}
-    if not prefix:
-        threads = getattr(engine, "threads", None) or (source.threads if source else None)
-        found |= {
-            "threads": threads,
-            "device_name": device_name(engine.device),
-            "cpu": cpu_model(),
-            "cpu_count": os.cpu_count(),
-            "platform": platform.platform(),
-        }
-        found |= {f"version_{name}": version for name, version in versions().items()}
-    return found
+    threads = getattr(engine, "threads", None) or (source.threads if source else None)
+    machine = {
+        "threads": threads,
+        "device_name": device_name(engine.device),
+        "cpu": cpu_model(),
+        "cpu_count": os.cpu_count(),
+        "platform": platform.platform(),
+    }
+    return model | machine | {f"version_{name}": version for name, version in versions().items()}

@@ -1,15 +1,15 @@
 """The Hugging Face tokenizer files of a GGUF file's vocabulary.
 
 transformers' own GGUF conversion ignores `tokenizer.ggml.pre` where it names a split it has no rule
-for (SmolLM2's: digits apart, then GPT-2's regular expression), which changes the ids of every number.
-So byte-level vocabularies are built here, from the splits that llama.cpp names; SentencePiece ones
-go through transformers.
+for (SmolLM2's: digits apart, then GPT-2's regular expression), which changes the ids of every number,
+and the space that a SentencePiece text begins with. So both kinds are built here, as llama.cpp reads
+them (its src/llama-vocab.cpp).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ SPLITS: Mapping[str, str] = {
 
 _WHOLE_WORDS_FIRST = {"llama3", "llama-v3", "llama-bpe", "falcon3"}
 _NFC = {"qwen2", "deepseek-r1-qwen"}
+_SPACE = "\u2581"  # how SentencePiece writes a space
 
 
 def special_ids(gguf: GgufFile) -> dict[str, int]:
@@ -65,27 +66,37 @@ def adds_bos(gguf: GgufFile) -> bool:
     return (spm or gguf.metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS_FIRST) and "bos" in special_ids(gguf)
 
 
+def tokenizer_problem(gguf: GgufFile) -> str | None:
+    """Say why this file's vocabulary has no known equivalent, or None when it has one."""
+    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
+    model = gguf.metadata.get("tokenizer.ggml.model")
+    if not tokens:
+        return "it holds no vocabulary"
+    if model == "gpt2":
+        pre = gguf.metadata.get("tokenizer.ggml.pre", "default")
+        return None if pre in SPLITS else f"it splits text by {pre!r}, which specview does not know"
+    if model == "llama":
+        scores = gguf.metadata.get("tokenizer.ggml.scores") or ()
+        return None if len(scores) == len(tokens) else "it holds no scores of its tokens"
+    return f"its tokenizer is {model!r}, which specview does not know"
+
+
 def write_tokenizer(gguf: GgufFile, folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json for `gguf` into `folder`.
 
     Raises SpecviewError for a vocabulary that has no known equivalent.
     """
-    model = gguf.metadata.get("tokenizer.ggml.model")
-    if model == "gpt2":
-        _byte_level(gguf).save(str(folder / "tokenizer.json"))
-        config = tokenizer_config(gguf)
-        text = json.dumps(config, indent=1, ensure_ascii=False)
-        (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
-    elif model == "llama":
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(str(gguf.path.parent), gguf_file=gguf.path.name)
-        tokenizer.save_pretrained(str(folder))
-    else:
+    problem = tokenizer_problem(gguf)
+    if problem is not None:
         raise SpecviewError(
-            f"{gguf.path.name} has a {model or 'missing'} tokenizer, which specview cannot convert for transformers.",
-            "Use the llama.cpp engine for this file, or give the model's safetensors folder.",
+            f"{gguf.path.name} cannot be used in transformers: {problem}.", "Use the llama.cpp engine for it."
         )
+    is_byte_level = gguf.metadata["tokenizer.ggml.model"] == "gpt2"
+    tokenizer = _byte_level(gguf) if is_byte_level else _sentencepiece(gguf)
+    _add_special(gguf, tokenizer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    text = json.dumps(tokenizer_config(gguf), indent=1, ensure_ascii=False)
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
 def tokenizer_config(gguf: GgufFile) -> dict[str, Any]:
@@ -108,32 +119,15 @@ def tokenizer_config(gguf: GgufFile) -> dict[str, Any]:
 
 def _byte_level(gguf: GgufFile) -> Any:
     """Build the `tokenizers.Tokenizer` of a byte-level BPE vocabulary."""
-    from tokenizers import (
-        AddedToken,
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        normalizers,
-        pre_tokenizers,
-        processors,
-    )
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     metadata = gguf.metadata
-    pre = str(metadata.get("tokenizer.ggml.pre", "default"))
-    split = SPLITS.get(pre)
-    tokens, merges = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.merges")
-    if split is None:
-        raise SpecviewError(
-            f"{gguf.path.name} splits text by {pre!r}, which specview cannot convert for transformers.",
-            "Use the llama.cpp engine for this file, or give the model's safetensors folder.",
-        )
-    if not tokens or merges is None:
-        raise SpecviewError(f"{gguf.path.name} holds no vocabulary.", "Use a file with its tokenizer inside.")
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-    vocabulary = {token: index for index, token in enumerate(tokens)}
+    pre = metadata["tokenizer.ggml.pre"]
+    split = SPLITS[pre]
+    vocabulary = {token: index for index, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges") or ()]
     tokenizer = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=pairs, fuse_unk=False, ignore_merges=pre in _WHOLE_WORDS_FIRST)
+        models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, ignore_merges=pre in _WHOLE_WORDS_FIRST)
     )
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex="gpt2" in split)
     if split == "gpt2":
@@ -147,18 +141,63 @@ def _byte_level(gguf: GgufFile) -> Any:
     if pre in _NFC:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
-    kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    control = [t for t, kind in zip(tokens, kinds, strict=False) if kind in (TOKEN_CONTROL, TOKEN_UNKNOWN)]
-    user = [t for t, kind in zip(tokens, kinds, strict=False) if kind == TOKEN_USER_DEFINED]
+    return tokenizer
+
+
+def _sentencepiece(gguf: GgufFile) -> Any:
+    """Build the `tokenizers.Tokenizer` of a SentencePiece BPE vocabulary, whose scores order its merges."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    tokens = gguf.metadata["tokenizer.ggml.tokens"]
+    scores = gguf.metadata["tokenizer.ggml.scores"]
+    kinds = _kinds(gguf)
+    pieces = {token for token, kind in zip(tokens, kinds, strict=False) if kind == 1}
+    ranked = sorted(range(len(tokens)), key=lambda index: -scores[index])
+    merges = [
+        (tokens[index][:cut], tokens[index][cut:])
+        for index in ranked
+        if tokens[index] in pieces
+        for cut in range(1, len(tokens[index]))
+        if tokens[index][:cut] in pieces and tokens[index][cut:] in pieces
+    ]
+    ids = special_ids(gguf)
+    unknown = tokens[ids["unknown"]] if "unknown" in ids else None
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
+    prefixed = bool(gguf.metadata.get("tokenizer.ggml.add_space_prefix", True))
+    spaces = normalizers.Replace(" ", _SPACE)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if prefixed else spaces
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefixed else steps)
+    return tokenizer
+
+
+def _kinds(gguf: GgufFile) -> Sequence[int]:
+    """Each token's type; 1, a normal token, where the file does not say."""
+    kinds: Sequence[int] | None = gguf.metadata.get("tokenizer.ggml.token_type")
+    return kinds or [1] * len(gguf.metadata["tokenizer.ggml.tokens"])
+
+
+def _add_special(gguf: GgufFile, tokenizer: Any) -> None:
+    """Tell the tokenizer its control and user-defined tokens, and BOS where a prompt starts with it."""
+    from tokenizers import AddedToken, processors
+
+    tokens = gguf.metadata["tokenizer.ggml.tokens"]
+    named = list(zip(tokens, _kinds(gguf), strict=False))
+    control = [token for token, kind in named if kind in (TOKEN_CONTROL, TOKEN_UNKNOWN)]
+    user = [token for token, kind in named if kind == TOKEN_USER_DEFINED]
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in control])
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in user])
+    steps: list[Any] = []
+    if gguf.metadata.get("tokenizer.ggml.model") == "gpt2":
+        steps.append(processors.ByteLevel(trim_offsets=False))
     if adds_bos(gguf):
         bos_id = special_ids(gguf)["bos"]
         bos = tokens[bos_id]
-        tokenizer.post_processor = processors.Sequence([
-            processors.ByteLevel(trim_offsets=False),
-            processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bos_id)]),
-        ])
-    else:
-        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    return tokenizer
+        steps.append(
+            processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bos_id)])
+        )
+    if steps:
+        tokenizer.post_processor = processors.Sequence(steps)

@@ -66,10 +66,10 @@ def compare(
     try:
         for repeat in range(repeats):
             last: dict[int, LaneEnded] = {}
-            failures: list[str] = []
+            failures: list[Failed] = []
 
             def listen(
-                event: Event, last: dict[int, LaneEnded] = last, failures: list[str] = failures
+                event: Event, last: dict[int, LaneEnded] = last, failures: list[Failed] = failures
             ) -> None:
                 if isinstance(event, RaceStarted):
                     result.facts = dict(event.facts)
@@ -77,7 +77,7 @@ def compare(
                 elif isinstance(event, LaneEnded):
                     last[event.lane] = event
                 elif isinstance(event, Failed):
-                    failures.append(event.message)
+                    failures.append(event)
                 elif isinstance(event, RaceEnded):
                     result.end, result.busy = event.end, event.busy or result.busy
                     result.real_time_fraction = event.real_time_fraction
@@ -87,7 +87,7 @@ def compare(
             try:
                 race.run(listen, should_stop)
                 if failures:
-                    raise SpecviewError(failures[0])
+                    raise SpecviewError(failures[0].message, usage=failures[0].usage)
                 if result.end != "stopped" or not records:
                     ends.append(last)
                     records.append(race.records)

@@ -26,13 +26,17 @@ POSITIONS = 64
 
 
 def compare_outputs(
-    lane: Lane, plain: Lane, margins: MutableMapping[Hashable, float] | dict, key: Hashable
+    lane: Lane,
+    plain: Lane,
+    margins: MutableMapping[Hashable, float] | dict,
+    key: Hashable,
+    measure: bool = True,
 ) -> Equality | None:
     """Compare a lane's ids with plain's; None where equality is not to be expected.
 
     Greedy lanes, and `match` lanes of the same seed, should equal plain. `margins` remembers the
     kernel margin measured for a model (`key`), in logits. A lane that was stopped is compared as
-    far as both go.
+    far as both go. measure False leaves the kernel margin out unless it is known.
     """
     if not plain.record.rounds or not lane.record.rounds:
         return None
@@ -46,11 +50,11 @@ def compare_outputs(
     if first is None:
         return Equality(True, compared)
     final = plain.record.rounds[first].final if first < len(plain.record.rounds) else None
-    if key not in margins:
+    if key not in margins and measure:
         margins[key] = kernel_margin(
             plain.target, [*plain.record.prompt_ids, *theirs], len(plain.record.prompt_ids)
         )
-    return Equality(False, compared, first, final.margin if final is not None else None, margins[key])
+    return Equality(False, compared, first, final.margin if final is not None else None, margins.get(key))
 
 
 def kernel_margin(engine: Engine, tokens: list[int], start: int) -> float:
@@ -61,7 +65,8 @@ def kernel_margin(engine: Engine, tokens: list[int], start: int) -> float:
     """
     end = min(len(tokens), start + POSITIONS)
     fed = tokens[start - 1 : end]
-    one, many = engine.new_session(end + ROWS), engine.new_session(end + ROWS)
+    longest = min(end + ROWS, engine.context_length)
+    one, many = engine.new_session(longest), engine.new_session(longest)
     drift = 0.0
     try:
         one.prefill(tokens[: start - 1])

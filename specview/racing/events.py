@@ -109,10 +109,14 @@ class RaceEnded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The run failed before or outside its lanes: one line that names cause and mend."""
+    """The run failed before or outside its lanes: one line that names cause and mend.
+
+    usage marks settings that cannot work (exit code 2 on the command line).
+    """
 
     run_id: int
     message: str
+    usage: bool = False
 
 
 Event = Progress | RaceStarted | LanePrefilled | LaneRound | LaneEnded | RaceEnded | Failed

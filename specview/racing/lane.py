@@ -86,10 +86,14 @@ class Lane:
             self._policy = POLICIES[self.settings.policy].make(self.settings.policy_options)
             self._policy.start(self.k)
         begin = self._clock()
-        self._session.prefill(context[:-1], on_chunk)
-        if self._drafter is not None:
-            self._drafter.start(context, self.run.sampling, on_chunk)
-        self._session.synchronize()
+        try:
+            self._session.prefill(context[:-1], on_chunk)
+            if self._drafter is not None:
+                self._drafter.start(context, self.run.sampling, on_chunk)
+            self._session.synchronize()
+        except BaseException:
+            self._release()  # half a prompt is in a cache: a continuation must fill it anew
+            raise
         spent = self._clock() - begin
         if not self.record.rounds:
             self.record.prefill_s = self.fold.prefill_s = spent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from specview.decoding.interfaces import Engine
 from specview.models.loading import load_engine
@@ -17,7 +18,7 @@ ShouldStop = Callable[[], bool]
 class EngineKey:
     """What makes a loaded engine the one asked for."""
 
-    role: str
+    role: Literal["target", "draft"]
     ref: str
     engine: str
     device: str | None

@@ -82,8 +82,14 @@ class Race:
 
         def go_on() -> None:
             for index, lane in enumerate(self.lanes):
-                if lane.record.end in ("limit", "stopped"):
+                if lane.record.end not in ("limit", "stopped"):
+                    continue
+                try:
                     lane.extend(max_tokens, self._on_chunk("prefill", lane.record.name, index))
+                except Stopped:
+                    raise
+                except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
+                    self._fail_lane(index, error)
             self._race()
 
         self._guarded(go_on, emit, should_stop)
@@ -116,10 +122,13 @@ class Race:
             for lane in self.lanes:
                 if lane.record.end is None:
                     lane.finish("stopped")
-            self._emit_ends()
+            self._emit_ends(final=True, measure=False)
             emit(RaceEnded(self.run_id, "stopped"))
         except Exception as error:  # noqa: BLE001 - the window must hear of everything
-            emit(Failed(self.run_id, one_line(error)))
+            for lane in self.lanes:
+                if lane.record.end is None:
+                    lane.finish("error", one_line(error))
+            emit(Failed(self.run_id, one_line(error), isinstance(error, SpecviewError) and error.usage))
             emit(RaceEnded(self.run_id, "error"))
 
     def _run(self) -> None:
@@ -136,18 +145,18 @@ class Race:
         self._stop_here()
         self._emit(Progress(self.run_id, "tokenize", "Reading the prompt"))
         self.prompt_ids = tokenize_prompt(settings, target)
-        names, drafts, errors = [], {}, {}
-        for index, lane in enumerate(settings.lanes):
-            names.append(lane.label)
-            if index in draft_keys:
-                try:
-                    progress = self._progress("load-draft", f"Loading the draft of {lane.label}", index)
-                    drafts[index] = self.models.get(draft_keys[index], progress, self._should_stop)
-                    report = check_pair(target, drafts[index])
-                    if not report.ok:
-                        raise SpecviewError(report.reason)
-                except (SpecviewError, MemoryError, OSError) as error:
-                    errors[index] = one_line(error)
+        names = unique([lane.label for lane in settings.lanes])
+        drafts: dict[int, Engine] = {}
+        errors: dict[int, str] = {}
+        for index, key in draft_keys.items():
+            try:
+                progress = self._progress("load-draft", f"Loading the draft of {names[index]}", index)
+                drafts[index] = self.models.get(key, progress, self._should_stop)
+                check_pair(target, drafts[index]).raise_if_not_ok()
+            except Stopped:
+                raise
+            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
+                errors[index] = one_line(error)
             self._stop_here()
         self.lanes = [
             Lane(lane, settings, self.prompt_ids, target, drafts.get(index), self._clock)
@@ -158,12 +167,12 @@ class Race:
                 self.run_id,
                 tuple(self.prompt_ids),
                 settings.prompt,
-                tuple(unique(names)),
+                tuple(names),
                 tuple(lane.record.settings for lane in self.lanes),
                 self._facts(drafts),
             )
         )
-        for lane, name in zip(self.lanes, unique(names), strict=True):
+        for lane, name in zip(self.lanes, names, strict=True):
             lane.record.name = name
         self._warm_up([target_key(settings), *draft_keys.values()])
         for index, lane in enumerate(self.lanes):
@@ -258,19 +267,21 @@ class Race:
         self.lanes[index].finish("error", one_line(error))
         self._emit_end(index)
 
-    def _emit_ends(self, final: bool = False) -> None:
+    def _emit_ends(self, final: bool = False, measure: bool = True) -> None:
         for index, lane in enumerate(self.lanes):
             if lane.record.end is not None:
-                self._emit_end(index, final)
+                self._emit_end(index, final, measure)
 
-    def _emit_end(self, index: int, final: bool = False) -> None:
+    def _emit_end(self, index: int, final: bool = False, measure: bool = True) -> None:
         lane, plain = self.lanes[index], self.lanes[0]
         faster = spread = equality = None
         if index:
             faster = speedup(lane.record.rounds, plain.record.rounds)
             spread = speedup_spread(lane.record.rounds, plain.record.rounds)
             if final:
-                equality = compare_outputs(lane, plain, self.models.kernel_margins, target_key(self.settings))
+                equality = compare_outputs(
+                    lane, plain, self.models.kernel_margins, target_key(self.settings), measure
+                )
         assert lane.record.end is not None
         self._emit(
             LaneEnded(
@@ -302,9 +313,9 @@ class Race:
 PER_MODEL = (
     "model_name",
     "model_spec",
-    "model_file",
+    "file",
+    "sha256",
     "source_file",
-    "weights_sha256",
     "source_sha256",
     "dtype",
     "weight_bytes",
@@ -337,11 +348,13 @@ def tokenize_prompt(settings: RunSettings, target: Engine) -> list[int]:
 
 def unique(names: list[str]) -> list[str]:
     """The names, numbered where one occurs again."""
-    seen: dict[str, int] = {}
-    result = []
+    result: list[str] = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+        own, number = name, 1
+        while own in result or (number > 1 and own in names):  # a number may be another lane's own name
+            number += 1
+            own = f"{name} {number}"
+        result.append(own)
     return result
 
 

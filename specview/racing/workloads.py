@@ -119,7 +119,9 @@ def _read(path: Path, name: str) -> Workload:
         data = path.read_bytes()
     except OSError as error:
         reason = error.strerror or str(error)
-        raise SpecviewError(f"cannot read the prompts of {path} ({reason}).", "Check the file's name.") from None
+        raise SpecviewError(
+            f"cannot read the prompts of {path} ({reason}).", "Check the file's name."
+        ) from None
     prompts = []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if line.strip():
@@ -172,7 +174,9 @@ def _from_messages(messages: Any, system: str, name: str, where: str) -> Prompt:
         system = turns.pop(0)["content"]
     for place, turn in enumerate(turns):
         if turn["role"] != ("user", "assistant")[place % 2]:
-            raise UsageError(f"{where}: message {place + 1} is out of turn.", "User and assistant take turns.")
+            raise UsageError(
+                f"{where}: message {place + 1} is out of turn.", "User and assistant take turns."
+            )
     if not turns or turns[-1]["role"] != "user":
         raise UsageError(f"{where}: the last message is not the user's.", "End with a user message.")
     return Prompt(turns[-1]["content"], system, name, tuple(turns[:-1]))

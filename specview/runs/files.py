@@ -34,9 +34,11 @@ class OutputFile:
         self.path = Path(path)
         self._what = what
         self._temporary: Path | None = None
-        target = Path(os.path.realpath(self.path))
+        # /dev/stdout is a link to whatever standard output is: never to be replaced
+        device = str(self.path).startswith(("/dev/", "/proc/"))
+        target = self.path if device else Path(os.path.realpath(self.path))
         try:
-            if target.exists() and not target.is_file():
+            if device or (target.exists() and not target.is_file()):
                 if target.is_dir():
                     raise IsADirectoryError(21, "it is a folder")
                 self._target = target
@@ -54,7 +56,8 @@ class OutputFile:
         """Put `text` in place, in UTF-8; raise SpecviewError when the disk refuses."""
         try:
             if self._temporary is None:
-                self._target.write_text(text, encoding="utf-8", newline="")
+                with self._target.open("a", encoding="utf-8", newline="") as file:
+                    file.write(text)
                 return
             self._temporary.write_text(text, encoding="utf-8", newline="")
             # mkstemp makes private files; a result is as readable as any new file of the user's

@@ -1,51 +1,62 @@
-"""Real text as training sequences without labels; some of it teaches copying.
+"""Real text as training sequences without labels, most of it arranged to teach copying.
 
-Labels cost a pass of the target per token, plain text costs nothing. A part is built as `a b a`: the
-second `a` can only be predicted by looking back, which is what editing code and quoting ask for.
+Labels cost a pass of the target per token, plain text costs nothing. Editing code, quoting and
+repeating ask a drafter to look back for what it is in the middle of and to go on as the text did
+there. A tiny model does not learn that from a few hundred thousand tokens of answers (measured:
+README of assets/draft), so most sequences here are `a b a`, where the second `a` can be told from
+the first; in part of them the tokens of `a` are shuffled, so that nothing else tells.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from specview.training.corpus import Corpus
-from specview.training.shards import Labelled, ShardWriter
+from specview.training.shards import Labelled
 
-COPY_SHARE = 0.4
-PIECE_TOKENS = (24, 96)
-LONGEST = 320
+# Shares of the sequences; the rest is text as it stands.
+COPY_KINDS = ("copy", "shuffled-copy")
+COPY_SHARE, SHUFFLED_SHARE = 0.5, 0.35
+PIECE_TOKENS, BETWEEN_TOKENS = (12, 72), (0, 100)
+LONGEST = 256
 
 
-def write_plain(corpus: Corpus, tokenizer: Any, output: ShardWriter, tokens: int, seed: int) -> int:
-    """Write about `tokens` tokens of plain sequences; returns how many were written."""
-    rng = random.Random(seed)
+def tokenized(corpus: Corpus, tokenizer: Any, seed: int) -> Iterator[list[int]]:
+    """The corpus's passages and paragraphs as token ids, in random order."""
     texts = [*corpus.passages, *corpus.paragraphs]
-    rng.shuffle(texts)
+    random.Random(seed).shuffle(texts)
+    for text in texts:
+        yield tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
+
+def plain_sequences(texts: Iterable[list[int]], tokens: int, seed: int) -> Iterator[Labelled]:
+    """About `tokens` tokens of sequences of the kinds `plain`, `copy` and `shuffled-copy`."""
+    rng = random.Random(seed)
     count = 0
     earlier: list[int] = []
-    for text in texts:
+    for ids in texts:
         if count >= tokens:
             break
-        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"][:LONGEST]
         if len(ids) < 64:
             continue
-        written = len(ids) - 1
-        kind = "plain"
-        if earlier and rng.random() < COPY_SHARE:
+        share = rng.random()
+        if share < COPY_SHARE + SHUFFLED_SHARE and earlier:
             length = rng.randint(*PIECE_TOKENS)
             start = rng.randrange(max(1, len(ids) - length))
             piece = ids[start : start + length]
-            between = earlier[: rng.randint(8, 120)]
-            earlier = ids
-            ids = [*piece, *between, *piece]
-            # The first tokens of the second piece cannot be known to be its beginning.
-            written, kind = len(piece) - 2, "copy"
+            kind = "copy"
+            if share < SHUFFLED_SHARE:
+                piece, kind = rng.sample(ids, min(length, len(ids))), "shuffled-copy"
+            sequence = [*piece, *earlier[: rng.randint(*BETWEEN_TOKENS)], *piece]
+            # Where the second piece begins cannot be known: its first two tokens carry no loss.
+            written = len(piece) - 2
         else:
-            earlier = ids
-        output.add(Labelled(torch.tensor(ids), None, None, kind, written))
-        count += len(ids)
-    output.flush()
-    return count
+            sequence, kind = ids[:LONGEST], "plain"
+            written = len(sequence) - 1
+        earlier = ids
+        count += len(sequence)
+        yield Labelled(torch.tensor(sequence), None, None, kind, written)

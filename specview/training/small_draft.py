@@ -8,6 +8,7 @@ hidden states and scores only some of the vocabulary.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specview.training.plain import COPY_KINDS
 from specview.training.shards import Labelled
 from specview.training.target import LlamaShape, rope_tables, rotate
 
@@ -39,6 +41,24 @@ class _Attention(nn.Module):
         v = self.v_proj(x).view(batch, length, -1, dim).transpose(1, 2)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.o_proj(attended.transpose(1, 2).flatten(2))
+
+    def guidance(self, x: Tensor, cos: Tensor, sin: Tensor, head: int, marks: Tensor) -> Tensor:
+        """Cross-entropy of one head's attention against the positions it should look at.
+
+        x is what `forward` gets; marks [n, 3] are row, query position and wanted key position.
+        """
+        batch, length, _ = x.shape
+        dim = self._shape.head_dim
+        group = head // (self._shape.heads // self._shape.kv_heads)
+        rows, queries, keys = marks.unbind(1)
+        wq = self.q_proj.weight[head * dim : (head + 1) * dim]
+        wk = self.k_proj.weight[group * dim : (group + 1) * dim]
+        q = rotate(F.linear(x[rows, queries], wq), cos[queries], sin[queries])
+        used, place = rows.unique(return_inverse=True)
+        k = rotate(F.linear(x[used], wk), cos, sin)
+        scores = torch.einsum("nd,nsd->ns", q, k[place]) * dim**-0.5
+        later = torch.arange(length)[None] > queries[:, None]
+        return F.cross_entropy(scores.masked_fill(later, -torch.inf), keys)
 
 
 class _Mlp(nn.Module):
@@ -71,6 +91,15 @@ class _Body(nn.Module):
         self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
         self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden_size, shape.norm_eps)
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Where one attention head should look: marks [n, 3] are row, query and wanted key position."""
+
+    layer: int
+    head: int
+    marks: Tensor
 
 
 class SmallDraft(nn.Module):
@@ -115,12 +144,21 @@ class SmallDraft(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Final hidden states [batch, length, hidden], normalised, for tokens [batch, length]."""
+        return self.guided(tokens, ())[0]
+
+    def guided(self, tokens: Tensor, guides: Sequence[Guide]) -> tuple[Tensor, Tensor]:
+        """As `forward`, and the summed cross-entropy of the guided heads' attention."""
         length = tokens.shape[1]
         cos, sin = self._cos[:length], self._sin[:length]
         x = self.model.embed_tokens(tokens)
-        for layer in self.model.layers:
+        loss = torch.zeros(())
+        for index, layer in enumerate(self.model.layers):
+            for guide in guides:
+                if guide.layer == index and len(guide.marks):
+                    seen = layer.input_layernorm(x)
+                    loss = loss + layer.self_attn.guidance(seen, cos, sin, guide.head, guide.marks)
             x = layer(x, cos, sin)
-        return self.model.norm(x)
+        return self.model.norm(x), loss
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits [..., vocab] of hidden states [..., hidden]."""
@@ -146,6 +184,7 @@ class Weights:
     invented: float = 0.5  # the target wrote it as a user turn
     read: float = 0.25  # it stands in a prompt, with the target's labels
     plain: float = 0.25  # real text without labels
+    copied: float = 1.0  # the second half of a copy
 
 
 @dataclass(frozen=True)
@@ -153,7 +192,7 @@ class Batch:
     """Padded sequences and the positions that are trained.
 
     tokens [batch, length]; rows and columns [n] index the trained positions; ids and probabilities
-    [n, labels] are what should follow there; weights is [n].
+    [n, labels] are what should follow there; weights is [n]. guides may be empty.
     """
 
     tokens: Tensor
@@ -162,6 +201,29 @@ class Batch:
     ids: Tensor
     probabilities: Tensor
     weights: Tensor
+    guides: tuple[Guide, ...]
+
+
+# Copying takes two heads, one above the other: one looks at the token before, the other for a place
+# whose token before is the present one (induction, Olsson et al. 2022, arXiv:2209.11895).
+PREVIOUS_HEAD, MATCHING_HEAD = (1, 0), (2, 0)
+
+
+def copy_guides(sequences: Sequence[Labelled]) -> tuple[Guide, ...]:
+    """Marks for the two copying heads in the sequences that end with a copy of their beginning."""
+    previous, matching = [], []
+    for row, s in enumerate(sequences):
+        if s.kind not in COPY_KINDS:
+            continue
+        queries = torch.arange(1, len(s.tokens))
+        previous.append(torch.stack([torch.full_like(queries, row), queries, queries - 1], 1))
+        piece = s.written + 2
+        queries = torch.arange(len(s.tokens) - piece, len(s.tokens) - 1)
+        keys = queries - (len(s.tokens) - piece) + 1
+        matching.append(torch.stack([torch.full_like(queries, row), queries, keys], 1))
+    if not previous:
+        return ()
+    return Guide(*PREVIOUS_HEAD, torch.cat(previous)), Guide(*MATCHING_HEAD, torch.cat(matching))
 
 
 def make_batch(sequences: list[Labelled], weights: Weights, skip: int) -> Batch:
@@ -179,7 +241,7 @@ def make_batch(sequences: list[Labelled], weights: Weights, skip: int) -> Batch:
             label_ids[:, 0] = s.tokens[1:]
             p = torch.zeros(n - 1, labels)
             p[:, 0] = 1
-            w = torch.full((n - 1,), weights.plain)
+            w = torch.full((n - 1,), weights.plain if s.kind == "plain" else weights.copied)
             w[:first] = 0
         else:
             label_ids, p = s.label_ids.long(), s.label_logp.float().exp()
@@ -194,7 +256,15 @@ def make_batch(sequences: list[Labelled], weights: Weights, skip: int) -> Batch:
         ids.append(label_ids[keep])
         probabilities.append(p[keep])
         weight.append(w[keep])
-    return Batch(tokens, *(torch.cat(parts) for parts in (rows, columns, ids, probabilities, weight)))
+    return Batch(
+        tokens,
+        torch.cat(rows),
+        torch.cat(columns),
+        torch.cat(ids),
+        torch.cat(probabilities),
+        torch.cat(weight),
+        copy_guides(sequences),
+    )
 
 
 class _CandidateLoss(torch.autograd.Function):
@@ -239,13 +309,15 @@ class Objective:
     log of how many ids each stands for (sampled softmax, Jean et al. 2015, arXiv:1412.2007).
     """
 
-    def __init__(self, frequent: Tensor, vocab_size: int, negatives: int = 1024) -> None:
-        """`frequent` [n] are ids that every step scores."""
+    def __init__(self, frequent: Tensor, vocab_size: int, negatives: int, guidance: float) -> None:
+        """`frequent` [n] are ids that every step scores; `guidance` weighs the guided heads' loss."""
         self._frequent, self._vocab_size, self._negatives = frequent, vocab_size, negatives
+        self._guidance = guidance
 
     def __call__(self, draft: SmallDraft, batch: Batch, noise: torch.Generator) -> tuple[Tensor, Tensor]:
         """Mean loss, and the share of positions where the draft's best candidate is the label's."""
-        hidden = draft(batch.tokens)[batch.rows, batch.columns]
+        hidden, guided = draft.guided(batch.tokens, batch.guides if self._guidance else ())
+        hidden = hidden[batch.rows, batch.columns]
         best = batch.ids.gather(1, batch.probabilities.argmax(-1, keepdim=True))
         scored = torch.zeros(self._vocab_size, dtype=torch.bool)
         scored[self._frequent] = True
@@ -267,4 +339,4 @@ class Objective:
         loss, hits = _CandidateLoss.apply(
             hidden, draft.embedding[candidates], bias, ids.clamp_min(0), p, weights
         )
-        return loss, hits
+        return loss + self._guidance * guided, hits

@@ -37,6 +37,7 @@ class Settings:
     average: float = 0.995  # decay of the averaged weights, per step
     frequent_ids: int = 6144
     negatives: int = 1024
+    guidance: float = 0.2  # weight of the loss that teaches two heads to copy
     skip: int = 0  # tokens at the start of every labelled sequence that carry no loss
     seed: int = 0
     weights: Weights = Weights()
@@ -84,7 +85,10 @@ class Trainer:
         decayed = [p for p in draft.parameters() if p.dim() == 2]
         gains = [p for p in draft.parameters() if p.dim() != 2]
         self._optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": gains, "weight_decay": 0.0}],
+            [
+                {"params": decayed, "weight_decay": settings.weight_decay},
+                {"params": gains, "weight_decay": 0.0},
+            ],
             lr=settings.learning_rate,
             betas=(0.9, 0.95),
             fused=True,
@@ -185,7 +189,7 @@ class Trainer:
             group["lr"] = self._rate()
         self._optimizer.zero_grad()
         loss, hits = self._objective(self.draft, batch, noise)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.draft.parameters(), 1.0)
         self._optimizer.step()
         decay = min(self.settings.average, (1 + self.progress.step) / (10 + self.progress.step))
@@ -207,7 +211,8 @@ class Trainer:
 
     def _split(self) -> tuple[list[Labelled], list[Labelled]]:
         """Training and development sequences of the epoch's shards."""
-        training, development = [], []
+        training: list[Labelled] = []
+        development: list[Labelled] = []
         for path in self._files()[: self.progress.shards]:
             if path not in self._read:
                 self._read[path] = list(read_shard(path))
@@ -252,4 +257,4 @@ class Trainer:
             ids = sequence.tokens if sequence.label_ids is None else sequence.label_ids[:, 0].long()
             counts += torch.bincount(ids, minlength=vocab) * (0.2 if sequence.label_ids is None else 1.0)
         frequent = counts.argsort(descending=True, stable=True)[: self.settings.frequent_ids]
-        return Objective(frequent, vocab, self.settings.negatives)
+        return Objective(frequent, vocab, self.settings.negatives, self.settings.guidance)

@@ -139,7 +139,9 @@ def test_full_shows_raw_distributions_at_temperature_one(namespace):
         final_row = target.model(context[:-1])
         raw = probabilities(final_row, SamplingParams(1.0))
         assert round_.final.entropy == pytest.approx(entropy(raw), abs=1e-5)
-        assert round_.final.margin == pytest.approx(float(np.sort(final_row)[-1] - np.sort(final_row)[-2]), abs=1e-5)
+        assert round_.final.margin == pytest.approx(
+            float(np.sort(final_row)[-1] - np.sort(final_row)[-2]), abs=1e-5
+        )
         assert round_.final.p == pytest.approx(probabilities(final_row, sampling)[round_.final.id], abs=1e-6)
     assert seen_residual > 2
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.observation import Observer
-from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
+from specview.decoding.sampling import SamplingParams, probabilities
 from specview.decoding.verification import RULES
 from specview.drafting.policies import POLICIES
 from specview.drafting.prompt_lookup import PromptLookup
@@ -25,6 +25,7 @@ from tests.decoding.toy import (
     TableModel,
     constant,
     draft_model,
+    plain_reference,
     run_decode,
 )
 
@@ -41,18 +42,6 @@ def near_draft(**options) -> FakeEngine:
     return FakeEngine(TableModel(VOCAB, noise=0.35), VOCAB, **options)
 
 
-def plain_reference(model, prompt, sampling, count):
-    """Plain decoding with no loop of ours: argmax, or the keyed draw, one token at a time."""
-    tokens = list(prompt)
-    for position in range(count):
-        row = model(tokens)
-        if sampling.greedy:
-            tokens.append(int(np.argmax(row)))
-        else:
-            tokens.append(draw(probabilities(row, sampling), uniform(sampling.seed, position, "target")))
-    return tokens[len(prompt) :]
-
-
 def half_right(model, seed=0):
     """Drafts the target's argmax, or now and then something else."""
     rng = random.Random(seed)
@@ -60,7 +49,9 @@ def half_right(model, seed=0):
     def script(context, budget):
         tokens = []
         for _ in range(rng.randint(0, budget)):
-            tokens.append(int(np.argmax(model([*context, *tokens]))) if rng.random() < 0.7 else rng.randrange(VOCAB))
+            tokens.append(
+                int(np.argmax(model([*context, *tokens]))) if rng.random() < 0.7 else rng.randrange(VOCAB)
+            )
         return tokens
 
     return ScriptDrafter(script)
@@ -120,13 +111,17 @@ def test_at_temperature_zero_every_rule_equals_plain_greedy(rule, kind, k):
     k=st.integers(1, 9),
     policy=st.sampled_from(sorted(POLICIES)),
     kind=st.sampled_from(["draft-model", "prompt-lookup", "script"]),
-    sampling=st.sampled_from([{"temperature": 1.0}, {"temperature": 0.6, "top_p": 0.9}, {"temperature": 1.5, "top_k": 3}]),
+    sampling=st.sampled_from(
+        [{"temperature": 1.0}, {"temperature": 0.6, "top_p": 0.9}, {"temperature": 1.5, "top_k": 3}]
+    ),
     count=st.integers(1, 30),
     prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12),
     namespace=st.sampled_from(["numpy", "torch"]),
 )
 @settings(deadline=None, derandomize=True, max_examples=50)
-def test_match_equals_sampled_plain_token_for_token(seed, k, policy, kind, sampling, count, prompt, namespace):
+def test_match_equals_sampled_plain_token_for_token(
+    seed, k, policy, kind, sampling, count, prompt, namespace
+):
     params = SamplingParams(**sampling, seed=seed)
     target = engine(order=3, namespace=namespace)
     lengths = POLICIES[policy].make({"threshold": 0.4})
@@ -198,7 +193,9 @@ def test_a_model_drafting_for_itself_is_accepted_everywhere(rule, sampling, name
 @pytest.mark.parametrize("k", [1, 2, 3, 5, 9, 64])
 def test_the_limit_is_met_exactly_whatever_k(count, k):
     target = engine()
-    drafter = ScriptDrafter(lambda context, budget: plain_reference(target.model, context, SamplingParams(), budget))
+    drafter = ScriptDrafter(
+        lambda context, budget: plain_reference(target.model, context, SamplingParams(), budget)
+    )
     session = target.new_session(len(PROMPT) + count - 1)  # not one cell more than needed
     output, rounds, end, _ = run_decode(
         target,
@@ -473,7 +470,9 @@ def test_logits_that_are_not_finite_name_the_model_and_the_position(bad, tempera
 
     target = FakeEngine(model, 10, model_name="poor-model")
     drafter = ScriptDrafter(lambda context, budget: [(context[-1] + 1 + i) % 10 for i in range(budget)])
-    with pytest.raises(SpecviewError, match=r"poor-model gave logits that are not finite .* at output token 4\b"):
+    with pytest.raises(
+        SpecviewError, match=r"poor-model gave logits that are not finite .* at output token 4\b"
+    ):
         run_decode(
             target,
             [0, 1],

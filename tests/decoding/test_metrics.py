@@ -92,7 +92,9 @@ def test_acceptance_figures(rounds):
         assert found.position_acceptance[i] == pytest.approx(reached / len(drafting))
         here = [verdicts[i] for verdicts in drafting if len(verdicts) > i and verdicts[i] != "ignored"]
         expected = here.count("accepted") / len(here) if here else None
-        assert found.position_acceptance_conditional[i] == (None if expected is None else pytest.approx(expected))
+        assert found.position_acceptance_conditional[i] == (
+            None if expected is None else pytest.approx(expected)
+        )
 
 
 @given(rounds=ledgers, prefill_s=st.floats(0, 10))
@@ -191,12 +193,34 @@ def test_no_figure_is_ever_nan_or_infinite(rounds):
 
 
 def test_as_dict_has_the_names_of_the_design():
-    assert set(fold([]).as_dict()) == set(
-        "acceptance_rate draft_acceptance tokens_per_target_pass mean_accepted_length position_acceptance "
-        "position_acceptance_conditional decode_tokens_per_s total_s ttft_s itl_p50_s itl_p95_s tpot_s "
-        "draft_share verify_share other_share draft_cost verify_cost expected_tokens predicted_speedup "
-        "predicted_speedup_measured_verify rounds proposed judged accepted ignored emitted".split()
-    )
+    assert set(fold([]).as_dict()) == {
+        "acceptance_rate",
+        "draft_acceptance",
+        "tokens_per_target_pass",
+        "mean_accepted_length",
+        "position_acceptance",
+        "position_acceptance_conditional",
+        "decode_tokens_per_s",
+        "total_s",
+        "ttft_s",
+        "itl_p50_s",
+        "itl_p95_s",
+        "tpot_s",
+        "draft_share",
+        "verify_share",
+        "other_share",
+        "draft_cost",
+        "verify_cost",
+        "expected_tokens",
+        "predicted_speedup",
+        "predicted_speedup_measured_verify",
+        "rounds",
+        "proposed",
+        "judged",
+        "accepted",
+        "ignored",
+        "emitted",
+    }
 
 
 def test_acceptance_is_not_counted_over_drafts_never_tested():

@@ -226,7 +226,8 @@ def test_match_draws_y_from_p_and_compares(namespace):
 @NAMESPACES
 def test_typical_threshold_is_medusas(namespace):
     peaked, flat = [0.94, 0.03, 0.02, 0.01], [0.25] * 4
-    for p, threshold in ((peaked, 0.09), (flat, 0.3 * 0.25)):
+    below, above = [0.6, 0.3, 0.085, 0.015], [0.6, 0.3, 0.095, 0.005]  # a token just at either side of 0.09
+    for p, threshold in ((peaked, 0.09), (flat, 0.3 * 0.25), (below, 0.09), (above, 0.09)):
         expected = min(0.09, 0.3 * math.exp(-entropy(np.array(p))))
         assert expected == pytest.approx(threshold)
         for token in range(4):
@@ -277,7 +278,9 @@ def test_ties_go_to_the_lowest_id(namespace):
 @pytest.mark.parametrize("rule", list(RULES))
 def test_at_temperature_zero_every_rule_decides_by_the_argmax(rule, namespace):
     rows = rows_of([P, NEXT, P], namespace, SamplingParams())
-    any_number = Numbers({(i, purpose): 0.5 for i in range(4) for purpose in ("accept", "residual", "target")})
+    any_number = Numbers(
+        {(i, purpose): 0.5 for i in range(4) for purpose in ("accept", "residual", "target")}
+    )
     right = verify(rule, rows, draft_of([0, 3]), any_number, 0)
     assert [trial.verdict for trial in right.trials] == ["accepted", "accepted"]
     assert right.final == (0, "bonus", 1.0)
@@ -347,7 +350,9 @@ def test_a_wider_draft_vocabulary_is_cut_and_a_narrower_one_padded(namespace):
     assert np.asarray(narrow) == pytest.approx([0.4, 0.6, 0, 0])
     assert draft_row(draft_of([1]), 0, p) is None
     numbers = Numbers({(0, "accept"): 0.51, (0, "residual"): 0.9})
-    rejected = verify("rejection", rows_of([P, P], namespace), draft_of([1], [[0.4, 0.6]], namespace), numbers, 0)
+    rejected = verify(
+        "rejection", rows_of([P, P], namespace), draft_of([1], [[0.4, 0.6]], namespace), numbers, 0
+    )
     assert rejected.final[0] == 2  # beyond the draft's vocabulary: all of p(2) is in the residual
     other = "torch" if namespace == "numpy" else "numpy"  # the draft may sit in another engine
     mixed = verify("rejection", rows_of([P, P], namespace), draft_of([1], [[0.4, 0.6]], other), numbers, 0)
@@ -360,7 +365,9 @@ def test_masked_tokens_are_never_emitted():
         numbers = Numbers({(0, "accept"): 0.999, (0, "residual"): u, (0, "target"): u, (1, "target"): u})
         for rule in ("rejection", "match", "naive", "typical"):
             for token in range(4):
-                decision = verify(rule, rows_of([masked, masked]), draft_of([token], [[0.25] * 4]), numbers, 0)
+                decision = verify(
+                    rule, rows_of([masked, masked]), draft_of([token], [[0.25] * 4]), numbers, 0
+                )
                 assert decision.final[0] in (1, 3)
                 assert decision.trials[0].verdict == "rejected" or token in (1, 3)
 

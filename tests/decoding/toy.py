@@ -384,7 +384,9 @@ class PointMassDrafter:
     def propose(self, context: Sequence[int], budget: int, proceed: Any = None) -> Draft:
         last, tokens = context[-1], []
         for step in range(budget):
-            last = draw(self.rows[last], uniform(self.seed, len(context) - self.prompt_length + step, "draft"))
+            last = draw(
+                self.rows[last], uniform(self.seed, len(context) - self.prompt_length + step, "draft")
+            )
             tokens.append(last)
         return Draft(tuple(tokens), drafter=self.name)
 
@@ -459,6 +461,20 @@ def run_decode(
     return output, rounds, end, session
 
 
+def plain_reference(
+    model: Callable[[Sequence[int]], np.ndarray], prompt: Sequence[int], sampling: SamplingParams, count: int
+) -> list[int]:
+    """Plain decoding with no loop of ours: argmax, or the keyed draw, one token at a time."""
+    tokens = list(prompt)
+    for position in range(count):
+        row = model(tokens)
+        if sampling.greedy:
+            tokens.append(int(np.argmax(row)))
+        else:
+            tokens.append(draw(probabilities(row, sampling), uniform(sampling.seed, position, "target")))
+    return tokens[len(prompt) :]
+
+
 def filtered(rows: np.ndarray, sampling: SamplingParams) -> np.ndarray:
     """Rows after temperature and filters (top-k with ties kept, top-p, min-p), written independently."""
     result = []
@@ -485,6 +501,3 @@ def filtered(rows: np.ndarray, sampling: SamplingParams) -> np.ndarray:
 def entropy(p: np.ndarray) -> float:
     """Shannon entropy in nats, by the definition."""
     return -sum(float(x) * math.log(float(x)) for x in p if x > 0)
-
-
-__all__ = [name for name in dir() if not name.startswith("_")] + ["probabilities"]

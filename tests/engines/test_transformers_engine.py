@@ -21,9 +21,12 @@ PROMPT = [256, 72, 101, 108, 108, 111, 44, 32, 119, 111, 114, 108, 100]
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+    """Two threads on a busy machine wait for each other."""
+    before, own = torch.get_num_threads(), transformers_engine._own_threads
     torch.set_num_threads(1)
+    transformers_engine._own_threads = 1
     yield
+    transformers_engine._own_threads = own
     torch.set_num_threads(before)
 
 
@@ -70,7 +73,9 @@ def test_which_forward_runs(kind: str, engines: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_equal_transformers_up_to_rounding(kind: str, folders: dict[str, Path], engines: dict[str, Any]) -> None:
+def test_logits_equal_transformers_up_to_rounding(
+    kind: str, folders: dict[str, Path], engines: dict[str, Any]
+) -> None:
     tokens = [(7 * index) % 256 for index in range(60)]
     with torch.no_grad():
         expected = reference(folders[kind])(torch.tensor([tokens])).logits[0]
@@ -92,7 +97,9 @@ def test_truncation_equals_a_fresh_prefill(kind: str, engines: dict[str, Any]) -
     rolled.truncate(len(PROMPT))
     fresh.prefill(PROMPT)
     assert rolled.length == fresh.length == len(PROMPT)
-    torch.testing.assert_close(rolled.forward([6, 7]).logits, fresh.forward([6, 7]).logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        rolled.forward([6, 7]).logits, fresh.forward([6, 7]).logits, atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", ("llama", "gpt2"))
@@ -111,7 +118,9 @@ def test_sessions_are_independent(kind: str, engines: dict[str, Any]) -> None:
     assert output == alone
 
 
-def test_the_cache_grows(engines: dict[str, Any], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_grows(
+    engines: dict[str, Any], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from specview.engines import transformers_cache, transformers_llama
 
     monkeypatch.setattr(transformers_llama, "_FIRST_BLOCK", 8)
@@ -145,7 +154,9 @@ def test_prefill_reports_and_stops_between_chunks(kind: str, engines: dict[str, 
         session.prefill(tokens[128:])
         whole = engines[kind].new_session(256)
         whole.prefill(tokens)
-        torch.testing.assert_close(session.forward([5]).logits, whole.forward([5]).logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            session.forward([5]).logits, whole.forward([5]).logits, atol=1e-5, rtol=1e-5
+        )
     finally:
         transformers_session.PREFILL_CHUNK = chunk
 
@@ -202,8 +213,95 @@ def test_limits_and_trees_are_refused_in_one_line(engines: dict[str, Any]) -> No
         session.forward([1])
 
 
-def test_half_precision_runs(folders: dict[str, Path]) -> None:
-    for kind in ("llama", "gpt2"):
-        engine = transformers_engine.load(folders[kind], device="cpu", dtype="bfloat16")
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
+def test_half_precision_runs(dtype: str, folders: dict[str, Path], engines: dict[str, Any]) -> None:
+    for kind in ("llama", "qwen3", "gpt2"):
+        engine = transformers_engine.load(folders[kind], device="cpu", dtype=dtype)
         logits = engine.new_session(32).forward(PROMPT).logits
-        assert logits.dtype == torch.float32 and bool(torch.isfinite(logits).all())
+        exact = engines[kind].new_session(32).forward(PROMPT).logits
+        assert engine.dtype == dtype and logits.dtype == torch.float32
+        assert float((logits - exact).abs().max()) < (0.02 if dtype == "float16" else 0.2) * float(
+            exact.abs().max()
+        )
+
+
+@pytest.mark.parametrize("kind", OWN_FORWARD)
+def test_the_general_way_equals_the_short_one(kind: str, engines: dict[str, Any]) -> None:
+    """What a GPU runs, on the CPU."""
+    runner = engines[kind]._runner
+    tokens = [(5 * index) % 256 for index in range(40)]
+    short = engines[kind].new_session(64)
+    expected = [
+        short.forward(tokens[:7]).logits,
+        short.forward(tokens[7:8]).logits,
+        short.forward(tokens[8:40]).logits,
+    ]
+    few_rows, runner._few_rows = runner._few_rows, None
+    try:
+        general = engines[kind].new_session(64)
+        got = [general.forward(tokens[:7]).logits, general.forward(tokens[7:8]).logits]
+        got.append(general.forward(tokens[8:40]).logits)
+    finally:
+        runner._few_rows = few_rows
+    torch.testing.assert_close(torch.cat(got), torch.cat(expected), atol=1e-4, rtol=1e-4)
+
+
+def test_unknown_features_are_refused(engines: dict[str, Any]) -> None:
+    for kind in ("llama", "gpt2"):
+        with pytest.raises(SpecviewError, match="features"):
+            engines[kind].new_session(8).forward([1], features=(17,))
+
+
+def test_logits_may_be_changed_in_place(engines: dict[str, Any]) -> None:
+    for kind in ("llama", "gpt2"):
+        logits = engines[kind].new_session(8).forward([1, 2], features=("last",)).logits
+        logits[0, 3] = -torch.inf
+        assert logits[0, 3] == -torch.inf
+
+
+@pytest.mark.parametrize("product", ("HalfLinear", "PackedLinear", "PlainLinear"))
+def test_products(product: str) -> None:
+    from specview.engines import transformers_linear
+
+    kind = getattr(transformers_linear, product)
+    if not transformers_linear._works(kind):
+        pytest.skip("not in this build of torch")
+    torch.manual_seed(1)
+    weight, bias = torch.randn(24, 16).half().float(), torch.randn(24)
+    for rows in (1, 3, 40):
+        x, other = torch.randn(rows, 16), torch.randn(rows, 24)
+        for given in (None, bias):
+            linear = kind(weight, given)
+            y = torch.nn.functional.linear(x, weight, given)
+            close = {"atol": 1e-4, "rtol": 1e-4}
+            torch.testing.assert_close(linear(x), y, **close)
+            torch.testing.assert_close(linear.silu(x), torch.nn.functional.silu(y), **close)
+            torch.testing.assert_close(linear.times(x, other), y * other, **close)
+            torch.testing.assert_close(linear.plus(x, other), y + other, **close)
+
+
+def test_float16_checkpoints_keep_their_halves(tmp_path: Path) -> None:
+    """A draft stored in float16 runs in float32 sums over the very weights in the file."""
+    folder = save_model(tmp_path / "half", tiny("llama-tied").half())
+    engine = transformers_engine.load(folder, device="cpu")
+    tokens = list(range(20))
+    with torch.no_grad():
+        expected = reference(folder)(torch.tensor([tokens])).logits[0]
+    torch.testing.assert_close(engine.new_session(20).forward(tokens).logits, expected, atol=2e-4, rtol=2e-4)
+
+
+def test_rotation_by_real_numbers_equals_the_complex_product() -> None:
+    from specview.engines.transformers_llama import _turn_complex, _turn_real
+
+    pairs, angles = torch.randn(3, 2, 4, 2), torch.randn(3, 4)
+    rotation = torch.polar(torch.ones_like(angles), angles)
+    torch.testing.assert_close(_turn_real(pairs, rotation), _turn_complex(pairs, rotation))
+
+
+def test_threads_are_set_and_given_back(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(transformers_engine, "_own_threads", None)
+    transformers_engine.load(folders["llama"], device="cpu", threads=3)
+    assert torch.get_num_threads() == 3
+    transformers_engine.load(folders["llama"], device="cpu")
+    assert torch.get_num_threads() == before

@@ -82,7 +82,12 @@ def tiny(kind: str) -> Any:
         rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
         return hf.LlamaForCausalLM(hf.LlamaConfig(**_base(rope_parameters=rope)))
     if kind == "llama-yarn":
-        rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 128}
+        rope = {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 2.0,
+            "original_max_position_embeddings": 128,
+        }
         return hf.LlamaForCausalLM(hf.LlamaConfig(**_base(rope_parameters=rope)))
     if kind == "mistral":
         return hf.MistralForCausalLM(hf.MistralConfig(**_base(sliding_window=None, head_dim=8)))
@@ -94,11 +99,17 @@ def tiny(kind: str) -> Any:
         return hf.Qwen3ForCausalLM(hf.Qwen3Config(**_base(head_dim=8)))
     if kind == "gpt2":
         sizes = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
-        return hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, bos_token_id=256, eos_token_id=None, initializer_range=0.3))
+        return hf.GPT2LMHeadModel(
+            hf.GPT2Config(**sizes, bos_token_id=256, eos_token_id=None, initializer_range=0.3)
+        )
     if kind == "gemma2":
-        return hf.Gemma2ForCausalLM(hf.Gemma2Config(**_base(head_dim=8, sliding_window=16, query_pre_attn_scalar=8)))
+        return hf.Gemma2ForCausalLM(
+            hf.Gemma2Config(**_base(head_dim=8, sliding_window=16, query_pre_attn_scalar=8))
+        )
     if kind == "mamba":
-        return hf.MambaForCausalLM(hf.MambaConfig(vocab_size=VOCAB, hidden_size=32, state_size=4, num_hidden_layers=2))
+        return hf.MambaForCausalLM(
+            hf.MambaConfig(vocab_size=VOCAB, hidden_size=32, state_size=4, num_hidden_layers=2)
+        )
     raise ValueError(kind)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PySide6.QtCore import QEvent
 
 from tests.gui.shell_fake import FakeBackend, Script
 
@@ -52,7 +53,6 @@ def make_window(qtbot, qapp, config, script, monkeypatch):
         store = SettingsStore()
         remembered = store.load()
         window = MainWindow(engine, library.Library(), store, remembered, first or application.first_settings())
-        qtbot.addWidget(window)
         window.resize(1280, 800)
         window.show()
         engine.start()
@@ -64,6 +64,11 @@ def make_window(qtbot, qapp, config, script, monkeypatch):
     yield make
     for window in made:
         window.close()
+        window.deleteLater()
+    made.clear()
+    # Now, not when an event loop next runs: every window that is alive slows down a change of theme.
+    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+    gc.collect()
 
 
 @pytest.fixture

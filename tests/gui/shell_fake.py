@@ -23,7 +23,6 @@ from specview.racing.events import (
 from tests.gui.views_data import make_rounds
 
 
-
 @dataclass
 class Script:
     """What the fake does: durations, failures, and what it recorded."""

@@ -135,7 +135,7 @@ def test_continue_and_follow_up(harness):
     assert h.thread.continue_(run, 64) == run
     h.done(run, "continue")
     assert {e.run_id for e in h.events if isinstance(e, LaneRound)} == {run}
-    turn = h.thread.follow_up("and now?")
+    turn = h.thread.follow_up("and now?", SETTINGS)
     h.done(turn, "follow-up")
     taken = next(e for e in h.events if isinstance(e, SettingsTaken))
     assert taken.settings.prompt == "and now?"
@@ -161,9 +161,10 @@ def test_closing_frees_everything(moment):
 
 
 def test_closing_is_bounded():
-    h = Harness(Script(ignore_stop_s=1.5, rounds=3))
+    h = Harness(Script(ignore_stop_s=2.5, rounds=3))
     h.thread.run(SETTINGS)
     h.until(lambda e: isinstance(e, LaneRound))
+    time.sleep(0.05)  # the next round is under way: it does not look at the stop flag
     began = time.monotonic()
     assert not h.thread.close(0.2)
     assert time.monotonic() - began < 1

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
-from tests.gui.views_data import filled_lane
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.gui import theme
 from specview.gui.inspection import inspect
 from specview.gui.inspector import HINT, Inspector
 from specview.gui.view_model import FINAL, LaneModel
+from tests.gui.views_data import filled_lane
 
 P_TOP = ((1, " path", 0.58), (2, " file", 0.16), (3, " None", 0.07))
 Q_TOP = ((3, " None", 0.31), (1, " path", 0.22), (4, " the", 0.1))

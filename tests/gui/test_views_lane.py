@@ -6,13 +6,13 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
-from tests.gui.views_data import LANES, make_race, make_rounds, stream
 
 from specview.decoding.metrics import fold
 from specview.gui import figures, lane_words, theme
 from specview.gui.lane_panel import LanePanel
 from specview.gui.view_model import LaneModel, RaceModel, Speedup
 from specview.racing.events import Equality, LaneEnded, Progress
+from tests.gui.views_data import LANES, make_race, make_rounds, stream
 
 
 def panel(qtbot: QtBot, race: RaceModel, index: int, width: int = 380, height: int = 480) -> LanePanel:
@@ -111,8 +111,10 @@ def test_panel_shows_the_metrics(qtbot: QtBot) -> None:
     assert f"{metrics.accepted} / {metrics.judged}" in cells["acceptance_rate"].toolTip()
     assert cells["speedup"].value.endswith("×") and "pred." in cells["speedup"].label
     assert "quarters of this run" in cells["speedup"].toolTip()
-    assert shown._count.text() == f"{race.lanes[1].emitted} tokens"
+    assert shown._state.count == f"{race.lanes[1].emitted} tokens"
     assert shown.accessibleName() == "Lane draft-model"
+    qtbot.mouseClick(shown._copy, Qt.MouseButton.LeftButton)
+    assert QApplication.clipboard().text() == race.lanes[1].text
     plain = panel(qtbot, race, 0)
     assert plain._cells["acceptance_rate"].value == figures.MISSING
     assert plain._cells["speedup"].value == "1.00×"

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gui.views_data import lane_rounds, make_race, make_rounds, stream
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round, RunRecord
 from specview.decoding.metrics import fold
@@ -23,6 +22,7 @@ from specview.racing.events import (
     RaceEnded,
     RaceStarted,
 )
+from tests.gui.views_data import lane_rounds, make_race, make_rounds, stream
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
 
@@ -201,3 +201,19 @@ def test_repeated_runs_give_the_median_and_the_range() -> None:
     found = race.speedup(race.lanes[1])
     assert found is not None
     assert (found.value, found.low, found.high, found.repeats) == (1.6, 1.5, 1.9, 3)
+
+
+def test_a_run_that_goes_on_counts_once() -> None:
+    """Continue past the limit replaces that run's speedup; two lanes of the same settings do not mix."""
+    race = RaceModel()
+    same = {"method": "draft-model"}
+    race.apply(RaceStarted(1, (1,), "p", ("plain", "a", "b"), ({"method": "plain"}, same, same)))
+    first, second = make_rounds(2)
+    for lane in (1, 2):
+        race.apply(LaneRound(1, lane, first))
+        race.apply(LaneEnded(1, lane, "limit", fold([first]), speedup=1.5))
+    race.apply(LaneRound(1, 1, second))
+    race.apply(LaneEnded(1, 1, "limit", fold([first, second]), speedup=1.7))
+    assert race.lanes[1].past_speedups == [1.7] and race.lanes[2].past_speedups == [1.5]
+    found = race.speedup(race.lanes[1])
+    assert found is not None and (found.value, found.repeats) == (1.7, 1)

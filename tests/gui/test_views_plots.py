@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
-from tests.gui.views_data import filled_lane, make_race, stream
 
 from specview.decoding.metrics import fold
 from specview.gui import theme
@@ -18,6 +17,7 @@ from specview.gui.plot_data import MAX_POINTS, PlotOptions, bars, curve, step_up
 from specview.gui.plots import PlotStrip
 from specview.gui.view_model import LaneModel, RaceModel
 from specview.racing.events import RaceStarted
+from tests.gui.views_data import filled_lane, make_race, stream
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def strip(qtbot: QtBot) -> PlotStrip:
 def test_curves_are_the_metrics_of_every_prefix(strip: PlotStrip) -> None:
     """Each point of a running curve is the metric of the rounds so far."""
     stream(strip.race, 2.0)
-    assert strip.refresh() and not strip.refresh()
+    assert strip.refresh(now=True) and not strip.refresh(now=True)
     for index, lane in enumerate(strip.race.lanes):
         for name in ("acceptance_rate", "tokens_per_target_pass", "decode_tokens_per_s"):
             canvas = strip.cards[name].canvas
@@ -50,7 +50,7 @@ def test_curves_are_the_metrics_of_every_prefix(strip: PlotStrip) -> None:
                 part = fold(lane.rounds[: place + 1])
                 assert x[place] == part.emitted
                 assert y[place] == pytest.approx(getattr(part, name))
-    values = dict((name, value) for _, name, value in strip.cards["acceptance_rate"].values.entries)
+    values = {name: value for _, name, value in strip.cards["acceptance_rate"].values.entries}
     assert values["draft-model"] == f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
 
 
@@ -74,7 +74,7 @@ def test_options_change_axis_and_window(strip: PlotStrip) -> None:
     """Lane seconds and windowed rates, from the menus."""
     stream(strip.race, 3.0)
     strip.set_options(over="seconds", window=8)
-    strip.refresh()
+    strip.refresh(now=True)
     lane = strip.race.lanes[1]
     canvas = strip.cards["acceptance_rate"].canvas
     assert canvas is not None
@@ -101,13 +101,34 @@ def test_ranges_grow_in_steps_and_start_anew_with_a_run(strip: PlotStrip) -> Non
         for lane, grown in zip(strip.race.lanes, race.lanes, strict=True):
             for round_ in grown.rounds[len(lane.rounds):]:
                 lane.add(round_)
-        strip.refresh()
+        strip.refresh(now=True)
         tops.append(canvas._x_top)
     assert tops == sorted(tops) and len(set(tops)) <= 10
     strip.race.apply(RaceStarted(2, (1,), "p", ("plain",), ({"method": "plain"},)))
-    strip.refresh()
+    strip.refresh(now=True)
     assert canvas.drawn() == {} and canvas._x_top == 1.0
     assert strip.cards["acceptance_rate"]._stack.currentWidget() is strip.cards["acceptance_rate"]._empty
+
+
+def test_drawing_is_put_off_but_never_lost(strip: PlotStrip, qtbot: QtBot) -> None:
+    """Within its rest a refresh draws nothing; a little later all is there, key and curves."""
+    stream(strip.race, 0.5)
+    assert strip.refresh(now=True)
+    strip._rest_until = float("inf")
+    for round_ in filled_lane(5).rounds:
+        strip.race.lanes[1].add(round_)
+    assert not strip.refresh()
+    strip._rest_until = 0.0
+    lane = strip.race.lanes[1]
+    assert strip.refresh()
+    canvas = strip.cards["acceptance_rate"].canvas
+    assert canvas is not None and len(canvas.drawn()[1][0]) == len(lane.rounds)
+    wanted = f"{fold(lane.rounds).acceptance_rate:.2f}"
+
+    def shown() -> str:
+        return next(value for index, _, value in strip.cards["acceptance_rate"].values.entries if index == 1)
+
+    qtbot.waitUntil(lambda: shown() == wanted, timeout=3000)
 
 
 def test_plain_alone_has_no_acceptance(qtbot: QtBot) -> None:
@@ -117,7 +138,7 @@ def test_plain_alone_has_no_acceptance(qtbot: QtBot) -> None:
     qtbot.addWidget(made)
     made.load()
     stream(race, 1.0)
-    made.refresh()
+    made.refresh(now=True)
     card = made.cards["acceptance_rate"]
     assert card._stack.currentWidget() is card._empty
     assert made.cards["decode_tokens_per_s"]._stack.currentWidget() is made.cards["decode_tokens_per_s"].canvas
@@ -165,15 +186,17 @@ def test_thinning_keeps_the_ends() -> None:
     assert len(long.left) <= 64 and long.rounds == 32
 
 
-def test_both_themes_are_drawn(strip: PlotStrip) -> None:
+def test_both_themes_are_drawn(strip: PlotStrip, qtbot: QtBot) -> None:
     """Live theme and font changes repaint in the new colours."""
     app = QApplication.instance()
     assert isinstance(app, QApplication)
     stream(strip.race, 2.0)
-    strip.refresh()
+    strip.refresh(now=True)
     try:
         for name, scale in (("light", 1.0), ("dark", 2.0), ("light", 0.8)):
             theme.apply(app, name, scale)
+            strip.resize(round(1100 * scale), round(220 * scale))
+            qtbot.wait(20)
             image = strip.grab().toImage()
             ratio = image.devicePixelRatio()
             corner = strip.cards["acceptance_rate"].geometry().center()

@@ -12,7 +12,6 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QImage
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
-from tests.gui.views_data import filled_lane, make_rounds
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.gui import theme
@@ -21,6 +20,7 @@ from specview.gui.legend import ENTRIES, Legend
 from specview.gui.token_layout import TokenLayout, clusters
 from specview.gui.token_view import TokenView
 from specview.gui.view_model import LaneModel, ViewToken
+from tests.gui.views_data import filled_lane, make_rounds
 
 AWKWARD = (
     "<b>bold</b> & <img src=x> %s {x}\n\t\tTabs\r\n日本語のとても長いテキスト שלום עולם مرحبا 👩‍👩‍👧 👍🏽 e\u0301 "
@@ -258,8 +258,9 @@ def test_follows_the_end_unless_scrolled_away(qtbot: QtBot) -> None:
     for round_ in make_rounds(20, seed=4):
         lane.add(round_)
     shown.refresh()
-    assert bar.value() == 40 and not shown.following
-    shown.follow()
+    assert bar.value() == 40 and not shown.following and shown._latest.isVisible()
+    qtbot.mouseClick(shown._latest, Qt.MouseButton.LeftButton)
+    assert shown.following and not shown._latest.isVisible()
     assert bar.value() == bar.maximum()
     shown.resize(300, 250)
     qtbot.wait(80)

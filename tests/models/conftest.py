@@ -41,12 +41,16 @@ def make_gguf(tmp_path: Path) -> Callable[..., Path]:
         tied: bool = True,
         extra: dict[str, Any] | None = None,
         tensors: dict[str, np.ndarray] | None = None,
+        sentencepiece: tuple[list[str], list[float], list[int]] | None = None,
+        prefix: bool | None = None,
     ) -> Path:
         import gguf
 
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         words = tokens() if vocabulary is None else vocabulary
+        if sentencepiece is not None:
+            words, scores, kinds = sentencepiece
         writer = gguf.GGUFWriter(path, architecture)
         writer.add_context_length(256)
         writer.add_embedding_length(64)
@@ -58,11 +62,19 @@ def make_gguf(tmp_path: Path) -> Callable[..., Path]:
         writer.add_rope_freq_base(50000.0)
         writer.add_layer_norm_rms_eps(1e-5)
         writer.add_vocab_size(len(words))
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(pre)
         writer.add_token_list(words)
-        writer.add_token_types([3 if word in SPECIAL else 1 for word in words])
-        writer.add_token_merges(MERGES)
+        if sentencepiece is None:
+            writer.add_tokenizer_model("gpt2")
+            writer.add_tokenizer_pre(pre)
+            writer.add_token_types([3 if word in SPECIAL else 1 for word in words])
+            writer.add_token_merges(MERGES)
+        else:
+            writer.add_tokenizer_model("llama")
+            writer.add_token_scores(scores)
+            writer.add_token_types(kinds)
+            writer.add_unk_token_id(0)
+            if prefix is not None:
+                writer.add_add_space_prefix(prefix)
         writer.add_bos_token_id(1)
         writer.add_eos_token_id(2)
         writer.add_chat_template("{% for m in messages %}<|user|>{{ m['content'] }}<|stop|>{% endfor %}")

@@ -83,6 +83,42 @@ def test_tiny_vocabulary(make_gguf: Callable[..., Path], tmp_path: Path) -> None
     assert not adds_bos(gguf)
 
 
+def _sentencepiece_parts() -> tuple[list[str], list[float], list[int]]:
+    """Pieces, scores and types of a small SentencePiece vocabulary with byte fallback."""
+    merged = [
+        "▁t", "he", "▁the", "in", "er", "▁a", "on", "re", "at", "th", "▁th", "the", "ing", "▁w", "or", "▁wor", "ld",
+        "▁world", "ll", "hell", "hello", "▁hello", "lo",
+    ]  # fmt: skip
+    single = list("▁abcdefghijklmnopqrstuvwxyzABC0123456789.,!?é<>/")
+    pieces = ["<unk>", "<s>", "</s>", *[f"<0x{byte:02X}>" for byte in range(256)], *merged, *single]
+    scores = [0.0] * 259 + [-float(rank) for rank in range(len(merged))] + [-1000.0 - rank for rank in range(len(single))]
+    return pieces, scores, [2, 3, 3, *[6] * 256, *[1] * (len(merged) + len(single))]
+
+
+@pytest.mark.parametrize("prefix", [None, True, False])
+def test_sentencepiece_against_llama_cpp(
+    make_gguf: Callable[..., Path], cache: Path, prefix: bool | None
+) -> None:
+    pytest.importorskip("llama_cpp")
+    tokenizers = pytest.importorskip("tokenizers")
+    from specview.engines import llama_cpp_engine
+
+    path = make_gguf(sentencepiece=_sentencepiece_parts(), prefix=prefix)
+    assert adds_bos(read_gguf(path))
+    ours = tokenizers.Tokenizer.from_file(str(convert(path) / "tokenizer.json"))
+    assert ours.encode("the").ids[0] == 1
+    ours.encode_special_tokens = True
+    engine = llama_cpp_engine.load(path, threads=1)
+    try:
+        texts = ("hello world", "  hello  the world ", "the the", "é日x", "a\nb", "</s> hello", " the", "thering", "", "1.5!")
+        for text in texts:
+            ids = ours.encode(text, add_special_tokens=False).ids
+            assert ids == engine.tokenizer.encode(text), text
+            assert ours.decode(ids, skip_special_tokens=False) == text
+    finally:
+        engine.close()
+
+
 def test_transformers_reads_it(make_gguf: Callable[..., Path], tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     gguf = read_gguf(make_gguf())

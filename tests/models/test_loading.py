@@ -162,7 +162,6 @@ def test_facts_are_flat_and_hashes_cost_once(
     assert all(value is None or isinstance(value, (str, int, float, bool)) for value in found.values())
     monkeypatch.setattr(hashlib, "sha256", lambda *_: pytest.fail("hashed again"))
     assert facts(engine)["sha256"] == found["sha256"]
-    assert facts(engine, "draft_")["draft_file"] == "tiny.gguf"
 
 
 def test_hash_of_a_converted_model_is_its_manifests(engines: None, make_gguf: Make) -> None:

@@ -122,4 +122,17 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load("poems")
 
 
-FROZEN: dict[str, str] = {}
+FROZEN = {
+    "code-edit": "372fa6b89dcc",
+    "code-edit-pt": "09db6cbe2b39",
+    "story": "2e8589afd182",
+    "story-pt": "c329db5d7b7c",
+    "extract": "a5b2786ec11c",
+    "extract-pt": "4ec0fc84c9ec",
+    "translate": "f8c72781b36b",
+    "translate-pt": "4037814f8405",
+    "chat": "73b238831194",
+    "chat-pt": "504de9e7f5e8",
+    "repeat": "a99774c2c103",
+    "repeat-pt": "57ce0ba701d6",
+}

@@ -1,0 +1,137 @@
+"""A Llama-shaped pass of a few rows on a CPU in float32, where every operation's overhead counts.
+
+At one row a layer's products take well under a millisecond, so that forty small operations around them
+would cost a tenth of the pass. Here they are about twenty: work buffers and their views are made once
+per number of rows, steps join their products, and attention is two batched products over the key-value
+heads (torch's fused attention is slower for few rows; measured).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specview.engines.transformers_llama_shape import LlamaShape
+
+if TYPE_CHECKING:
+    from specview.engines.transformers_llama import LlamaLayer
+
+MAX_ROWS = 32
+"""Passes of more rows take the general way."""
+
+
+class FewRows:
+    """Runs all layers of a model on up to MAX_ROWS rows."""
+
+    def __init__(self, shape: LlamaShape, layers: Sequence[LlamaLayer], norm: torch.Tensor) -> None:
+        self._shape = shape
+        self._layers = layers
+        root = shape.hidden**0.5
+        self._norms = [(layer.norm * root, layer.mlp_norm * root) for layer in layers]
+        self._last_norm = norm * root
+        self._work: dict[int, _Work] = {}
+
+    def run(
+        self,
+        x: torch.Tensor,
+        start: int,
+        visible: int,
+        buffer: torch.Tensor,
+        rotation: torch.Tensor,
+        features: Sequence[Any],
+        found: dict[Any, torch.Tensor],
+    ) -> torch.Tensor:
+        """Run x [n, hidden] at positions from `start`; return the final norm's output.
+
+        buffer is a LlamaCache's, of which attention sees `visible` tokens; rotation the unit complex
+        numbers [n, width / 2] of the positions. Features asked for are put into `found`.
+        """
+        shape, rows = self._shape, x.shape[0]
+        work = self._work.get(rows)
+        if work is None:
+            work = self._work[rows] = _Work(shape, rows)
+        work.turn(rotation)
+        mask = _mask(rows, shape.group, start, visible)
+        new = buffer.narrow(2, start, rows).unbind(0)
+        seen_keys, seen_values = buffer.narrow(2, 0, visible).split(shape.kv_heads, 1)
+        keys, values = seen_keys.transpose(2, 3).unbind(0), seen_values.unbind(0)
+        rotation, turned, new_kv = work.rotation, work.turned, work.new_kv
+        if 0 in features:
+            found[0] = x
+        for index, layer in enumerate(self._layers):
+            norm, mlp_norm = self._norms[index]
+            qkv = layer.qkv(work.normed(x, norm))
+            torch.mul(qkv.view(torch.complex64), rotation, out=turned)
+            new[index].copy_(new_kv)
+            query = work.query()
+            scores = (
+                torch.bmm(query, keys[index]) if mask is None else torch.baddbmm(mask, query, keys[index])
+            )
+            mixed = torch.bmm(torch.softmax(scores, -1), values[index])
+            x = layer.out.plus(work.side_by_side(mixed), x)
+            normed = work.normed(x, mlp_norm)
+            x = layer.down.plus(layer.up.times(normed, layer.gate.silu(normed)), x)
+            if index + 1 in features:
+                found[index + 1] = x
+        return work.normed(x, self._last_norm)
+
+
+def _mask(rows: int, group: int, start: int, visible: int) -> torch.Tensor | None:
+    """0 where a row may look, -inf beyond its own position, [n * group, visible]; None where all may."""
+    if rows == 1 and visible == start + 1:
+        return None
+    beyond = torch.full((rows, visible), -torch.inf).triu_(start + 1)
+    return beyond if group == 1 else beyond.repeat_interleave(group, 0)
+
+
+class _Work:
+    """Buffers and views of a pass of `rows` rows."""
+
+    def __init__(self, shape: LlamaShape, rows: int) -> None:
+        self._shape, self._rows = shape, rows
+        heads, kv_heads, width = shape.heads, shape.kv_heads, shape.width
+        self._floor = torch.full((rows, 1), (shape.hidden * shape.eps) ** 0.5)
+        # Values are "turned" too, by 1, so that one product covers q, k and v.
+        self._all = torch.ones(rows, heads + 2 * kv_heads, width // 2, dtype=torch.complex64)
+        self.rotation = self._all.view(rows, -1)
+        self.turned = torch.empty_like(self.rotation)
+        split = self.turned.view(torch.float32).view(rows, heads + 2 * kv_heads, width)
+        self.new_kv = split[:, heads:].transpose(0, 1)
+        self._query = split[:, :heads].view(rows, kv_heads, shape.group, width).transpose(0, 1)
+        if rows == 1:
+            self._stacked = self._query.view(kv_heads, shape.group, width)
+        else:
+            self._gathered = torch.empty(kv_heads, rows, shape.group, width)
+            self._stacked = self._gathered.view(kv_heads, rows * shape.group, width)
+
+    def turn(self, rotation: torch.Tensor) -> None:
+        """Set the rotation of this pass; queries also take the scale of attention."""
+        heads, kv_heads = self._shape.heads, self._shape.kv_heads
+        torch.mul(rotation[:, None], self._shape.width**-0.5, out=self._all[:, :1])
+        self._all[:, 1:heads] = self._all[:, :1]
+        self._all[:, heads : heads + kv_heads] = rotation[:, None]
+
+    def normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The RMS norm of x [n, hidden] (Zhang and Sennrich 2019, arXiv 1910.07467), by its definition:
+
+        x w / sqrt(mean(x^2) + eps) = x (w sqrt(hidden)) / hypot(|x|, sqrt(hidden eps)); `weight` is
+        w sqrt(hidden), which FewRows makes once.
+        """
+        size = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
+        return torch.div(x, size).mul_(weight)
+
+    def query(self) -> torch.Tensor:
+        """Queries [kv heads, n * group, width] of the layer just turned."""
+        if self._rows > 1:
+            self._gathered.copy_(self._query)
+        return self._stacked
+
+    def side_by_side(self, mixed: torch.Tensor) -> torch.Tensor:
+        """[kv heads, n * group, width] as [n, heads * width]."""
+        shape, rows = self._shape, self._rows
+        if rows == 1:
+            return mixed.view(1, shape.heads * shape.width)
+        mixed = mixed.view(shape.kv_heads, rows, shape.group, shape.width).transpose(0, 1)
+        return mixed.reshape(rows, shape.heads * shape.width)

@@ -1,0 +1,168 @@
+"""The window: time to its first paint, event-loop gaps while a race streams, its cost for the race.
+
+    python -m tests.benchmarks.window --repeats 5 --max-tokens 96 --engine transformers
+
+Needs a display (Xvfb will do). The race is run in the window and without it in turn, on the same loaded
+models, so that a noisy neighbour slows both alike. Prints medians, and writes JSON with --json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+FIRST_PAINT = """
+import os, sys, time
+import psutil
+from specview.gui import app
+def begin(engine, window):
+    print(time.time() - psutil.Process().create_time())
+    print(sorted({'torch', 'transformers', 'llama_cpp'} & set(sys.modules)))
+    window.close()
+app.begin = begin
+sys.exit(app.main([]))
+"""
+
+
+def first_paint(repeats: int) -> dict[str, Any]:
+    """Seconds from the start of the process to the window painted, and what it had imported by then."""
+    seconds, imported = [], ""
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(repeats + 1):
+            done = subprocess.run(
+                [sys.executable, "-c", FIRST_PAINT], env={**_environment(), "SPECVIEW_CONFIG": folder},
+                capture_output=True, text=True, check=True,
+            )
+            first, imported = done.stdout.strip().splitlines()[:2]
+            seconds.append(float(first))
+    return {"median_s": median(seconds[1:]), "all_s": seconds[1:], "imported": imported}
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return dict(os.environ)
+
+
+def race(engine_name: str, repeats: int, max_tokens: int) -> dict[str, Any]:
+    """Gaps of the event loop during races in the window, and lane speeds there against those without it."""
+    from PySide6.QtCore import QTimer
+
+    from specview.gui import app as application
+    from specview.gui import theme
+    from specview.gui.engine_thread import CommandDone, EngineThread
+    from specview.gui.library import Library
+    from specview.gui.main_window import MainWindow
+    from specview.gui.settings_store import Remembered, SettingsStore
+    from specview.racing.events import LaneEnded
+
+    app = application.make_app(["specview"])
+    theme.apply(app, "dark", 1.0)
+    collector = application.Collector()
+    settings = replace(application.first_settings(), engine=engine_name, max_tokens=max_tokens)
+    engine = EngineThread(application.make_backend)
+    with tempfile.TemporaryDirectory() as folder:
+        store = SettingsStore(Path(folder))
+        window = MainWindow(engine, Library(), store, Remembered(), settings)
+        window.resize(1440, 900)
+        window.show()
+        engine.start()
+        window.start()
+        began = time.perf_counter()
+        while window.controller._busy or window.controller.state != "ready":
+            app.processEvents()
+            time.sleep(0.005)
+        load_s = time.perf_counter() - began
+        gaps: list[float] = []
+        last = [0.0]
+        beat = QTimer()
+        beat.setInterval(5)
+
+        def tick() -> None:
+            now = time.perf_counter()
+            if window.controller.state == "running":
+                gaps.append(now - last[0])
+            last[0] = now
+
+        beat.timeout.connect(tick)
+        speeds: dict[str, list[dict[str, float]]] = {"window": [], "headless": []}
+        walls: dict[str, list[float]] = {"window": [], "headless": []}
+        for _ in range(repeats + 1):
+            beat.start()
+            last[0] = time.perf_counter()
+            began = time.perf_counter()
+            window.run()
+            while window.controller.racing:
+                app.processEvents()
+                time.sleep(0.001)
+            walls["window"].append(time.perf_counter() - began)
+            beat.stop()
+            lanes = window.controller.race.lanes
+            speeds["window"].append({lane.name: _speed(lane.final_metrics) for lane in lanes})
+            began = time.perf_counter()
+            run_id = engine.run(window.run_settings())
+            found: dict[str, float] = {}
+            over = False
+            while not over:
+                time.sleep(0.05)
+                for event in engine.drain(100_000):
+                    if isinstance(event, LaneEnded):
+                        found[lanes[event.lane].name] = _speed(event.metrics)
+                    over = over or (isinstance(event, CommandDone) and event.run_id == run_id)
+            walls["headless"].append(time.perf_counter() - began)
+            speeds["headless"].append(found)
+        window.close()
+    collector.stop()
+    names = list(speeds["headless"][0])
+    ratios = {
+        name: median(
+            inside[name] / outside[name]
+            for inside, outside in zip(speeds["window"][1:], speeds["headless"][1:], strict=True)
+        )
+        for name in names
+    }
+    ordered = sorted(gaps)
+    return {
+        "engine": engine_name,
+        "load_s": load_s,
+        "gap_p95_ms": 1e3 * ordered[int(len(ordered) * 0.95)],
+        "gap_max_ms": 1e3 * ordered[-1],
+        "beats": len(ordered),
+        "window_over_headless": ratios,
+        "wall_ratio": median(walls["headless"][1:]) / median(walls["window"][1:]),
+        "tokens_per_s": {kind: {name: median(one[name] for one in runs[1:]) for name in names}
+                         for kind, runs in speeds.items()},
+    }
+
+
+def _speed(metrics: Any) -> float:
+    return float(metrics.decode_tokens_per_s) if metrics is not None else float("nan")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--engine", action="append", choices=("transformers", "llama.cpp"))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    found = {"first_paint": first_paint(arguments.repeats)}
+    for name in arguments.engine or ["transformers"]:
+        found[name] = race(name, arguments.repeats, arguments.max_tokens)
+    text = json.dumps(found, indent=1)
+    print(text)
+    if arguments.json:
+        arguments.json.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

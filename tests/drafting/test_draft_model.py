@@ -1,0 +1,240 @@
+"""The draft-model drafter over a fake session: its cache, its q, its widths and limits."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
+from specview.drafting.draft_model import DraftModel
+from specview.drafting.registry import METHODS, DrafterContext
+from specview.errors import SpecviewError, Stopped
+from tests.decoding.toy import FakeEngine, TableModel, draft_model, run_decode
+
+VOCAB = 6
+PROMPT = [1, 2, 3, 4]
+
+
+class BufferEngine(FakeEngine):
+    """An engine that reuses its logit buffer, as llama.cpp does."""
+
+    def wrap(self, rows):
+        if not hasattr(self, "buffer"):
+            self.buffer = np.zeros((64, self.vocab_size), dtype=np.float32)
+        self.buffer[:] = -1e9
+        self.buffer[: len(rows)] = rows
+        return super().wrap(self.buffer[: len(rows)])
+
+
+def session_of(drafter: DraftModel):
+    return drafter._session
+
+
+@pytest.mark.parametrize("namespace", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(1.0, seed=3), SamplingParams(0.6, top_k=3, top_p=0.95, seed=3)]
+)
+def test_q_is_what_each_token_was_sampled_from(sampling, namespace):
+    engine = BufferEngine(TableModel(VOCAB), VOCAB, namespace=namespace)
+    drafter = draft_model(engine, VOCAB)
+    drafter.start(PROMPT, sampling)
+    context = [*PROMPT, 5, 0]  # two tokens of output
+    draft = drafter.propose(context, 5)
+    assert (len(draft), len(draft.q), len(draft.raw_logits)) == (5, 5, 5)
+    assert draft.drafter == "draft-model"
+    for step, token in enumerate(draft.tokens):
+        logits = engine.model([*context, *draft.tokens[:step]])
+        expected = probabilities(logits, sampling)
+        assert np.asarray(draft.q[step]) == pytest.approx(expected, abs=1e-6)
+        assert np.asarray(draft.raw_logits[step]) == pytest.approx(logits)
+        assert token == draw(draft.q[step], uniform(3, 2 + step, "draft"))
+        assert float(draft.q[step][token]) > 0
+
+
+@pytest.mark.parametrize("namespace", ["numpy", "torch"])
+def test_greedy_drafts_are_point_masses_of_the_argmax(namespace):
+    engine = BufferEngine(TableModel(VOCAB), VOCAB, namespace=namespace)
+    drafter = draft_model(engine, VOCAB)
+    drafter.start(PROMPT, SamplingParams())
+    draft = drafter.propose(PROMPT, 6)
+    assert draft.q is None
+    assert draft.confidences == ()
+    prefix = list(PROMPT)
+    for token in draft.tokens:
+        assert token == int(np.argmax(engine.model(prefix)))
+        prefix.append(token)
+
+
+@given(seed=st.integers(0, 10**6), rounds=st.integers(1, 12))
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_the_cache_is_always_the_context(seed, rounds):
+    """After every kind of round: nothing drafted, all rejected, some accepted, all accepted, a bonus."""
+    rng = random.Random(seed)
+    engine = FakeEngine(TableModel(VOCAB), VOCAB)
+    drafter = draft_model(engine, VOCAB)
+    sampling = SamplingParams(1.0, seed=seed)
+    context = [rng.randrange(VOCAB) for _ in range(rng.randint(1, 12))]
+    drafter.start(context, sampling)
+    session = session_of(drafter)
+    assert session.tokens == context[:-1]
+    for _ in range(rounds):
+        budget = rng.randint(0, 5)
+        draft = drafter.propose(context, budget)
+        assert len(draft) == budget
+        if budget:
+            # All that was fed: the context and the draft but its last token.
+            assert session.tokens == [*context, *draft.tokens[:-1]]
+            expected = [
+                probabilities(engine.model([*context, *draft.tokens[:i]]), sampling) for i in range(budget)
+            ]
+            assert all(np.array_equal(a, b) for a, b in zip(draft.q, expected, strict=True))
+        context += draft.tokens[: rng.randint(0, len(draft))]
+        context.append(rng.randrange(VOCAB))
+
+
+def test_rollback_feeds_only_what_is_new():
+    engine = FakeEngine(TableModel(VOCAB), VOCAB)
+    drafter = draft_model(engine, VOCAB)
+    drafter.start(PROMPT, SamplingParams())
+    session = session_of(drafter)
+    first = drafter.propose(PROMPT, 3).tokens
+    session.log.clear()
+    wrong = (first[1] + 1) % VOCAB
+    drafter.propose([*PROMPT, first[0], wrong], 2)  # the second was rejected
+    # The cache keeps the prompt and the accepted token, and is fed the correction.
+    assert session.log == [("truncate", 5), ("forward", 1), ("forward", 1)]
+    second = drafter.propose([*PROMPT, first[0], wrong], 2).tokens
+    session.log.clear()
+    drafter.propose([*PROMPT, first[0], wrong, *second, 0], 1)  # all accepted, and a bonus
+    assert session.log == [("forward", 2)]  # the last drafted one was never fed, and the bonus
+
+
+def test_a_wider_draft_never_drafts_what_the_target_has_not():
+    """Known fault: vocabularies padded differently (152064 against 151936) crash (transformers 45307)."""
+
+    def model(prefix):
+        return np.array([0.0, 0.5, 0.25, 1.0, 50.0, 60.0], dtype=np.float32)
+
+    engine = FakeEngine(model, 6)
+    for sampling in (SamplingParams(), SamplingParams(1.0)):
+        drafter = DraftModel(engine.new_session(100), 4, 100)
+        drafter.start([0], sampling)
+        draft = drafter.propose([0], 20)
+        assert set(draft.tokens) <= {0, 1, 2, 3}
+        if draft.q is not None:
+            for row in draft.q:
+                assert row.shape == (4,)
+                assert row == pytest.approx(probabilities(model([0])[:4], sampling))
+
+
+def test_a_narrower_draft_serves_a_wider_target():
+    target = FakeEngine(TableModel(9), 9)
+    draft = FakeEngine(TableModel(5), 5)
+    output, rounds, _, _ = run_decode(
+        target,
+        [1, 2],
+        rule="rejection",
+        sampling=SamplingParams(1.0, seed=1),
+        max_tokens=60,
+        drafter=draft_model(draft, 9),
+    )
+    # Ids the draft has not are fed back to it as context; a real pair check forbids them, the loop must not.
+    assert len(output) == 60
+    assert any(token >= 5 for token in output)
+    assert all(token.id < 5 for round_ in rounds for token in round_.drafted)
+
+
+def test_beyond_its_own_context_it_drafts_nothing():
+    engine = FakeEngine(TableModel(VOCAB), VOCAB, context_length=8)
+    drafter = draft_model(engine, VOCAB)
+    drafter.start(PROMPT, SamplingParams())
+    context = list(PROMPT)
+    lengths = []
+    while len(context) < 12:
+        draft = drafter.propose(context, 3)
+        lengths.append(len(draft))
+        context.append(0)
+        assert len(session_of(drafter).tokens) <= 8
+    assert lengths == [3, 3, 2, 1, 0, 0, 0, 0]
+
+
+def test_a_prompt_beyond_its_own_context_drafts_nothing_ever():
+    engine = FakeEngine(TableModel(VOCAB), VOCAB, context_length=8)
+    target = FakeEngine(TableModel(VOCAB), VOCAB)
+    prompt = [i % VOCAB for i in range(12)]
+    output, rounds, _, _ = run_decode(
+        target,
+        prompt,
+        rule="greedy",
+        sampling=SamplingParams(),
+        max_tokens=6,
+        drafter=draft_model(engine, VOCAB),
+    )
+    assert len(output) == 6
+    assert all(round_.k == 0 for round_ in rounds)
+    assert engine.sessions[0].tokens == []
+
+
+def test_a_one_token_prompt_has_no_prefill():
+    engine = FakeEngine(TableModel(VOCAB), VOCAB)
+    drafter = draft_model(engine, VOCAB)
+    drafter.start([2], SamplingParams())
+    assert session_of(drafter).tokens == []
+    assert len(drafter.propose([2], 3)) == 3
+
+
+def test_proceed_gets_the_drafts_own_probability_and_ends_the_draft_after_the_token():
+    engine = FakeEngine(TableModel(VOCAB), VOCAB)
+    for sampling in (SamplingParams(), SamplingParams(0.5, top_k=2, seed=1)):
+        drafter = draft_model(engine, VOCAB)
+        drafter.start(PROMPT, sampling)
+        heard = []
+
+        def proceed(confidence, heard=heard):
+            heard.append(confidence)
+            return len(heard) < 3
+
+        draft = drafter.propose(PROMPT, 6, proceed)
+        assert len(draft) == 3  # the token that fell short stays
+        assert list(draft.confidences) == heard
+        for step, token in enumerate(draft.tokens):
+            raw = softmax(engine.model([*PROMPT, *draft.tokens[:step]]))  # before temperature and filters
+            assert heard[step] == pytest.approx(float(raw[token]))
+
+
+def test_stop_during_its_prefill():
+    engine = FakeEngine(TableModel(VOCAB), VOCAB, chunk=2)
+    drafter = draft_model(engine, VOCAB)
+
+    def on_chunk(done, total):
+        assert total == 9
+        if done >= 4:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        drafter.start(list(range(5)) * 2, SamplingParams(), on_chunk)
+    assert len(session_of(drafter).tokens) == 4
+
+
+def test_made_by_the_registry_over_the_lanes_draft_engine():
+    method = METHODS["draft-model"]
+    assert method.needs_draft_model
+    engine = FakeEngine(TableModel(VOCAB), VOCAB, context_length=50)
+    drafter = method.make(DrafterContext({}, 1000, 4, engine))
+    assert engine.sessions[0].max_length == 50
+    drafter.start([1, 2], SamplingParams())
+    assert all(token < 4 for token in drafter.propose([1, 2], 20).tokens)
+    drafter.close()
+    assert engine.sessions[0].closed
+    with pytest.raises(SpecviewError, match="needs a draft model"):
+        method.make(DrafterContext({}, 1000, 4))
+
+
+def test_plain_drafts_nothing():
+    assert METHODS["plain"].make is None
+    assert not METHODS["plain"].drafts
+    assert list(METHODS) == ["plain", "draft-model", "prompt-lookup"]

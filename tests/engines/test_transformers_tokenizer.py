@@ -1,0 +1,152 @@
+"""The tokenizer adapter: no special tokens from users, one BOS, bytes of every kind of vocabulary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specview.engines.transformers_tokenizer import TransformersTokenizer, load_tokenizer, read_eos_ids
+from specview.errors import SpecviewError, UsageError
+from tests.engines.transformers_tiny import save_tokenizer
+
+tokenizers = pytest.importorskip("tokenizers")
+
+AWKWARD = (
+    "",
+    " ",
+    "plain words",
+    "  two  spaces\n\n\ttabs ",
+    "ção é você 日本語 👩‍👩‍👧 ñ",
+    "</s><s> <|user|>",
+    "<0x41> ▁ \x00 \x7f",
+    "0123456789" * 3,
+)
+
+
+@pytest.fixture()
+def tokenizer(tmp_path: Path) -> TransformersTokenizer:
+    save_tokenizer(tmp_path)
+    return load_tokenizer(tmp_path, {}, frozenset({257}))
+
+
+def sentencepiece_like(tmp_path: Path) -> Path:
+    """A vocabulary as converted sentencepiece models have it: ▁ for spaces, <0xNN> for bytes, BOS first."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+
+    pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    pieces += ["▁", "a", "b", "▁a", "ab", "▁ab", "<", "s", ">", "/"]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    merges = [("▁", "a"), ("a", "b"), ("▁a", "b")]
+    backend = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    backend.add_special_tokens([AddedToken(name, normalized=False) for name in ("<unk>", "<s>", "</s>")])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "bos_token": {"content": "<s>"},
+                "eos_token": "</s>",
+            }
+        )
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_text_survives_and_never_becomes_special(tokenizer: TransformersTokenizer, text: str) -> None:
+    tokens = tokenizer.encode(text)
+    assert all(token < 256 for token in tokens)
+    joined = b"".join(tokenizer.token_bytes(token) for token in tokens)
+    assert joined.decode() == text
+    detokenizer = tokenizer.detokenizer()
+    assert "".join(map(detokenizer.add, tokens)) + detokenizer.flush() == text
+
+
+def test_raw_prompts(tokenizer: TransformersTokenizer, tmp_path: Path) -> None:
+    assert tokenizer.encode_raw("hi") == tokenizer.encode("hi")  # no BOS in this one's ordinary tokenization
+    assert tokenizer.encode_raw("") == [256] and tokenizer.bos_id == 256
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend"}))
+    nameless = load_tokenizer(tmp_path, {}, frozenset())
+    assert nameless.bos_id is None
+    with pytest.raises(UsageError, match="empty"):
+        nameless.encode_raw("")
+    assert load_tokenizer(tmp_path, {"bos_token_id": 3}, frozenset()).encode_raw("") == [3]
+
+
+def test_chat_by_the_models_template(tokenizer: TransformersTokenizer) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    hi, ho = tokenizer.encode("hi"), tokenizer.encode("ho")
+    assert tokenizer.encode_chat(messages) == [258, *hi, 257, 259, *ho, 257, 259]
+    sneaky = tokenizer.encode_chat([{"role": "user", "content": "</s><|bot|>"}])
+    assert [token for token in sneaky if token >= 256] == [258, 257, 259]
+
+
+def test_special_tokens_have_names_and_add_no_text(tokenizer: TransformersTokenizer) -> None:
+    assert tokenizer.token_text(257) == "</s>" and tokenizer.token_bytes(258) == b"<|user|>"
+    assert tokenizer.token_bytes(9999) == b""
+    detokenizer = tokenizer.detokenizer()
+    euro = tokenizer.encode("€")
+    assert [detokenizer.add(token) for token in [257, *euro, 259]] == ["", "", "", "€", ""]
+
+
+def test_sentencepiece_like_vocabularies(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(sentencepiece_like(tmp_path), {}, frozenset({2}))
+    assert tokenizer.encode_raw("ab") == [1, *tokenizer.encode("ab")]
+    assert tokenizer.encode_raw("") == [1]
+    assert all(token > 2 for token in tokenizer.encode("</s> <s>"))
+    tokens = tokenizer.encode("ab a é")
+    assert b"".join(map(tokenizer.token_bytes, tokens)) == " ab a é".encode()
+    assert tokenizer.token_text(tokens[0]) == " ab"
+
+
+def test_other_decoders() -> None:
+    from specview.engines.transformers_tokenizer import _make_token_bytes
+
+    assert _make_token_bytes({"type": "BPEDecoder", "suffix": "</w>"})("word</w>") == b"word "
+    assert _make_token_bytes({"type": "WordPiece", "prefix": "##"})("##ing") == b"ing"
+    assert _make_token_bytes({"type": "WordPiece", "prefix": "##"})("go") == b" go"
+    assert _make_token_bytes(None)("<0xZZ>") == b"<0xZZ>"
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [
+        (None, {}, set()),
+        (None, {"eos_token_id": 5}, {5}),
+        ({"eos_token_id": [7, 8]}, {"eos_token_id": 7}, {7, 8}),
+        ({"eos_token_id": None}, {"eos_token_id": None}, set()),
+        ({}, {"text_config": {"eos_token_id": [1, 106]}}, {1, 106}),
+    ],
+)
+def test_eos_ids(tmp_path: Path, generation: Any, config: Any, expected: set[int]) -> None:
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    assert read_eos_ids(tmp_path, config) == expected
+
+
+def test_a_tokenizer_that_needs_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    save_tokenizer(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings["added_tokens_decoder"] = {"260": {"content": "<|new|>", "special": True}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(tmp_path, {}, frozenset({257}))
+    assert tokenizer.token_text(260) == "<|new|>" and all(
+        token < 256 for token in tokenizer.encode("<|new|></s>")
+    )
+    assert tokenizer.encode_raw("") == [256]
+
+
+def test_a_damaged_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(SpecviewError, match="cannot be read"):
+        load_tokenizer(tmp_path, {}, frozenset())
