@@ -72,19 +72,20 @@ mark_done() { printf '%s\n' "$2" >"$venv/.specview-$1"; }
 
 has_nvidia() { [ -e /dev/nvidia0 ] || [ -e /proc/driver/nvidia/version ] || [ -e /dev/dxg ]; }
 
-# Would pip's own choice of torch bring the CUDA libraries?
-torch_brings_cuda() {
-    "$python" -m pip --disable-pip-version-check install --dry-run --quiet --report - -c "$constraints" torch \
-        </dev/null 2>/dev/null | grep -q '"name": "\(nvidia-\|cuda-\|triton\)'
+# Has the owner of this machine told pip where packages come from?
+pip_has_own_sources() {
+    "$python" -m pip --disable-pip-version-check config list </dev/null 2>/dev/null |
+        grep -q '\(find-links\|index-url\|no-index\)='
 }
 
-# PyPI's torch for Linux is the CUDA build, gigabytes of it. Without such a card the CPU build does.
+# PyPI's torch for Linux is the CUDA build, gigabytes of it. Without such a card the CPU build does, from
+# PyTorch's own index, unless this machine's pip has sources of its own: they know best what it needs.
 install_torch() {
     "$python" -c 'import importlib.metadata as m; m.version("torch")' >/dev/null 2>&1 && return
     index=${SPECVIEW_TORCH_INDEX:-auto}
     if [ "$index" = auto ]; then
         index=pypi
-        if [ "$(uname -s)" = Linux ] && ! has_nvidia && torch_brings_cuda; then
+        if [ "$(uname -s)" = Linux ] && ! has_nvidia && ! pip_has_own_sources; then
             say "no NVIDIA card here: taking the CPU build of torch (SPECVIEW_TORCH_INDEX=pypi takes the CUDA build)"
             pip install -c "$constraints" --extra-index-url "$cpu_index" torch && return
             say "the index of CPU builds did not work; taking PyPI's torch, a download of some gigabytes"

@@ -175,6 +175,7 @@ def test_interrupts_end_quietly(
         (["--prompt", "a", "--workload", "chat"], "not allowed with"),
         (["--chat", "--raw"], "not allowed with"),
         (["--no-such-flag"], "unrecognized arguments"),
+        (["--prompt", " "], "the prompt is empty"),
         (["--prompt"], "expected one argument"),
         (["--repeats", "0"], "repeats is 0"),
         (["--observe", "hard"], "--observe"),

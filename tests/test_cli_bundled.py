@@ -165,7 +165,7 @@ def test_run_prints_text_and_figures(
     assert out.startswith(document["output"]["text"]) and "decode tok/s" in out and err == ""
     assert "\x1b" not in out
     assert document["run"]["prompt"] == "Name three colours." and document["run"]["method"] == "draft-model"
-    again = run_json(capsys, *argv)
+    again = run_json(capsys, *argv, "--observe", "off")
     assert again["output"] == document["output"]
 
 

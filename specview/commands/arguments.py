@@ -148,6 +148,8 @@ def settings_of(arguments: argparse.Namespace, default_methods: Sequence[str]) -
     for text in (prompt, system):
         if any("\ud800" <= char <= "\udfff" for char in text):
             raise UsageError("the prompt is not UTF-8 text.", "Save it as UTF-8, or set a UTF-8 locale.")
+    if arguments.chat and not prompt.strip():
+        raise UsageError("the prompt is empty.", "Give --prompt TEXT, --prompt-file FILE or --workload NAME.")
     sampling = SamplingParams(
         temperature=arguments.temperature,
         top_k=arguments.top_k,

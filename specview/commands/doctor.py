@@ -150,7 +150,8 @@ def _bundled() -> Finding:
     from specview.models import bundled
 
     target = bundled.target_gguf()
-    bundled.draft("transformers")
+    for engine in ("transformers", "llama.cpp"):
+        bundled.draft(engine)
     return Finding("bundled pair", "ok", f"{target.name} and specview's draft")
 
 

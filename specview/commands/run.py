@@ -12,6 +12,7 @@ from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.summary import run_summary
 from specview.commands.terminal import ProgressLine, legend, round_text, safe_text, wants_colour
+from specview.decoding.observation import join_text
 from specview.errors import SpecviewError, UsageError
 from specview.racing.events import Event, Failed, LaneEnded, LaneRound, Progress, RaceStarted
 from specview.racing.settings import RunSettings
@@ -68,16 +69,15 @@ class _Screen:
             self.facts = dict(event.facts)
         elif isinstance(event, LaneRound):
             self.progress.clear()
-            if not self._outputs.to_stdout:
-                self._write(round_text(event.round, colour=self.colour))
+            self.write(round_text(event.round, colour=self.colour))
         elif isinstance(event, LaneEnded):
             self.ended = event
         elif isinstance(event, Failed):
             self.failure = event
 
-    def _write(self, text: str) -> None:
-        """Write text as it comes; a reader who has gone away stops the run, quietly."""
-        if self.gone:
+    def write(self, text: str) -> None:
+        """Write text as it comes, unless the document has the stage; a reader who left stops the run."""
+        if self.gone or self._outputs.to_stdout:
             return
         try:
             sys.stdout.write(text)
@@ -96,6 +96,10 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
     try:
         race.run(screen.take, should_stop)
         record = race.records[0] if race.records else None
+        text = record.text if record is not None else ""
+        if record is not None and settings.observe == "off" and race.target is not None:
+            text = join_text(race.target.tokenizer, record.token_ids)  # no round kept its texts
+            screen.write(safe_text(text))
     finally:
         screen.progress.clear()
         race.close()
@@ -108,11 +112,11 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
             raise SpecviewError(screen.failure.message, usage=screen.failure.usage)
         raise KeyboardInterrupt  # stopped before the lane began
     document = run_document(record, screen.facts, ended.metrics, prompt=settings.prompt)
+    document["output"]["text"] = text
     outputs.document(document)
     if screen.gone:
         raise BrokenPipeError
     if not outputs.to_stdout and record.rounds:
-        text = record.text
         sys.stdout.write("\n" if text.endswith("\n") or not text else "\n\n")
         if screen.colour and ended.metrics.proposed:
             sys.stdout.write(legend() + "\n\n")

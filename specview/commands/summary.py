@@ -9,7 +9,7 @@ from specview.commands.terminal import figure, pairs, safe_text, table
 from specview.runs.exporters import equality_words, is_lossy
 
 
-def run_summary(document: Mapping[str, Any], *, speedup: float | None = None) -> str:
+def run_summary(document: Mapping[str, Any]) -> str:
     """Return the figures of a `run` document by name, an absent one as a dash."""
     run, metrics = document["run"], document["metrics"] or {}
     rule = run.get("rule")
@@ -23,10 +23,6 @@ def run_summary(document: Mapping[str, Any], *, speedup: float | None = None) ->
         "output": f"{metrics.get('emitted', 0)} tokens in {metrics.get('rounds', 0)} target passes, "
         f"{_ending(document['output']['end'])}",
         "decode tok/s": figure(metrics.get("decode_tokens_per_s"), 1),
-    }
-    if speedup is not None:
-        words["speedup over plain"] = figure(speedup, 2, "x")
-    words |= {
         "time to first token": _seconds(metrics.get("ttft_s")),
         "total time (prefill and rounds)": _seconds(metrics.get("total_s")),
         "gap between bursts, p50 / p95": f"{_seconds(metrics.get('itl_p50_s'))} / {_seconds(metrics.get('itl_p95_s'))}",

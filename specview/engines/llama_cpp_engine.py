@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specview.decoding.interfaces import Tokenizer
-from specview.engines.llama_cpp_gguf import GgufFacts, gguf_facts, split_parts
+from specview.engines.gguf_file import GgufFacts, gguf_facts, split_parts
 from specview.engines.llama_cpp_library import device_name, forget_errors, last_error, llama, physical_cores
 from specview.engines.llama_cpp_session import LlamaCppSession
 from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from specview.engines.openmp import limit_spinning
 from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import (
     DTYPE_BYTES,
@@ -66,34 +67,36 @@ def load(
         )
     _require_libraries()
     _check_stop(should_stop)
+    limit_spinning()
 
     import torch
 
     place = _device(device)
     chosen = dtype or ("float32" if place.type == "cpu" else "bfloat16")
     _set_threads(threads)
-    needed = weight_bytes(path, chosen)
-    _require_memory(path.name, needed, place)
-    _report(progress, 0.1)
-    _check_stop(should_stop)
 
     from specview.engines import transformers_llama, transformers_llama_shape
     from specview.engines.transformers_linear import has_half_products
     from specview.engines.transformers_tokenizer import load_tokenizer, read_eos_ids
 
+    halves = place.type == "cpu" and chosen == "float16" and has_half_products()
+    computed = "float32" if halves else chosen
+    problem = rollback_problem(config)
+    own_forward = problem is None and transformers_llama_shape.supports(config, tensors)
+    needed = weight_bytes(path, chosen if own_forward else computed)
+    _require_memory(path.name, needed, place)
+    _report(progress, 0.1)
+    _check_stop(should_stop)
     tokenizer = load_tokenizer(path, config, read_eos_ids(path, config), trust_remote_code=trust_remote_code)
     _report(progress, 0.2)
     _check_stop(should_stop)
-    problem = rollback_problem(config)
 
     def on_layer(fraction: float) -> None:
         _check_stop(should_stop)
         _report(progress, 0.2 + 0.75 * fraction)
 
-    halves = place.type == "cpu" and chosen == "float16" and has_half_products()
-    computed = "float32" if halves else chosen
     runner: Any
-    if problem is None and transformers_llama_shape.supports(config, tensors):
+    if own_forward:
         runner = transformers_llama.load_llama(
             config,
             tensors,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from specview.engines.gguf_file import GgufFile, read_gguf
 from specview.errors import SpecviewError, UsageError
 from specview.models import bundled, hub
-from specview.models.gguf_file import GgufFile, read_gguf
 from specview.models.model_folder import FolderFacts, inspect_folder, looks_like_model
 
 BUNDLED = "bundled"

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from specview.engines.gguf_file import GgufFile, read_gguf
 from specview.errors import SpecviewError
 from specview.models import dequantize
 from specview.models.cache import (
@@ -31,7 +32,6 @@ from specview.models.cache import (
     sync_folder,
     write_json,
 )
-from specview.models.gguf_file import GgufFile, read_gguf
 from specview.models.gguf_tokenizer import write_tokenizer
 
 MANIFEST = "specview-manifest.json"

@@ -16,8 +16,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from specview.engines.gguf_file import GgufFile, TensorInfo
 from specview.errors import SpecviewError
-from specview.models.gguf_file import GgufFile, TensorInfo
 from specview.models.gguf_tokenizer import special_ids, tokenizer_problem
 
 MODEL_TYPES: Mapping[str, tuple[str, str]] = {

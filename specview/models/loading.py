@@ -6,12 +6,12 @@ import importlib.util
 from pathlib import Path
 
 from specview.decoding.interfaces import Engine
+from specview.engines.gguf_file import read_gguf
 from specview.errors import EngineMissing, UsageError
 from specview.models import bundled, converted, hub, memory
 from specview.models.cache import ProgressFn, ShouldStop, check_stop
 from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
 from specview.models.facts import LoadedFrom, facts, note_origin, where_from
-from specview.models.gguf_file import read_gguf
 from specview.models.model_folder import has_tokenizer
 
 __all__ = ["default_device", "engine_available", "facts", "load_engine", "prepare", "where_from"]

@@ -15,8 +15,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from specview.decoding.interfaces import Engine
+from specview.engines.gguf_file import TOKEN_UNUSED, read_gguf
 from specview.errors import SpecviewError
-from specview.models.gguf_file import TOKEN_UNUSED, read_gguf
 
 _MEND = "Choose a draft of the same family."
 _PADDING = re.compile(r"\[PAD\d*\]|<(?:unused|extra_id_|reserved_|dummy)[^>]*>|\[unused\d+\]|<\|(?:dummy|unused)_?\d+\|>")

@@ -25,6 +25,7 @@ class Facts:
     start: Path | None
     measured: dict[str, Results]
     before: dict[str, Results]
+    copying: tuple[dict[str, float], ...]  # of the first weights and of the result, by kind of copy
     gguf_type: str
     gguf_alphas: dict[str, float]  # on the fresh prompts at k = 2
     prompts: dict[str, int]
@@ -38,7 +39,7 @@ def render(facts: Facts) -> str:
     fresh = facts.measured["fresh"][2]["all"].alpha or 0.0
     started = facts.before["fresh"][2]["all"].alpha or 0.0
     reached = "reached" if fresh >= AIM else "**not reached**"
-    start = f"the checkpoint `{facts.start}`" if facts.start else "random weights, the embedding projected"
+    start = f"the checkpoint `{facts.start}`" if facts.start else "random weights, its embedding projected"
     sections = [
         f"""# The bundled draft
 
@@ -78,7 +79,12 @@ The weights that training began with:
 
 {table(facts.before["first-table"])}
 
-One training run, one seed: differences of a hundredth or two mean nothing.""",
+One training run, one seed: differences of a hundredth or two mean nothing.
+
+### Copying
+
+When a piece of a held-out answer comes a second time in the context, share of its tokens (after the first
+two) that the draft gives, before and after training: {_copying(facts)}.""",
         f"""## Not reached, and limits
 
 The aim was alpha {AIM:.2f} at k = 2 on fresh prompts. It was {reached}: {fresh:.3f}, from {started:.3f}.
@@ -96,12 +102,17 @@ seven words in a row with a held-out prompt were dropped; six standard library m
 {_data_table(facts.data)}""",
         f"""## Training
 
-Started from {start}. Soft cross-entropy over {s.frequent_ids} frequent ids, the batch's own and
-{s.negatives} random ones; two attention heads are also taught where to look when text repeats (loss weight
-{s.guidance}). AdamW, learning rate {s.learning_rate} falling as a cosine to {s.final_rate} of that, weight
-decay {s.weight_decay}, about {s.tokens_per_step} tokens a step, weights averaged with decay {s.average}.
+Started from {start}.
+Soft cross-entropy over {s.frequent_ids} frequent ids, the batch's own and {s.negatives} random ones;
+two attention heads are also taught where to look when text repeats (loss weight {s.guidance}).
+AdamW, learning rate {s.learning_rate} falling as a cosine to {s.final_rate} of that, weight decay
+{s.weight_decay}, about {s.tokens_per_step} tokens a step, weights averaged with decay {s.average}.
 {p.step} steps, {p.tokens:,} trained positions, {p.epoch} full epochs, {p.seconds / 60:.0f} minutes of wall
-clock, seed {facts.seed}.{_paragraph(facts.note)}""",
+clock, seed {facts.seed}.{_paragraph(facts.note)}
+
+Made by `python -m specview.training draft --out assets/draft`, which writes the data, trains, measures and
+exports; `--minutes` says how long, `--start FOLDER` which weights to go on from (this folder does). Text
+and batches depend on the machine's installed packages and speed, so another run is alike, not identical.""",
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -112,6 +123,12 @@ def _paragraph(note: str) -> str:
 
 def _size(facts: Facts, name: str) -> str:
     return f"{facts.prompts[name]} prompts, {facts.answer_tokens[name]} answer tokens"
+
+
+def _copying(facts: Facts) -> str:
+    before, after = facts.copying
+    names = {"copy": "as it stands", "shuffled-copy": "with its tokens shuffled"}
+    return ", ".join(f"{names[kind]} {before[kind]:.2f} and {after[kind]:.2f}" for kind in after)
 
 
 def _types(alphas: dict[str, float]) -> str:

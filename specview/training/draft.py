@@ -18,7 +18,7 @@ import torch
 from specview.training import card
 from specview.training.chat import ChatLayout, load_tokenizer
 from specview.training.corpus import Corpus, default_roots, read_corpus
-from specview.training.evaluate import acceptance, greedy_answers
+from specview.training.evaluate import acceptance, copying, greedy_answers
 from specview.training.export import load_gguf_weights, save_checkpoint, save_gguf
 from specview.training.generate import Writer
 from specview.training.heldout import SETS, held_out
@@ -197,6 +197,7 @@ def export(recipe: Recipe, trainer: Trainer, say: Say) -> None:
         start=recipe.start,
         measured=measured,
         before=before,
+        copying=tuple(copying(model, answers["fresh"], recipe.seed) for model in (first, stored)),
         gguf_type=chosen,
         gguf_alphas=alphas,
         prompts={name: len(answers[name]) for name in SETS},

@@ -7,6 +7,7 @@ tells what every chain would have proposed, and rounds are then walked through w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from specview.training.chat import ChatLayout
 from specview.training.heldout import HeldOutPrompt
+from specview.training.plain import COPY_KINDS, plain_sequences
 from specview.training.shards import Labelled, ShardWriter, read_shard, top_labels
 from specview.training.small_draft import SmallDraft
 from specview.training.target import SlotCache, TargetModel
@@ -129,6 +131,19 @@ def acceptance(
             for kind in ("all", sequence.kind):
                 result[k].setdefault(kind, Acceptance()).add(counts)
     return result
+
+
+@torch.inference_mode()
+def copying(draft: SmallDraft, answers: Sequence[Labelled], seed: int) -> dict[str, float]:
+    """By kind of copy, the share of repeated tokens that the draft finds, in copies made of `answers`."""
+    found, asked = Counter[str](), Counter[str]()
+    texts = [a.tokens.tolist() for a in answers]
+    for s in plain_sequences(texts, sum(map(len, texts)) * 2, seed):
+        if s.kind in COPY_KINDS:
+            best = draft.logits(draft(s.tokens[None, :-1])[0, -s.written :]).argmax(-1)
+            found[s.kind] += int((best == s.tokens[-s.written :]).sum())
+            asked[s.kind] += s.written
+    return {kind: found[kind] / asked[kind] for kind in COPY_KINDS if asked[kind]}
 
 
 def table(result: dict[int, dict[str, Acceptance]]) -> str:

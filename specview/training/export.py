@@ -34,6 +34,7 @@ def save_checkpoint(draft: SmallDraft, folder: Path) -> None:
     weights = {k: v.detach().to(torch.float16).contiguous() for k, v in draft.state_dict().items()}
     part = folder / "model.part"
     save_file(weights, part, metadata={"format": "pt"})
+    part.chmod(0o644)
     os.replace(part, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
 

@@ -181,8 +181,8 @@ class Weights:
     """How much one token's prediction counts in the loss, by what the token is."""
 
     written: float = 1.0  # the target wrote it as an answer
-    invented: float = 0.5  # the target wrote it as a user turn
-    read: float = 0.25  # it stands in a prompt, with the target's labels
+    invented: float = 0.8  # the target wrote it as a user turn
+    read: float = 0.5  # it stands in a prompt, with the target's labels
     plain: float = 0.25  # real text without labels
     copied: float = 1.0  # the second half of a copy
 

@@ -50,8 +50,8 @@ def tokenizer(engine: LlamaCppEngine) -> LlamaCppTokenizer:
 @pytest.fixture(scope="module")
 def other(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The Hugging Face tokenizer that the transformers engine uses for the same file."""
+    from specview.engines.gguf_file import read_gguf
     from specview.engines.transformers_tokenizer import load_tokenizer
-    from specview.models.gguf_file import read_gguf
     from specview.models.gguf_tokenizer import write_tokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer")

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specview.engines.gguf_file import read_gguf
 from specview.errors import SpecviewError, Stopped
 from specview.models import converted, dequantize
 from specview.models.converted import MANIFEST, WEIGHTS, convert, converted_root, find_converted, problem_with
-from specview.models.gguf_file import read_gguf
 
 Make = Callable[..., Path]
 

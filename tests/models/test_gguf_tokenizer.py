@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from specview.engines.gguf_file import read_gguf
 from specview.models import bundled
 from specview.models.converted import convert
-from specview.models.gguf_file import read_gguf
 from specview.models.gguf_tokenizer import adds_bos, tokenizer_config, write_tokenizer
 from specview.racing import workloads
 

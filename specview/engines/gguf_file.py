@@ -1,0 +1,222 @@
+"""What a GGUF file holds, read from its header without loading a weight or llama.cpp.
+
+The `gguf` package's reader takes seconds on a large vocabulary; this walks the header once, decodes
+the small values and keeps long lists (tokens, merges, scores) as bytes until one is asked for
+(gguf_values.py). Sizes of quantized blocks come from that package. Format: ggml's docs/gguf.md,
+versions 2 and 3, little-endian.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from specview.engines.gguf_values import Cursor
+from specview.errors import SpecviewError
+
+TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED = 2, 3, 4, 5
+"""Values of `tokenizer.ggml.token_type` other than 1, a normal token."""
+
+_MAGIC = b"GGUF"
+_MEND_SHORT = "Download or copy it again."
+_Header = TypeVar("_Header", bound="GgufFile")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor: its shape in row-major order (as numpy and torch give it), and where it lies.
+
+    n_bytes is 0 for a type that the installed gguf package does not know.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    offset: int  # from the start of the file
+    n_bytes: int
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """A GGUF file's header: metadata by key, tensors by name.
+
+    size is the file's on disk, expected_bytes what its table of tensors needs. A long list among the
+    metadata is decoded when an element is first asked for; its length costs nothing.
+    """
+
+    path: Path
+    size: int
+    expected_bytes: int
+    metadata: Mapping[str, Any] = field(repr=False)
+    tensors: Mapping[str, TensorInfo] = field(repr=False)
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, or "unknown"."""
+        return str(self.metadata.get("general.architecture", "unknown"))
+
+    @property
+    def parameters(self) -> int:
+        """Numbers in all tensors together."""
+        return sum(tensor.elements for tensor in self.tensors.values())
+
+    def hyper(self, key: str, default: Any = None) -> Any:
+        """Return the architecture's own value, such as `block_count`."""
+        return self.metadata.get(f"{self.architecture}.{key}", default)
+
+    def require_complete(self) -> None:
+        """Raise SpecviewError where the file ends before its last tensor."""
+        if self.size < self.expected_bytes:
+            cause = f"{self.path.name} is cut short: {self.size:,} of {self.expected_bytes:,} bytes."
+            raise SpecviewError(cause, _MEND_SHORT)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFacts(GgufFile):
+    """A header with names for what describes the model; None where the file does not say."""
+
+    hparam = GgufFile.hyper
+
+    @property
+    def file_bytes(self) -> int:
+        """Size on disk."""
+        return self.size
+
+    @property
+    def file_type(self) -> str:
+        """How most weights are stored, such as "Q4_1"; "unknown" where the file does not say."""
+        from gguf.constants import LlamaFileType
+
+        number = self.metadata.get("general.file_type")
+        try:
+            return LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+        except ValueError:
+            return f"type {number}" if isinstance(number, int) else "unknown"
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens the model was trained on at once."""
+        length = self.hyper("context_length")
+        return length if isinstance(length, int) else None
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of a chat."""
+        template = self.metadata.get("tokenizer.chat_template")
+        return template if isinstance(template, str) else None
+
+
+def gguf_facts(path: str | os.PathLike[str]) -> GgufFacts:
+    """Read the header of a GGUF file, whatever the state of the rest.
+
+    Raises SpecviewError where there is no such file, it cannot be read, is no GGUF, or ends within
+    its header; a file cut short behind the header is told by `require_complete`.
+    """
+    return _open(Path(path), GgufFacts)
+
+
+def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
+    """Read the header of a GGUF file whose weights are wanted.
+
+    Raises SpecviewError as `gguf_facts` does, and when the file is shorter than its own tensor table
+    says or holds a type that the installed gguf package does not know.
+    """
+    gguf = _open(Path(path), GgufFile)
+    if unknown := {tensor.type_id for tensor in gguf.tensors.values()} - _block_sizes().keys():
+        cause = f"{gguf.path.name} has tensors of type {min(unknown)}, which the installed gguf package does not know."
+        raise SpecviewError(cause, "Update it: pip install -U gguf.")
+    gguf.require_complete()
+    return gguf
+
+
+def split_parts(gguf: GgufFile) -> list[Path]:
+    """Return all files of a model that was split over several, the given one among them.
+
+    Raises SpecviewError where it is not the first, which llama.cpp wants, or the names do not fit.
+    """
+    count = gguf.metadata.get("split.count", 0)
+    if not isinstance(count, int) or count < 2:
+        return [gguf.path]
+    if (match := re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", gguf.path.name)) is None:
+        raise SpecviewError(f"{gguf.path.name} is one of {count} files.", "Name them NAME-00001-of-00002.gguf ...")
+    names = [f"{match[1]}-{part:05d}-of-{count:05d}.gguf" for part in range(1, count + 1)]
+    if gguf.path.name != names[0]:
+        raise SpecviewError(f"{gguf.path.name} is a later part of a split model.", f"Choose {names[0]}.")
+    return [gguf.path.with_name(name) for name in names]
+
+
+def _open(path: Path, kind: type[_Header]) -> _Header:
+    try:
+        with path.open("rb") as file:
+            if file.read(4) != _MAGIC:
+                raise SpecviewError(f"{path.name} is not a GGUF file.", "Choose a .gguf file.")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _parse(path, data, kind)
+    except FileNotFoundError:
+        raise SpecviewError(f"There is no file {path}.", "Choose a GGUF file that exists.") from None
+    except OSError as error:
+        if path.is_dir():  # Windows says permission denied
+            raise SpecviewError(f"{path} is a folder.", "Choose the GGUF file in it.") from None
+        if isinstance(error, PermissionError):
+            raise SpecviewError(f"{path} cannot be read: permission denied.", "Change its permissions.") from None
+        raise SpecviewError(f"{path} cannot be read: {error.strerror or error}.", "Check the disk.") from None
+
+
+def _parse(path: Path, data: mmap.mmap, kind: type[_Header]) -> _Header:
+    cursor = Cursor(data, len(_MAGIC))
+    try:
+        (version,) = cursor.numbers("I")
+        if version >= 1 << 16:
+            raise SpecviewError(f"{path.name} is a big-endian GGUF.", "Convert it for this machine.")
+        if version not in (2, 3):
+            raise SpecviewError(f"{path.name} is a GGUF of version {version}.", "Convert it to version 3.")
+        tensor_count, pair_count = cursor.numbers("QQ")
+        metadata = {cursor.text(): cursor.value() for _ in range(pair_count)}
+        tensors, expected = _tensor_table(cursor, tensor_count, metadata.get("general.alignment", 32))
+    except struct.error:
+        cause = f"{path.name} is cut short: it ends at {len(data):,} bytes, within its header."
+        raise SpecviewError(cause, _MEND_SHORT) from None
+    except (ValueError, OverflowError) as error:
+        raise SpecviewError(f"{path.name} has a damaged header ({error}).", _MEND_SHORT) from None
+    return kind(path, len(data), expected, metadata, tensors)
+
+
+def _tensor_table(cursor: Cursor, count: int, alignment: Any) -> tuple[dict[str, TensorInfo], int]:
+    """Return the tensors by name, and where the last of them ends in the file."""
+    table = []
+    for _ in range(count):
+        name, (dims,) = cursor.text(), cursor.numbers("I")
+        if dims > 8:  # ggml takes 4
+            raise ValueError(f"a tensor of {dims} dimensions")
+        *columns_first, type_id, offset = cursor.numbers(f"{dims}QIQ")
+        table.append((name, tuple(reversed(columns_first)), type_id, offset))
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"alignment {alignment}")
+    start, expected, tensors = -(-cursor.at // alignment) * alignment, cursor.at, {}
+    for name, shape, type_id, offset in table:
+        block, block_bytes = _block_sizes().get(type_id, (1, 0))
+        n_bytes = math.prod(shape) // block * block_bytes
+        tensors[name] = TensorInfo(name, shape, type_id, start + offset, n_bytes)
+        expected = max(expected, start + offset + n_bytes)
+    return tensors, expected
+
+
+@cache
+def _block_sizes() -> dict[int, tuple[int, int]]:
+    """Numbers and bytes per block, by tensor type."""
+    from gguf.constants import GGML_QUANT_SIZES
+
+    return {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}

@@ -1,0 +1,96 @@
+"""Values as a GGUF file writes them: little-endian numbers, strings, and lists decoded when asked for."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_BYTES = {kind: struct.calcsize("<" + letter) for kind, letter in _SCALARS.items()}
+_LENGTH = struct.Struct("<Q")
+_STRING, _ARRAY = 8, 9
+_SHORT_LIST = 4096  # per-layer values are decoded at once, vocabularies when asked for
+_MAX_STRING = 64 << 20
+
+
+class LazyList(Sequence[Any]):
+    """A list of count items of one type, kept as the file's bytes until an element is asked for."""
+
+    def __init__(self, item: int, count: int, raw: bytes) -> None:
+        self._item, self._count, self._raw = item, count, raw
+
+    @cached_property
+    def values(self) -> list[Any]:
+        """All of them, decoded once."""
+        if self._item in _SCALARS:
+            return list(struct.unpack(f"<{self._count}{_SCALARS[self._item]}", self._raw))
+        unpack, raw, end, texts = _LENGTH.unpack_from, self._raw, 0, []
+        for _ in range(self._count):
+            start = end + 8
+            end = start + unpack(raw, end)[0]
+            texts.append(str(raw[start:end], "utf-8", "replace"))
+        return texts
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.values[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self.values == (other.values if isinstance(other, LazyList) else other)
+
+
+class Cursor:
+    """Reads values one after the other from the place `at`.
+
+    Raises struct.error where the data end within one, ValueError or OverflowError for an impossible one.
+    """
+
+    def __init__(self, data: mmap.mmap, at: int) -> None:
+        self.data, self.at = data, at
+
+    def numbers(self, layout: str) -> tuple[Any, ...]:
+        """Return the numbers of a `struct` layout without byte order, such as "IQ"."""
+        values = struct.unpack_from("<" + layout, self.data, self.at)
+        self.at += struct.calcsize("<" + layout)
+        return values
+
+    def take(self, end: int) -> bytes:
+        """Return the bytes up to `end`."""
+        if end > len(self.data):
+            raise struct.error
+        start, self.at = self.at, end
+        return self.data[start:end]
+
+    def text(self) -> str:
+        """Return a string; bytes that are no UTF-8 become U+FFFD."""
+        (length,) = self.numbers("Q")
+        if length > _MAX_STRING:
+            raise ValueError(f"a string of {length} bytes")
+        return self.take(self.at + length).decode("utf-8", errors="replace")
+
+    def value(self) -> Any:
+        """Return a value that its type precedes: a number, bool, string, list or LazyList."""
+        (kind,) = self.numbers("I")
+        if kind == _STRING:
+            return self.text()
+        if kind in _SCALARS:
+            return self.numbers(_SCALARS[kind])[0]
+        if kind != _ARRAY:
+            raise ValueError(f"a value of type {kind}")
+        item, count = self.numbers("IQ")
+        end = self.at
+        if item in _SCALARS:
+            end += count * _BYTES[item]
+        elif item == _STRING:
+            unpack, data = _LENGTH.unpack_from, self.data  # locals: this loop is most of the reading
+            for _ in range(count):
+                end += 8 + unpack(data, end)[0]
+        else:  # llama.cpp takes no lists of lists either
+            raise ValueError(f"a list of type {item}")
+        values = LazyList(item, count, self.take(end))
+        return values if count > _SHORT_LIST else values.values
