@@ -12,7 +12,6 @@ from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.summary import run_summary
 from specview.commands.terminal import ProgressLine, legend, round_text, safe_text, wants_colour
-from specview.decoding.observation import join_text
 from specview.errors import SpecviewError, UsageError
 from specview.racing.events import Event, Failed, LaneEnded, LaneRound, Progress, RaceStarted
 from specview.racing.settings import RunSettings
@@ -97,9 +96,8 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
         race.run(screen.take, should_stop)
         record = race.records[0] if race.records else None
         text = record.text if record is not None else ""
-        if record is not None and settings.observe == "off" and race.target is not None:
-            text = join_text(race.target.tokenizer, record.token_ids)  # no round kept its texts
-            screen.write(safe_text(text))
+        if settings.observe == "off":
+            screen.write(safe_text(text))  # no round had its text
     finally:
         screen.progress.clear()
         race.close()

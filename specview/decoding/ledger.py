@@ -153,6 +153,7 @@ class RunRecord:
     rounds: list[Round] = field(default_factory=list)
     end: End | None = None
     error: str = ""
+    joined_text: str | None = None  # the output, where the rounds kept no texts
 
     @property
     def token_ids(self) -> list[int]:
@@ -162,6 +163,8 @@ class RunRecord:
     @property
     def text(self) -> str:
         """The output text, joined from the rounds' incremental texts."""
+        if self.joined_text is not None:
+            return self.joined_text
         parts: list[str] = []
         for round_ in self.rounds:
             parts += [token.text for token in round_.drafted if token.verdict == "accepted"]

@@ -1,11 +1,13 @@
 """Between the window and the engine thread: the race on screen, its state, and the three clocks.
 
 Text is redrawn about 30 times a second, plots 10 times, number labels twice, and only while something
-runs. Events of stale runs are dropped here.
+runs. Where drawing would take more of the processor than its share from the race (two cores, say), text
+and plots are redrawn less often. Events of stale runs are dropped here.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -31,6 +33,10 @@ State = Literal["ready", "preloading", "loading", "prefill", "running", "stoppin
 TEXT_MS, PLOT_MS, NUMBER_MS = 33, 100, 500
 COUNT_DELAY_MS = 350
 LIVE_AFTER_S = 2.0
+DRAWING_SHARE = 0.025
+"""Of the machine's processor time: what the Qt thread may take from a race before it draws less often."""
+SLOWEST = 2.5
+"""Redraws are put off by this factor at most: text 12 times a second, plots 4 times."""
 _RACE_KINDS: tuple[Kind, ...] = ("run", "continue", "follow-up")
 
 
@@ -65,10 +71,12 @@ class Controller(QObject):
         self._ended_once = False
         self._started_id = -1
         self._live_since: tuple[float, float] | None = None
+        self._pace_mark: tuple[float, float] | None = None
+        self._slower = 1.0
         self._state: State = "ready"
         self._text_timer = self._timer(TEXT_MS, self._on_text)
         self._plot_timer = self._timer(PLOT_MS, self.plot_tick.emit)
-        self._number_timer = self._timer(NUMBER_MS, self.number_tick.emit)
+        self._number_timer = self._timer(NUMBER_MS, self._on_numbers)
         self._count_timer = self._timer(COUNT_DELAY_MS, self._ask_count)
         self._count_timer.setSingleShot(True)
 
@@ -241,9 +249,28 @@ class Controller(QObject):
         self._text_timer.start()
         if kind in _RACE_KINDS:
             self._live_since = None
+            self._pace_mark = None
             self._plot_timer.start()
             self._number_timer.start()
         self._update_state()
+
+    def _on_numbers(self) -> None:
+        self._keep_pace()
+        self.number_tick.emit()
+
+    def _keep_pace(self) -> None:
+        """Measure what drawing takes, and draw less often where that is more than its share."""
+        mark = time.perf_counter(), time.thread_time()
+        before, self._pace_mark = self._pace_mark, mark
+        if before is None or mark[0] - before[0] < 0.8 * NUMBER_MS / 1e3:
+            return
+        share = (mark[1] - before[1]) / (mark[0] - before[0]) / (os.cpu_count() or 1)
+        if share > DRAWING_SHARE:
+            self._slower = min(self._slower * 1.3, SLOWEST)
+        elif share < 0.6 * DRAWING_SHARE:
+            self._slower = max(self._slower / 1.15, 1.0)
+        self._text_timer.setInterval(round(TEXT_MS * self._slower))
+        self._plot_timer.setInterval(round(PLOT_MS * self._slower))
 
     def _on_text(self) -> None:
         before = self.race.run_id, len(self.race.lanes), self.race.state

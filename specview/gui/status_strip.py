@@ -78,7 +78,7 @@ class StatusStrip(QStatusBar):
         theme.signals.changed.connect(self._fit)
         controller.state_changed.connect(self.refresh)
         controller.number_tick.connect(self.refresh)
-        controller.text_tick.connect(self._show_progress)
+        controller.text_tick.connect(self._on_text)
         self.refresh()
 
     def _fit(self) -> None:
@@ -104,6 +104,11 @@ class StatusStrip(QStatusBar):
         self._show_costs()
         self._show_share()
         self._show_machine()
+
+    def _on_text(self) -> None:
+        """Follow what loads; the rest has time until the next refresh."""
+        if self._controller.state in ("preloading", "loading", "prefill"):
+            self._show_progress()
 
     # -- parts ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from specview.decoding.interfaces import Drafter, Engine, LengthPolicy, OnChunk,
 from specview.decoding.ledger import End, Round, RunRecord
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.metrics import MetricsFold
-from specview.decoding.observation import Observer
+from specview.decoding.observation import Observer, join_text
 from specview.decoding.verification import resolve_rule
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext
@@ -142,6 +142,8 @@ class Lane:
         self._rounds = None
         self.record.end = end
         self.record.error = error
+        if self.run.observe == "off":
+            self.record.joined_text = join_text(self.target.tokenizer, self.record.token_ids)
 
     def kv_bytes(self) -> int:
         """Bytes of KV cache this lane's sequences may take, target and draft."""

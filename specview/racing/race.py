@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from specview.decoding.interfaces import Engine
 from specview.decoding.metrics import speedup, speedup_spread
+from specview.decoding.verification import DecisionRows
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.models.loading import facts as engine_facts
@@ -235,8 +236,10 @@ class Race:
                 for count in sorted({1, 2, rows}):
                     self._stop_here()
                     if session.length + count <= engine.context_length:
-                        session.forward([self.prompt_ids[-1]] * count)
+                        forward = session.forward([self.prompt_ids[-1]] * count)
                         session.synchronize()
+                        # The decision's own first call (imports, kernels) is no part of a round either.
+                        DecisionRows(forward.logits, self.settings.sampling).choose(0, 0.5)
             finally:
                 session.close()
             self.models.warm.add(key)
