@@ -146,6 +146,7 @@ class TransformersEngine:
         self.tokenizer = tokenizer
         self.model_name = model_name
         self.device = str(runner.device)
+        self.threads = _threads_of(runner.device)
         self.dtype = dtype
         self.vocab_size: int = runner.vocab_size
         self.eos_ids: frozenset[int] = tokenizer.eos_ids
@@ -336,6 +337,13 @@ def _device(name: str | None) -> Any:
     elif place.type not in ("cpu", "cuda", "mps"):
         raise UsageError(f"Device {name!r} is not supported.", "Use cpu, cuda or mps.")
     return place
+
+
+def _threads_of(device: Any) -> int | None:
+    """CPU threads that passes run on; None on another device."""
+    import torch
+
+    return torch.get_num_threads() if torch.device(device).type == "cpu" else None
 
 
 _own_threads: int | None = None

@@ -378,6 +378,8 @@ class RaceModel:
         lane.progress_text, lane.progress = "", None
         lane.final_metrics, lane.final_speedup, lane.equality = event.metrics, event.speedup, event.equality
         if event.speedup is not None and event.end in ("eos", "limit"):
+            if lane._counted:  # the race's end tells it again, with all lanes done
+                lane.past_speedups.pop()
             lane.past_speedups.append(event.speedup)
             lane._counted = True
         lane.version += 1

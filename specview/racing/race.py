@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from specview.decoding.interfaces import Engine
 from specview.decoding.metrics import speedup, speedup_spread
-from specview.decoding.verification import DecisionRows
+from specview.decoding.verification import DecisionRows, NotFiniteError
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.models.loading import facts as engine_facts
@@ -158,6 +158,7 @@ class Race:
                 raise
             except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
                 errors[index] = one_line(error)
+                drafts.pop(index, None)  # one that does not fit must not be warmed with the target's tokens
             self._stop_here()
         self.lanes = [
             Lane(lane, settings, self.prompt_ids, target, drafts.get(index), self._clock)
@@ -175,7 +176,7 @@ class Race:
         )
         for lane, name in zip(self.lanes, names, strict=True):
             lane.record.name = name
-        self._warm_up([target_key(settings), *draft_keys.values()])
+        self._warm_up([target_key(settings), *(draft_keys[index] for index in drafts)])
         for index, lane in enumerate(self.lanes):
             try:
                 if index in errors:
@@ -240,6 +241,8 @@ class Race:
                         session.synchronize()
                         # The decision's own first call (imports, kernels) is no part of a round either.
                         DecisionRows(forward.logits, self.settings.sampling).choose(0, 0.5)
+            except NotFiniteError:
+                pass  # the lanes meet it too, and say at which position
             finally:
                 session.close()
             self.models.warm.add(key)

@@ -16,6 +16,7 @@ from specview.errors import UsageError
 BUNDLED = "bundled"
 MAX_K = 64
 MAX_LANES = 5
+ENGINES = ("transformers", "llama.cpp")
 Observe = Literal["off", "light", "full"]
 
 
@@ -52,6 +53,8 @@ class LaneSettings:
         if self.rule not in ("auto", *RULES):
             raise UsageError(f"there is no rule {self.rule!r}.", f"Rules: auto, {', '.join(RULES)}.")
         resolve_rule(self.rule, sampling)
+        if self.draft_engine not in (None, *ENGINES):
+            raise UsageError(f"there is no engine {self.draft_engine!r}.", f"Engines: {', '.join(ENGINES)}.")
         policy = POLICIES.get(self.policy)
         if policy is None:
             raise UsageError(
@@ -97,15 +100,16 @@ class RunSettings:
 
         Raises UsageError, one line, where they cannot work.
         """
-        if self.engine not in ("transformers", "llama.cpp"):
-            raise UsageError(f"there is no engine {self.engine!r}.", "Engines: transformers, llama.cpp.")
+        if self.engine not in ENGINES:
+            raise UsageError(f"there is no engine {self.engine!r}.", f"Engines: {', '.join(ENGINES)}.")
         if self.max_tokens < 1:
             raise UsageError(f"max tokens is {self.max_tokens}.", "Use 1 or more.")
         if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise UsageError(f"threads is {self.threads}.", "Use 1 or more, or leave it out.")
+            raise UsageError(f"threads is {self.threads}.", "Use 1 to 1024, or leave it out.")
         lanes = [lane.checked(self.sampling) for lane in self.lanes]
         if self.baseline and (not lanes or lanes[0].method != "plain"):
-            lanes = [LaneSettings(), *[lane for lane in lanes if lane.method != "plain"]]
+            baseline = next((lane for lane in lanes if lane.method == "plain"), LaneSettings())
+            lanes = [baseline, *[lane for lane in lanes if lane is not baseline]]
         if len(lanes) > MAX_LANES:
             raise UsageError(f"{len(lanes)} lanes.", f"A race takes plain and up to {MAX_LANES - 1} others.")
         return replace(self, lanes=tuple(lanes))

@@ -630,3 +630,24 @@ def test_preload_leaves_what_must_be_fetched(monkeypatch):
         backend.preload(settings, 1, told.append, lambda: False)
     assert asked == ["/small"]
     assert [event.phase for event in told] == ["load"]
+
+
+def test_drawing_makes_room_for_the_race(window, monkeypatch):
+    from specview.gui import controller as module
+
+    held = window.controller
+    clock = {"wall": 100.0, "thread": 10.0}
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock["wall"])
+    monkeypatch.setattr(module.time, "thread_time", lambda: clock["thread"])
+    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
+    for _ in range(12):
+        held._keep_pace()
+        clock["wall"] += 0.5
+        clock["thread"] += 0.1
+    slow = held._text_timer.interval(), held._plot_timer.interval()
+    assert slow == (round(33 * 2.5), 250)
+    for _ in range(20):
+        clock["wall"] += 0.5
+        clock["thread"] += 0.001
+        held._keep_pace()
+    assert (held._text_timer.interval(), held._plot_timer.interval()) == (33, 100)

@@ -197,7 +197,9 @@ def test_repeated_runs_give_the_median_and_the_range() -> None:
         made = lane_rounds(1, 4)
         for round_ in made:
             race.apply(LaneRound(run_id, 1, round_))
-        race.apply(LaneEnded(run_id, 1, "limit", fold(made), speedup=value))
+        race.apply(LaneEnded(run_id, 1, "limit", fold(made), speedup=value - 0.3))
+        race.apply(LaneEnded(run_id, 1, "limit", fold(made), speedup=value))  # told again at the race's end
+        assert race.lanes[1].past_speedups[-1] == value and len(race.lanes[1].past_speedups) == run_id
     found = race.speedup(race.lanes[1])
     assert found is not None
     assert (found.value, found.low, found.high, found.repeats) == (1.6, 1.5, 1.9, 3)

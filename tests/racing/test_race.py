@@ -355,6 +355,22 @@ def test_a_lane_whose_draft_does_not_fit_says_why_and_what_to_do(world, monkeypa
     assert of_kind(events, Failed) == []
 
 
+def test_a_draft_that_does_not_fit_is_not_warmed_with_tokens_it_does_not_have(world, monkeypatch):
+    from specview.models.pair_check import PairReport
+
+    def small():
+        draft = world.make_draft()
+        draft.new_session = lambda length: (_ for _ in ()).throw(IndexError("index out of range in self"))
+        return draft
+
+    world.models["draft", "bundled"] = small
+    monkeypatch.setattr("specview.racing.race.check_pair", lambda *pair: PairReport(False, "Another tokenizer."))
+    race, events = world.run(DRAFTED, LOOKUP)
+    assert race.records[1].error == "Another tokenizer."
+    assert [record.end for record in race.records] == ["limit", "error", "limit"]
+    assert of_kind(events, Failed) == []
+
+
 def test_a_target_that_cannot_be_rolled_back_runs_plain_only(monkeypatch):
     world = World(monkeypatch, rollback_problem="its state is recurrent.")
     race, events = world.run(DRAFTED, LOOKUP)
@@ -408,6 +424,14 @@ def test_logits_that_are_not_finite_end_the_lane_with_the_model_named(world, bad
         assert record.end == "error"
         assert "fake-target gave logits that are not finite" in record.error
         assert "output token 5" in record.error
+
+
+def test_a_target_that_is_never_finite_is_told_as_such_not_by_the_warm_up(world):
+    model = lambda prefix: np.full(VOCAB, float("nan"), dtype=np.float32)  # noqa: E731
+    world.models["target", "bundled"] = lambda: world.make_target(model=model)
+    race, events = world.run(LOOKUP)
+    for record in race.records:
+        assert "fake-target gave logits that are not finite (NaN or infinite) at output token 0" in record.error
 
 
 # -- going on -------------------------------------------------------------------------------------------------------
@@ -699,6 +723,8 @@ def test_plain_comes_first_whatever_was_asked():
     settings = RunSettings(prompt="a", lanes=(LOOKUP, LaneSettings(), DRAFTED)).checked()
     assert [lane.method for lane in settings.lanes] == ["plain", "prompt-lookup", "draft-model"]
     assert [lane.method for lane in RunSettings(prompt="a", lanes=()).checked().lanes] == ["plain"]
+    named = RunSettings(prompt="a", lanes=(LOOKUP, LaneSettings(name="base"), LaneSettings(name="b"))).checked()
+    assert [lane.label for lane in named.lanes] == ["base", "prompt-lookup", "b"]
 
 
 def test_up_to_four_lanes_beside_plain(world):
