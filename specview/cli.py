@@ -7,15 +7,18 @@ the window must be up before torch or llama.cpp is loaded.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 from specview import __version__
 from specview.errors import SpecviewError, Stopped, UsageError
+from specview.runs.files import os_reason
 
 COMMANDS = {
     "run": "one prompt, one method, headless: text, summary",
@@ -46,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     through, for developers.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     if os.environ.get("SPECVIEW_TRACEBACK") == "1":
         return _dispatch(arguments)
     try:
@@ -57,16 +61,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, Stopped):
         return _fail("stopped.", 130)
     except BrokenPipeError:
-        _silence_stdout()
+        _silence(sys.stdout)
         return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _fault(error)
+        return _fail(f"the output cannot be written: {os_reason(error)}. Write it to another place.", 1)
     except MemoryError:
         return _fail("there is not enough memory. Close other programs or choose a smaller model.", 1)
     except Exception as error:  # noqa: BLE001 - the user gets one line, never a traceback
-        return _fail(
-            f"unexpected {type(error).__name__}: {error}. This is a fault of specview: please report it "
-            "(SPECVIEW_TRACEBACK=1 shows where).",
-            1,
-        )
+        return _fault(error)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -98,27 +102,53 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     logging.getLogger().addHandler(logging.NullHandler())
+    sys.unraisablehook = lambda unraisable: None  # a second Ctrl-C may fall into a library's callback
     warnings.simplefilter("ignore")
+
+
+def _open_streams() -> None:
+    """Make the standard streams take whatever is written to them.
+
+    A program started without them (`>&-`) gets ones that lead nowhere; where the terminal's encoding has
+    no such character (ASCII, Latin-1), it shows as `?`.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - lives as long as we do
+    for stream in (sys.stdout, sys.stderr):
+        if "utf" not in (stream.encoding or "").lower() and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _fault(error: Exception) -> int:
+    return _fail(
+        f"unexpected {type(error).__name__}: {error}. This is a fault of specview: please report it "
+        "(SPECVIEW_TRACEBACK=1 shows where).",
+        1,
+    )
 
 
 def _fail(line: str, code: int) -> int:
     text = "".join(char if char.isprintable() else " " for char in f"specview: {line}")
     try:
         sys.stdout.flush()
+    except OSError:
+        _silence(sys.stdout)
+    try:
         sys.stderr.write(text.encode("utf-8", "replace").decode("utf-8") + "\n")
-    except BrokenPipeError:
-        _silence_stdout()
     except UnicodeEncodeError:
         sys.stderr.write(text.encode("ascii", "replace").decode("ascii") + "\n")
+    except OSError:
+        _silence(sys.stderr)  # nobody can be told; the exit code still says it
     return code
 
 
-def _silence_stdout() -> None:
-    """Let the interpreter's last flush of a closed pipe go nowhere instead of complaining."""
+def _silence(stream: TextIO) -> None:
+    """Let the interpreter's last flush of a stream that is closed or full go nowhere instead of complaining."""
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError):
-        pass  # standard output has no descriptor (under a test)
+        pass  # the stream has no descriptor (under a test)
 
 
 if __name__ == "__main__":

@@ -132,6 +132,30 @@ def test_interrupts_end_quietly(
     assert found == code and err.count("\n") <= 1
 
 
+def test_without_standard_streams_nothing_breaks() -> None:
+    for argv, code in (("--help", 0), ("run --k 0", 2), ("run --prompt-file -", 2)):
+        done = subprocess.run(["sh", "-c", f'"$0" -m specview {argv} <&- >&- 2>&-', sys.executable], check=False)
+        assert done.returncode == code, argv
+
+
+def test_a_terminal_without_the_characters_shows_others() -> None:
+    code = "import sys; from specview import cli; cli.main(['--help']); sys.stdout.write('hist\xf3ria')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0 and done.stdout.endswith("hist?ria"), done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_behind_the_streams_is_one_line() -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m specview --help >/dev/full', sys.executable], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "cannot be written: no space left on device" in done.stderr
+    done = subprocess.run(["sh", "-c", '"$0" -m specview run --k 0 2>/dev/full', sys.executable], check=False)
+    assert done.returncode == 2
+
+
 # -- bad settings: exit code 2, one line ---------------------------------------------------------
 
 
@@ -157,6 +181,11 @@ def test_interrupts_end_quietly(
         (["--threads", "0"], "threads is 0"),
         (["--context", "0"], "context is 0"),
         (["--gpu-layers", "-2"], "gpu-layers is -2"),
+        (["--gpu-layers", "3"], "--gpu-layers is for the llama.cpp engine"),
+        (["--context", "99"], "--context is for the llama.cpp engine"),
+        (["--engine", "llama.cpp", "--device", "cuda"], "--device is for the transformers engine"),
+        (["--engine", "llama.cpp", "--dtype", "float16"], "--dtype is for the transformers engine"),
+        (["--draft-engine", "abacus"], "no engine 'abacus'"),
         (["--engine", "abacus"], "no engine 'abacus'"),
         (["--method", "telepathy"], "no method 'telepathy'"),
         (["--policy", "moody"], "no length policy 'moody'"),
@@ -240,6 +269,9 @@ def test_prompt_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     (tmp_path / "latin.txt").write_bytes("maçã".encode("latin-1"))
     code, _, err = run(capsys, "run", "--prompt-file", str(tmp_path / "latin.txt"))
     assert code == 1 and "not UTF-8" in err
+    (tmp_path / "utf16.txt").write_bytes("plain words".encode("utf-16-le"))
+    code, _, err = run(capsys, "run", "--prompt-file", str(tmp_path / "utf16.txt"))
+    assert code == 1 and "NUL bytes" in err
     (tmp_path / "good.txt").write_bytes(b"\xef\xbb\xbfma\xc3\xa7\xc3\xa3\r\n")
     assert arguments.read_prompt(str(tmp_path / "good.txt")) == "maçã\r\n"
 

@@ -163,6 +163,7 @@ def settings_of(arguments: argparse.Namespace, default_methods: Sequence[str]) -
         raise UsageError(f"context is {arguments.context}.", "Use 1 token or more, or leave it out.")
     if arguments.gpu_layers < -1:
         raise UsageError(f"gpu-layers is {arguments.gpu_layers}.", "Use 0 or more, or -1 for all.")
+    _refuse_idle_flags(arguments, lanes)
     return RunSettings(
         engine=arguments.engine,
         target=arguments.target,
@@ -182,6 +183,22 @@ def settings_of(arguments: argparse.Namespace, default_methods: Sequence[str]) -
         observe=arguments.observe or ("full" if arguments.trace else "light"),
         lanes=tuple(_distinct_names(lanes)),
     )
+
+
+def _refuse_idle_flags(arguments: argparse.Namespace, lanes: Sequence[LaneSettings]) -> None:
+    """Raise UsageError for a flag of an engine that neither the target nor a draft of this run uses."""
+    engines = {arguments.engine, *(lane.draft_engine for lane in lanes if METHODS[lane.method].needs_draft_model)}
+    idle = {
+        "transformers": {"--device": arguments.device, "--dtype": arguments.dtype},
+        "llama.cpp": {"--gpu-layers": arguments.gpu_layers or None, "--context": arguments.context},
+    }
+    for engine, flags in idle.items():
+        for flag, value in flags.items():
+            if value is not None and engine not in engines and arguments.engine in idle:
+                raise UsageError(
+                    f"{flag} is for the {engine} engine, and this run uses {arguments.engine}.",
+                    f"Leave it out, or give --engine {engine}.",
+                )
 
 
 def parse_lane(text: str) -> tuple[str, dict[str, str]]:
@@ -314,6 +331,8 @@ def read_prompt(name: str) -> str:
         raise SpecviewError(
             f"the prompt file {name!r} is larger than {MAX_PROMPT_BYTES >> 20} MB.", "Use a shorter prompt."
         )
+    if b"\0" in data:  # UTF-16 without a mark passes for UTF-8 full of NULs
+        raise SpecviewError(f"the prompt file {name!r} is no text: it holds NUL bytes.", "Save it as UTF-8.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

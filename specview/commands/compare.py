@@ -97,15 +97,17 @@ def _compare(settings: RunSettings, repeats: int, outputs: Outputs, should_stop:
     if not result.lanes:  # stopped before any lane began
         raise KeyboardInterrupt
     document = compare_document(result)
-    outputs.document(document)
-    if outputs.wants("csv"):
-        outputs.text("csv", compare_csv(document))
-    if outputs.wants("markdown"):
-        outputs.text("markdown", compare_markdown(document))
-    if not outputs.to_stdout:
-        sys.stdout.write(compare_table(document))
-        if result.busy:
-            sys.stdout.write(safe_text(result.busy) + "\n")
+    try:
+        outputs.document(document)
+        if outputs.wants("csv"):
+            outputs.text("csv", compare_csv(document))
+        if outputs.wants("markdown"):
+            outputs.text("markdown", compare_markdown(document))
+    finally:  # a full disk does not take the table too
+        if not outputs.to_stdout:
+            sys.stdout.write(compare_table(document))
+            if result.busy:
+                sys.stdout.write(safe_text(result.busy) + "\n")
     return _exit_code(document, stopped=result.end == "stopped")
 
 

@@ -54,7 +54,7 @@ class _Screen:
         self.facts: dict[str, Any] = {}
         self.ended: LaneEnded | None = None
         self.failure: Failed | None = None
-        self.gone = False
+        self.gone: OSError | None = None
         self.progress = ProgressLine(sys.stderr)
         self._outputs = outputs
         self._should_stop = should_stop
@@ -75,14 +75,15 @@ class _Screen:
             self.failure = event
 
     def write(self, text: str) -> None:
-        """Write text as it comes, unless the document has the stage; a reader who left stops the run."""
+        """Write text as it comes, unless the document has the stage; a reader who left or a full disk stops the run."""
         if self.gone or self._outputs.to_stdout:
             return
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
-        except BrokenPipeError:
-            self.gone = self._should_stop.asked = True
+        except OSError as error:
+            self.gone = error
+            self._should_stop.asked = True
 
 
 def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> int:
@@ -105,7 +106,7 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
     ended = screen.ended
     if record is None or ended is None:
         if screen.gone:
-            raise BrokenPipeError
+            raise screen.gone
         if screen.failure:
             raise SpecviewError(screen.failure.message, usage=screen.failure.usage)
         raise KeyboardInterrupt  # stopped before the lane began
@@ -113,7 +114,9 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
     document["output"]["text"] = text
     outputs.document(document)
     if screen.gone:
-        raise BrokenPipeError
+        raise screen.gone
+    if ended.end == "stopped" and not record.rounds:
+        raise KeyboardInterrupt  # in prefill: nothing to print but that
     if not outputs.to_stdout and record.rounds:
         sys.stdout.write("\n" if text.endswith("\n") or not text else "\n\n")
         if screen.colour and ended.metrics.proposed:

@@ -339,6 +339,13 @@ class Inspector(QScrollArea):
         self._show(Inspection("Inspector", HINT))
         self.inspection = None
 
+    def keep_to(self, lanes: Sequence[LaneModel]) -> None:
+        """Clear where the token shown is of a lane that is gone, or of a run that another has replaced."""
+        if self._shown is not None and not any(
+            lane is self._shown[0] and lane.generation == self._shown[1] for lane in lanes
+        ):
+            self.clear()
+
     def show_token(self, lane: LaneModel, round_index: int, token_index: int) -> bool:
         """Show a token; False (and the view stays) where there is none."""
         key = (lane, lane.generation, round_index, token_index)

@@ -36,6 +36,7 @@ class Drawing(pg.GraphicsObject):
 
     def viewTransformChanged(self) -> None:
         """Follow the view's range."""
+        super().viewTransformChanged()  # forgets the view's old rectangle
         self.prepareGeometryChange()
         self.update()
 

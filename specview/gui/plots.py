@@ -429,7 +429,8 @@ class PlotStrip(QWidget):
             if not self._late.isActive():
                 self._late.start(round((self._rest_until - clock) * 1e3) + 1)
             return False
-        self._late.stop()
+        if changed or fresh or now:  # with nothing new the timer stays: values may still wait for it
+            self._late.stop()
         start, painted = time.thread_time(), self._painted_s()
         if fresh:
             self._start_anew()  # lanes moved, or a new run: ranges start anew

@@ -83,6 +83,7 @@ class RacePage(QWidget):
         controller.number_tick.connect(self._on_numbers)
         controller.plot_tick.connect(self._on_plots)
         controller.state_changed.connect(self.refresh_actions)
+        theme.signals.changed.connect(self._fit)
         self.rebuild()
         self.refresh_actions()
 
@@ -189,10 +190,15 @@ class RacePage(QWidget):
             panel.set_index(index)
         if all(lane is not self._selected for lane in lanes):
             self.select(next((lane for lane in lanes if not lane.plain), lanes[0] if lanes else None))
-        self.lanes.setMinimumWidth(len(lanes) * (theme.px(MIN_LANE_PX) + 10) + 10)
+        self._fit()
+        self.inspector.keep_to(lanes)
         self._on_text()
         self._on_numbers()
         self._on_plots()
+
+    def _fit(self) -> None:
+        """Keep room for every lane's figures, whatever the font: beyond it the lanes scroll."""
+        self.lanes.setMinimumWidth(len(self.panels) * (theme.px(MIN_LANE_PX) + 10) + 10)
 
     def _make(self, index: int) -> LanePanel:
         panel = LanePanel(self._controller.race, index)

@@ -120,6 +120,8 @@ class SetupBar(QFrame):
         set_tip(self.tokens, "Tokens of the prompt as the target reads it, with the chat template around it")
         self.temperature = NumberEdit("temperature", 0.0, minimum=0, step=0.1, digits=5)
         self.rule = Choice()
+        # What `auto` picks changes with the temperature, and must not be cut.
+        self.rule.setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToContents)
         self.max_tokens = NumberEdit("max tokens", 128, whole=True, minimum=1, maximum=1_000_000, step=16, digits=6)
         self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=6)
         self.more = QPushButton("More ▾")

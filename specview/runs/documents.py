@@ -36,6 +36,8 @@ def run_document(
     """
     known = lane_facts(facts, lane)
     run = {**known, **{key: value for key, value in record.settings.items() if value is not None or key not in known}}
+    if known.get("device"):
+        run["device"] = known["device"]  # where the target is, which --device need not be (llama.cpp)
     if prompt is not None:
         run["prompt"] = prompt
     run["prompt_tokens"] = len(record.prompt_ids)

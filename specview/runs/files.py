@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -18,9 +19,9 @@ def os_reason(error: OSError) -> str:
 
 def cannot_write(path: str | Path, what: str, error: OSError) -> SpecviewError:
     """Return the one line for a file that cannot be written."""
-    return SpecviewError(
-        f"cannot write the {what} {str(path)!r}: {os_reason(error)}.", "Choose a folder you may write in."
-    )
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    mend = "Free some space, or choose another disk." if full else "Choose a folder you may write in."
+    return SpecviewError(f"cannot write the {what} {str(path)!r}: {os_reason(error)}.", mend)
 
 
 class OutputFile:

@@ -38,6 +38,7 @@ def render(facts: Facts) -> str:
     p, s = facts.progress, facts.settings
     fresh = facts.measured["fresh"][2]["all"].alpha or 0.0
     started = facts.before["fresh"][2]["all"].alpha or 0.0
+    first_table = facts.measured["first-table"][2]["all"].alpha or 0.0
     reached = "reached" if fresh >= AIM else "**not reached**"
     start = f"the checkpoint `{facts.start}`" if facts.start else "random weights, its embedding projected"
     sections = [
@@ -84,10 +85,12 @@ One training run, one seed: differences of a hundredth or two mean nothing.
 ### Copying
 
 When a piece of a held-out answer comes a second time in the context, share of its tokens (after the first
-two) that the draft gives, before and after training: {_copying(facts)}.""",
+two) that the draft gives, before and after training:
+{_copying(facts)}.""",
         f"""## Not reached, and limits
 
-The aim was alpha {AIM:.2f} at k = 2 on fresh prompts. It was {reached}: {fresh:.3f}, from {started:.3f}.
+The aim was alpha {AIM:.2f} at k = 2 on fresh prompts. It was {reached}: {fresh:.3f}, from {started:.3f};
+{_without_portuguese(facts):.3f} without the Portuguese prompts, and {first_table:.3f} on the first table's.
 Trained on sequences of up to 400 tokens; longer contexts run, and are accepted less. The target itself
 writes poor Portuguese, and few sequences are Portuguese.""",
         f"""## Data
@@ -125,9 +128,17 @@ def _size(facts: Facts, name: str) -> str:
     return f"{facts.prompts[name]} prompts, {facts.answer_tokens[name]} answer tokens"
 
 
+def _without_portuguese(facts: Facts) -> float:
+    counts = Acceptance()
+    for kind, part in facts.measured["fresh"][2].items():
+        if kind not in ("all", "portuguese"):
+            counts.add(part)
+    return counts.alpha or 0.0
+
+
 def _copying(facts: Facts) -> str:
     before, after = facts.copying
-    names = {"copy": "as it stands", "shuffled-copy": "with its tokens shuffled"}
+    names = {"copy": "as it stands", "shuffled-copy": "shuffled", "framed-copy": "from user turn to answer"}
     return ", ".join(f"{names[kind]} {before[kind]:.2f} and {after[kind]:.2f}" for kind in after)
 
 

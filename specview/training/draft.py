@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def make(recipe: Recipe, stop: Callable[[], bool], say: Say) -> bool:
 
 
 def write_data(recipe: Recipe, stop: Callable[[], bool], say: Say) -> None:
-    """Write plain sequences, then let the target write for its share of the minutes."""
+    """Let the target write for its share of the minutes, then add plain sequences made of all the text."""
     shards, spent_file = recipe.work / "shards", recipe.work / "data.json"
     spent = json.loads(spent_file.read_text())["seconds"] if spent_file.exists() else 0.0
     left = 60 * recipe.minutes * recipe.data_share - spent
@@ -95,15 +96,31 @@ def write_data(recipe: Recipe, stop: Callable[[], bool], say: Say) -> None:
         return
     say("reading real text")
     corpus = read_corpus(default_roots(), CORPUS_FILES, recipe.seed)
-    tokenizer = load_tokenizer(recipe.target)
-    if not list(shards.glob("plain-*.safetensors")):
-        writer = ShardWriter(shards, "plain", 200_000)
-        for sequence in plain_sequences(tokenized(corpus, tokenizer, recipe.seed), PLAIN_TOKENS, recipe.seed):
-            writer.add(sequence)
-        writer.flush()
+    shards.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     _write_in_threads(recipe, corpus, lambda: stop() or time.monotonic() - began > left, say)
     spent_file.write_text(json.dumps({"seconds": spent + time.monotonic() - began}))
+    if not stop() and not list(shards.glob("plain-*.safetensors")):
+        write_plain(recipe, corpus)
+
+
+def write_plain(recipe: Recipe, corpus: Corpus) -> None:
+    """Write sequences without labels from real text and from the target's answers, alternately."""
+    tokenizer = load_tokenizer(recipe.target)
+    answers = [
+        sequence.tokens[-sequence.written :].tolist()
+        for path in sorted((recipe.work / "shards").glob("written-*.safetensors"))
+        for sequence in read_shard(path)
+    ]
+    texts = (
+        text
+        for real, own in zip(tokenized(corpus, tokenizer, recipe.seed), cycle(answers or [[]]), strict=False)
+        for text in (real, own)
+    )
+    writer = ShardWriter(recipe.work / "shards", "plain", 200_000)
+    for sequence in plain_sequences(texts, ChatLayout.of(tokenizer), PLAIN_TOKENS, recipe.seed):
+        writer.add(sequence)
+    writer.flush()
 
 
 def _write_in_threads(recipe: Recipe, corpus: Corpus, stop: Callable[[], bool], say: Say) -> None:
@@ -177,6 +194,7 @@ def export(recipe: Recipe, trainer: Trainer, say: Say) -> None:
     save_checkpoint(draft, recipe.out)
     stored = SmallDraft.load(recipe.out)
     answers = held_out_answers(recipe)
+    layout = ChatLayout.of(load_tokenizer(recipe.target))
     say("measuring acceptance")
     measured = {name: acceptance(stored, answers[name]) for name in SETS}
     first = SmallDraft.load(recipe.start) if recipe.start else start_draft(recipe)
@@ -197,7 +215,7 @@ def export(recipe: Recipe, trainer: Trainer, say: Say) -> None:
         start=recipe.start,
         measured=measured,
         before=before,
-        copying=tuple(copying(model, answers["fresh"], recipe.seed) for model in (first, stored)),
+        copying=tuple(copying(model, answers["fresh"], layout, recipe.seed) for model in (first, stored)),
         gguf_type=chosen,
         gguf_alphas=alphas,
         prompts={name: len(answers[name]) for name in SETS},

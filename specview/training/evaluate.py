@@ -134,11 +134,13 @@ def acceptance(
 
 
 @torch.inference_mode()
-def copying(draft: SmallDraft, answers: Sequence[Labelled], seed: int) -> dict[str, float]:
+def copying(
+    draft: SmallDraft, answers: Sequence[Labelled], layout: ChatLayout, seed: int
+) -> dict[str, float]:
     """By kind of copy, the share of repeated tokens that the draft finds, in copies made of `answers`."""
     found, asked = Counter[str](), Counter[str]()
-    texts = [a.tokens.tolist() for a in answers]
-    for s in plain_sequences(texts, sum(map(len, texts)) * 2, seed):
+    texts = [a.tokens[-a.written :].tolist() for a in answers] * 3
+    for s in plain_sequences(texts, layout, 1 << 60, seed):
         if s.kind in COPY_KINDS:
             best = draft.logits(draft(s.tokens[None, :-1])[0, -s.written :]).argmax(-1)
             found[s.kind] += int((best == s.tokens[-s.written :]).sum())

@@ -209,8 +209,11 @@ class Batch:
 PREVIOUS_HEAD, MATCHING_HEAD = (1, 0), (2, 0)
 
 
-def copy_guides(sequences: Sequence[Labelled]) -> tuple[Guide, ...]:
-    """Marks for the two copying heads in the sequences that end with a copy of their beginning."""
+def copy_guides(sequences: Sequence[Labelled], skip: int) -> tuple[Guide, ...]:
+    """Marks for the two copying heads in the sequences that end with a copy of an earlier piece.
+
+    The piece is at the beginning, or in a framed copy behind the `skip` tokens that begin a chat.
+    """
     previous, matching = [], []
     for row, s in enumerate(sequences):
         if s.kind not in COPY_KINDS:
@@ -219,7 +222,8 @@ def copy_guides(sequences: Sequence[Labelled]) -> tuple[Guide, ...]:
         previous.append(torch.stack([torch.full_like(queries, row), queries, queries - 1], 1))
         piece = s.written + 2
         queries = torch.arange(len(s.tokens) - piece, len(s.tokens) - 1)
-        keys = queries - (len(s.tokens) - piece) + 1
+        source = skip if s.kind == "framed-copy" else 0
+        keys = queries - (len(s.tokens) - piece) + source + 1
         matching.append(torch.stack([torch.full_like(queries, row), queries, keys], 1))
     if not previous:
         return ()
@@ -263,7 +267,7 @@ def make_batch(sequences: list[Labelled], weights: Weights, skip: int) -> Batch:
         torch.cat(ids),
         torch.cat(probabilities),
         torch.cat(weight),
-        copy_guides(sequences),
+        copy_guides(sequences, skip),
     )
 
 

@@ -69,7 +69,8 @@ def test_the_first_start_runs_on_real_weights(qtbot, qapp, config, monkeypatch):
 
         window.setup.max_tokens.set_value(400)
         window.run()
-        qtbot.waitUntil(lambda: len(lanes[0].rounds) >= 2, timeout=WAIT_MS)
+        qtbot.waitUntil(lambda: controller.race.state == "running", timeout=WAIT_MS)  # not the run before
+        qtbot.waitUntil(lambda: all(lane.rounds for lane in controller.race.lanes), timeout=WAIT_MS)
     finally:
         window.close()
     assert window.thread_ended

@@ -651,3 +651,20 @@ def test_drawing_makes_room_for_the_race(window, monkeypatch):
         clock["thread"] += 0.001
         held._keep_pace()
     assert (held._text_timer.interval(), held._plot_timer.interval()) == (33, 100)
+
+
+def test_lanes_keep_room_for_their_figures_when_the_font_grows(window, qtbot, qapp):
+    before = window.page.lanes.minimumWidth()
+    try:
+        window._zoom(1)
+        assert window.page.lanes.minimumWidth() > before
+    finally:
+        window._zoom(0)
+    assert window.page.lanes.minimumWidth() == before
+
+
+def test_rule_that_auto_picks_is_not_cut(window, qtbot):
+    window.setup.temperature.setText("0.8")
+    qtbot.waitUntil(lambda: window.setup.rule.width() >= window.setup.rule.sizeHint().width())
+    shown = window.setup.rule.fontMetrics().horizontalAdvance(window.setup.rule.currentText())
+    assert shown < window.setup.rule.width() - theme.px(24)

@@ -5,7 +5,7 @@ import torch
 from specview.training.chat import ChatLayout
 from specview.training.corpus import Corpus, read_corpus
 from specview.training.generate import Lane, Writer
-from specview.training.plain import plain_sequences
+from specview.training.plain import COPY_KINDS, plain_sequences
 from specview.training.prompts import LONG_KINDS, SHORT_KINDS, PromptSource
 from specview.training.shards import ShardWriter, read_shard
 from specview.training.target import TargetModel
@@ -86,9 +86,10 @@ def test_a_corpus_leaves_out_tests_and_held_out_modules(tmp_path):
 def test_copies_end_as_they_begin():
     texts = [list(range(i, i + 90)) for i in range(60)]
     kinds = set()
-    for s in plain_sequences(texts, 4000, 0):
+    layout = ChatLayout((1, 50, 1), (2, 1), 2)
+    for s in plain_sequences(texts, layout, 4000, 0):
         kinds.add(s.kind)
         if s.kind != "plain":
-            piece = s.written + 2
-            assert torch.equal(s.tokens[:piece], s.tokens[-piece:])
-    assert kinds == {"plain", "copy", "shuffled-copy"}
+            piece, source = s.written + 2, 3 if s.kind == "framed-copy" else 0
+            assert torch.equal(s.tokens[source : source + piece], s.tokens[-piece:])
+    assert kinds == {"plain", *COPY_KINDS}

@@ -74,9 +74,10 @@ def test_the_objective_over_every_id_is_soft_cross_entropy(shards, make_draft):
         torch.testing.assert_close(got[name], parameter.grad, atol=1e-4, rtol=1e-3)
 
 
-def test_guided_heads_mark_the_token_before_and_the_place_to_copy_from():
-    tokens = torch.tensor([5, 6, 7, 8, 40, 41, 5, 6, 7, 8])
-    previous, matching = make_batch([Labelled(tokens, None, None, "copy", 2)], Weights(), 0).guides
+@pytest.mark.parametrize(("kind", "before"), [("copy", []), ("framed-copy", [1, 9, 1])])
+def test_guided_heads_mark_the_token_before_and_the_place_to_copy_from(kind, before):
+    tokens = torch.tensor([*before, 5, 6, 7, 8, 40, 41, 5, 6, 7, 8])
+    previous, matching = make_batch([Labelled(tokens, None, None, kind, 2)], Weights(), skip=3).guides
     assert all(q == k + 1 for _, q, k in previous.marks.tolist())
     assert [tokens[q] == tokens[k - 1] for _, q, k in matching.marks.tolist()] == [True] * 3
 
