@@ -251,16 +251,26 @@ def _from_pretrained(path: Path, place: Any, dtype: str, trust_remote_code: bool
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, loaded = AutoModelForCausalLM.from_pretrained(
             str(path),
             dtype=getattr(torch, dtype),
             trust_remote_code=trust_remote_code,
             local_files_only=True,
             use_safetensors=True,
+            output_loading_info=True,
         )
+        missing = sorted(loaded.get("missing_keys") or ())
+        if missing:  # transformers would run them at random
+            more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise SpecviewError(
+                f"{path.name} lacks the weights {missing[0]!r}{more}: it is incomplete, or no causal language model.",
+                "Get all of its files, or choose a text-generation model.",
+            )
         model.eval()
         model.requires_grad_(False)
         return model.to(place)
+    except SpecviewError:
+        raise
     except torch.OutOfMemoryError:
         raise SpecviewError(
             f"{path.name} does not fit the memory of {place}.", "Choose a smaller model or device cpu."

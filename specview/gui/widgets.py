@@ -312,7 +312,7 @@ class Field(QWidget):
         self.caption.setBuddy(inner)
         self._fit()
         theme.signals.changed.connect(self._fit)
-        if not inner.accessibleName():
+        if not inner.accessibleName() and caption.strip():
             inner.setAccessibleName(caption)
         if tip:
             set_tip(inner, tip)

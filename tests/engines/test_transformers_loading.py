@@ -153,6 +153,20 @@ def test_a_folder_without_tokenizer(copy: Path) -> None:
     assert "tokenizer" in refused(copy)
 
 
+def test_a_folder_that_lacks_weights_is_refused(copy: Path) -> None:
+    """transformers would fill them with random numbers and say nothing."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(copy / "model.safetensors")
+    left_out = "model.layers.1.mlp.up_proj.weight"
+    save_file(
+        {name: value for name, value in weights.items() if name != left_out},
+        copy / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    assert left_out in refused(copy)
+
+
 def test_a_recurrent_model_is_refused_with_the_reason(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "mamba", tiny("mamba"))
     engine = transformers_engine.load(folder, device="cpu")

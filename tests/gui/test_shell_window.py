@@ -668,3 +668,17 @@ def test_rule_that_auto_picks_is_not_cut(window, qtbot):
     qtbot.waitUntil(lambda: window.setup.rule.width() >= window.setup.rule.sizeHint().width())
     shown = window.setup.rule.fontMetrics().horizontalAdvance(window.setup.rule.currentText())
     assert shown < window.setup.rule.width() - theme.px(24)
+
+
+def test_inspector_forgets_a_token_of_a_lane_or_run_that_is_gone(window, qtbot):
+    race = ran(qtbot, window)
+    inspector = window.page.inspector
+    assert inspector.show_token(race.lanes[2], 0, 0)
+    window.remove_lane(1)
+    assert inspector.inspection is not None
+    window.remove_lane(1)
+    assert inspector.inspection is None
+    race = ran(qtbot, window)
+    assert inspector.show_token(race.lanes[0], 0, -1)
+    ran(qtbot, window)
+    assert inspector.inspection is None

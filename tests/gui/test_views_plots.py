@@ -207,3 +207,32 @@ def test_both_themes_are_drawn(strip: PlotStrip, qtbot: QtBot) -> None:
             assert theme.current().phases[1] in colours
     finally:
         theme.apply(app, "dark", 1.0)
+
+
+def test_grid_spans_the_plot_after_the_ranges_have_grown(strip: PlotStrip) -> None:
+    """The view's rectangle is not the one of the first, empty plot."""
+    canvas = strip.cards["decode_tokens_per_s"].canvas
+    assert canvas is not None
+    canvas.grab()  # paints once: pyqtgraph keeps the rectangle of the empty plot
+    stream(strip.race, 5.0)
+    strip.refresh(now=True)
+    canvas.grab()
+    left, right = canvas.getPlotItem().getViewBox().viewRange()[0]
+    assert right > 5
+    assert canvas.drawing.viewRect().right() == pytest.approx(right)
+    assert canvas.drawing.boundingRect().width() == pytest.approx(right - left)
+
+
+def test_values_of_the_last_rounds_are_shown_though_nothing_new_comes(strip: PlotStrip, qtbot: QtBot) -> None:
+    """A tick without news leaves alone the timer that shows the last values."""
+    stream(strip.race, 1.0)
+    strip.refresh(now=True)
+    stream(strip.race, 3.0)
+    strip._rest_until = 0.0
+    strip.refresh()  # curves are drawn, values wait
+    strip._rest_until = 0.0
+    assert not strip.refresh()
+    expected = f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
+    qtbot.waitUntil(
+        lambda: {n: v for _, n, v in strip.cards["acceptance_rate"].values.entries}["draft-model"] == expected
+    )
