@@ -244,6 +244,7 @@ def style_sheet(theme: Theme) -> str:
     return f"""
 QMainWindow, QDialog, QWidget#page {{ background: {theme.ground}; }}
 QDialog {{ background: {theme.panel}; }}
+QDialogButtonBox {{ dialogbuttonbox-buttons-have-icons: 0; }}
 QFrame[kind="panel"] {{ background: {theme.panel}; border: 1px solid {theme.border}; border-radius: 7px; }}
 QFrame[kind="panel"][selected="true"] {{ border: 1px solid {theme.focus}; }}
 QFrame[kind="bar"] {{ background: {theme.panel}; border: none; border-bottom: 1px solid {theme.border}; }}

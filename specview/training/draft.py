@@ -129,6 +129,8 @@ def _write_in_threads(recipe: Recipe, corpus: Corpus, stop: Callable[[], bool], 
     kept = [prompt.text for name in SETS for prompt in held_out(name)]
     round_ = len(list((recipe.work / "shards").glob("written-*")))  # a resumed run draws anew
     failures: list[BaseException] = []
+    # Loaded here, one each: transformers' lazy imports and a tokenizer's settings are not thread-safe.
+    tokenizers = [load_tokenizer(recipe.target) for _ in range(recipe.threads)]
 
     def work(index: int) -> None:
         torch.set_num_threads(1)
@@ -136,7 +138,7 @@ def _write_in_threads(recipe: Recipe, corpus: Corpus, stop: Callable[[], bool], 
         try:
             Writer(
                 target,
-                load_tokenizer(recipe.target),
+                tokenizers[index],
                 PromptSource(corpus, kept, random.Random(seed)),
                 ShardWriter(recipe.work / "shards", f"written-{index}"),
                 seed,

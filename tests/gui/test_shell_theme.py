@@ -85,3 +85,13 @@ def test_fonts_exist_and_are_fixed_width(qapp):
     mono = theme.mono_font()
     metrics = QFontMetricsF(mono)
     assert metrics.horizontalAdvance("iiii") == metrics.horizontalAdvance("MMMM")
+
+
+def test_dialog_buttons_have_no_pictures_of_the_style(qtbot, qapp):
+    from PySide6.QtWidgets import QDialogButtonBox
+
+    theme.apply(qapp, "dark", 1.0)
+    box = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
+    qtbot.addWidget(box)
+    box.show()
+    assert all(button.icon().isNull() for button in box.buttons())
