@@ -27,6 +27,7 @@ from specview.racing.settings import LaneSettings, RunSettings
 log = logging.getLogger(__name__)
 
 GC_MS = 500
+SWITCH_S = 0.0002
 FIRST_WORKLOAD = "code-edit"
 FIRST_MAX_TOKENS = 128
 
@@ -80,6 +81,10 @@ def make_app(argv: list[str]) -> QApplication:
     app.setApplicationDisplayName("specview")
     app.setDesktopFileName("specview")
     app.setStyle("Fusion")
+    # Between two kernels the engine thread waits for the Qt thread's Python, by default up to 5 ms each
+    # time. Measured on 2 cores, race in the window over the same race without it: 0.81 at 5 ms, 0.91 at
+    # 1 ms, 0.96 at 0.2 ms.
+    sys.setswitchinterval(SWITCH_S)
     return app
 
 
