@@ -153,6 +153,8 @@ class Race:
             try:
                 progress = self._progress("load-draft", f"Loading the draft of {names[index]}", index)
                 drafts[index] = self.models.get(key, progress, self._should_stop)
+                text = f"Comparing the tokenizers of target and draft for {names[index]}"
+                self._emit(Progress(self.run_id, "load-draft", text, None, index))
                 check_pair(target, drafts[index]).raise_if_not_ok()
             except Stopped:
                 raise
