@@ -35,8 +35,8 @@ def compare_outputs(
     """Compare a lane's ids with plain's; None where equality is not to be expected.
 
     Greedy lanes, and `match` lanes of the same seed, should equal plain. `margins` remembers the
-    kernel margin measured for a model (`key`), in logits. A lane that was stopped is compared as
-    far as both go. measure False leaves the kernel margin out unless it is known.
+    kernel margins, in logits, measured for a model (`key`) at a difference. A lane that was stopped
+    is compared as far as both go. measure False leaves the kernel margin out unless it is known.
     """
     if not plain.record.rounds or not lane.record.rounds:
         return None
@@ -50,11 +50,13 @@ def compare_outputs(
     if first is None:
         return Equality(True, compared)
     final = plain.record.rounds[first].final if first < len(plain.record.rounds) else None
-    if key not in margins and measure:
-        margins[key] = kernel_margin(
-            plain.target, [*plain.record.prompt_ids, *theirs], len(plain.record.prompt_ids)
-        )
-    return Equality(False, compared, first, final.margin if final is not None else None, margins.get(key))
+    prompt_ids = plain.record.prompt_ids
+    place = (key, prompt_ids, first)
+    if place not in margins and measure:
+        # Measured around the difference: the drift depends on how many tokens the cache holds.
+        begin = len(prompt_ids) + max(0, first - POSITIONS * 3 // 4)
+        margins[place] = kernel_margin(plain.target, [*prompt_ids, *theirs], begin)
+    return Equality(False, compared, first, final.margin if final is not None else None, margins.get(place))
 
 
 def kernel_margin(engine: Engine, tokens: list[int], start: int) -> float:

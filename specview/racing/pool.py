@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,7 +68,7 @@ class ModelPool:
     def __init__(self) -> None:
         self._engines: dict[EngineKey, Engine] = {}
         self.warm: set[EngineKey] = set()
-        self.kernel_margins: dict[EngineKey, float] = {}
+        self.kernel_margins: dict[Hashable, float] = {}
 
     def __contains__(self, key: EngineKey) -> bool:
         return key in self._engines
