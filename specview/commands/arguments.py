@@ -187,7 +187,7 @@ def settings_of(arguments: argparse.Namespace, default_methods: Sequence[str]) -
 
 def _refuse_idle_flags(arguments: argparse.Namespace, lanes: Sequence[LaneSettings]) -> None:
     """Raise UsageError for a flag of an engine that neither the target nor a draft of this run uses."""
-    engines = {arguments.engine, *(lane.draft_engine for lane in lanes if METHODS[lane.method].needs_draft_model)}
+    engines = {arguments.engine, *(lane.draft_engine for lane in lanes if lane.needs_draft)}
     idle = {
         "transformers": {"--device": arguments.device, "--dtype": arguments.dtype},
         "llama.cpp": {"--gpu-layers": arguments.gpu_layers or None, "--context": arguments.context},

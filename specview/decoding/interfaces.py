@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from specview.decoding.ledger import Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
@@ -85,7 +85,19 @@ class Session(Protocol):
         parents: Sequence[int] | None = None,
         features: Sequence[Any] = (),
     ) -> Forward:
-        """Feed tokens after the cache's end; length grows by len(tokens)."""
+        """Feed tokens after the cache's end; length grows by len(tokens).
+
+        parents: per token the index in `tokens` of the one it follows, -1 for the cache's last token;
+        None is a chain. Each token sees the cache and its own ancestors, at the position of its depth.
+        After a tree only `keep`, or `truncate` to the length before it, may follow.
+        """
+        ...
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Of the last forward's tokens keep those of a path from the root, by index, in order.
+
+        The rest are dropped; length is that before the forward plus len(path).
+        """
         ...
 
     def truncate(self, length: int) -> None:
@@ -115,9 +127,14 @@ class Engine(Protocol):
     tokenizer: Tokenizer
     check_mode: bool
     rollback_problem: str | None  # why this model's cache cannot be rolled back, or None
+    exit_layers: int  # layers that early exit may stop after 1 to exit_layers - 1 of; 0 where it cannot
+    exit_problem: str | None  # why it cannot, or None
 
-    def new_session(self, max_length: int) -> Session:
-        """Make a session for up to max_length tokens."""
+    def new_session(self, max_length: int, branches: int = 1) -> Session:
+        """Make a session for up to max_length tokens and draft trees of up to `branches` leaves.
+
+        max_length counts every token of a pass, those of a tree that are dropped later too.
+        """
         ...
 
     def kv_bytes(self, length: int) -> int:
@@ -126,6 +143,21 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the weights."""
+        ...
+
+
+@runtime_checkable
+class EarlyExitSession(Protocol):
+    """A session whose target can be left after its first layers (interfaces.Session besides)."""
+
+    def forward_exit(self, tokens: Sequence[int], layer: int) -> Array:
+        """Feed tokens after the cache's end and those fed so before, through the first `layer` layers.
+
+        Returns logits [n, vocab] of the final norm and head over that layer's output. length stays:
+        the tokens are pending. A following `forward` that begins with the pending tokens takes their
+        hidden states up at that layer instead of running the first layers again; any other `forward`,
+        `keep` or `truncate` drops them. Raises SpecviewError where layer is out of range.
+        """
         ...
 
 
@@ -153,7 +185,10 @@ class Drafter(Protocol):
         ...
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
-        """Learn what became of the last draft."""
+        """Learn what became of the last draft.
+
+        features has the rows asked for by feature_layers, and under "riders" the logits [riders, vocab].
+        """
         ...
 
     def close(self) -> None:
@@ -162,16 +197,16 @@ class Drafter(Protocol):
 
 
 class LengthPolicy(Protocol):
-    """Decides how many tokens the next round drafts."""
+    """Decides how many tokens the next round drafts (in a tree: how deep it may be)."""
 
     name: str
 
     def start(self, k: int) -> None:
-        """Begin a run with the user's k."""
+        """Begin a run with the user's k: the length, the first one, or the longest, by policy."""
         ...
 
     def budget(self) -> int:
-        """Tokens to draft in the next round."""
+        """Tokens to draft in the next round; 0 drafts nothing."""
         ...
 
     @property

@@ -15,6 +15,9 @@ Verdict = Literal["accepted", "rejected", "ignored"]
 FinalKind = Literal["corrected", "bonus", "plain"]
 End = Literal["eos", "limit", "stopped", "error"]
 
+Siblings = Literal["point-mass", "independent", "without-replacement"]
+"""How the children of one node of a draft tree were chosen: `rejection` tries them by rules of their own."""
+
 Candidate = tuple[int, str, float]
 """One likely token: (id, text, probability)."""
 
@@ -24,13 +27,17 @@ class Draft:
     """What a drafter proposes for one round.
 
     tokens       the drafted ids, in the order the target pass gets them
-    parents      per token the index of its parent in `tokens`, -1 for a child of the context;
-                 None for a chain
+    parents      per token the index of its parent in `tokens` (always an earlier one), -1 for a child
+                 of the context; None for a chain
+    siblings     how siblings that have q were chosen; those without q are point masses
     q            one row [vocab] per token: the distribution it was sampled from; None where the
                  proposal has no probabilities (a point mass, q = 1)
     confidences  per token the drafter's own probability of it, or None
     drafter      who proposed them (a cascade names its member)
     raw_logits   one row [vocab] per token before temperature and filters, for viewing only
+    riders       ids that ride in the same target pass and are not proposed (lookahead's window): their
+                 logit rows come back to the drafter's `observe` as features["riders"]
+    rider_parents  per rider the index of its parent among the riders, -1 for a child of the context
     """
 
     tokens: tuple[int, ...] = ()
@@ -39,12 +46,32 @@ class Draft:
     confidences: tuple[float | None, ...] = ()
     drafter: str = ""
     raw_logits: Sequence[Array] | None = None
+    siblings: Siblings = "independent"
+    riders: tuple[int, ...] = ()
+    rider_parents: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
 EMPTY_DRAFT = Draft()
+
+
+def depths(parents: Sequence[int]) -> list[int]:
+    """Depth of every node of a tree given by its parents (-1 is the root): 0 for the root's children."""
+    found: list[int] = []
+    for parent in parents:
+        found.append(0 if parent < 0 else found[parent] + 1)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rider:
+    """A token that rode in a target pass without being proposed: id, text on its own, parent rider or -1."""
+
+    id: int
+    text: str = ""
+    parent: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +128,8 @@ class Round:
     """One draft-verify round; a plain step is a round with an empty draft.
 
     t is the lane's own clock at the end of the round, seconds since the end of prefill; the phases
-    are seconds; observe_s is off that clock. k is the number of drafted tokens.
+    are seconds; observe_s is off that clock. k is the number of drafted tokens. In a tree (parents)
+    the accepted tokens are one path from the root. riders are the pass's other tokens (lookahead).
     """
 
     index: int
@@ -114,6 +142,12 @@ class Round:
     parents: tuple[int, ...] | None = None
     drafted: tuple[DraftedToken, ...] = ()
     final: FinalToken | None = None
+    riders: tuple[Rider, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows of the target pass: the last token, the draft and what rode along."""
+        return 1 + len(self.drafted) + len(self.riders)
 
     @property
     def k(self) -> int:

@@ -1,8 +1,8 @@
 """The draft-verify loop. Plain decoding is the same loop with an empty draft.
 
-A round: the drafter proposes x_1..x_k after the context; one target pass over the last context
-token and the draft gives k + 1 rows; the rule keeps a prefix of the draft and adds one token of the
-target's own; the cache is rolled back to what was kept.
+A round: the drafter proposes x_1..x_k after the context (a chain or a tree); one target pass over the
+last context token and the draft gives k + 1 rows; the rule keeps a prefix (a path) of the draft and adds
+one token of the target's own; the cache is rolled back to what was kept.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field, replace
 
 from specview.decoding.interfaces import Drafter, LengthPolicy, Session
-from specview.decoding.ledger import EMPTY_DRAFT, End, Round
+from specview.decoding.ledger import EMPTY_DRAFT, Draft, End, Round
 from specview.decoding.observation import Observer
-from specview.decoding.sampling import SamplingParams, uniform
+from specview.decoding.sampling import Purpose, SamplingParams, uniform
 from specview.decoding.verification import DecisionRows, NotFiniteError, verify
 from specview.errors import SpecviewError
 
@@ -60,13 +60,14 @@ def decode(
     context = sequence.context
     limit = len(sequence.output) + max_tokens
 
-    def random(position: int, purpose: str) -> float:
-        return uniform(sampling.seed, position, purpose)  # type: ignore[arg-type]
+    def random(position: int, purpose: Purpose, index: int = 0) -> float:
+        return uniform(sampling.seed, position, purpose, index)
 
     while len(sequence.output) < limit:
         position = len(sequence.output)
         start = clock()
         # The pass always adds one token of its own, so a draft of (left - 1) fills the limit exactly.
+        # In a tree the budget is the longest path.
         budget = limit - position - 1
         draft = EMPTY_DRAFT
         if drafter is not None and policy is not None:
@@ -74,18 +75,29 @@ def decode(
             if budget > 0:
                 draft = drafter.propose(context, budget, policy.proceed)
         drafted_at = clock()
+        parents = _pass_parents(draft)
         forward = session.forward(
-            [context[-1], *draft.tokens], draft.parents, drafter.feature_layers if drafter is not None else ()
+            [context[-1], *draft.tokens, *draft.riders],
+            parents,
+            drafter.feature_layers if drafter is not None else (),
         )
         session.synchronize()
         verified_at = clock()
-        rows = DecisionRows(forward.logits, sampling)
+        features = forward.features
+        logits = forward.logits
+        if draft.riders:
+            logits, ridden = logits[: 1 + len(draft)], logits[1 + len(draft) :]
+            features = {**features, "riders": ridden}
+        rows = DecisionRows(logits, sampling)
         try:
             decision = verify(rule, rows, draft, random, position, eos_ids)
         except NotFiniteError as error:
             raise _not_finite(model_name, position + error.row) from None
-        emitted = [trial.id for trial in decision.trials if trial.verdict == "accepted"]
-        session.truncate(len(context) + len(emitted))
+        emitted = [draft.tokens[index] for index in decision.path]
+        if parents is None:
+            session.truncate(len(context) + len(emitted))
+        else:
+            session.keep([0, *(1 + index for index in decision.path)])
         if decision.final is not None:
             emitted.append(decision.final[0])
         judged_at = clock()
@@ -110,6 +122,7 @@ def decode(
             parents=draft.parents,
             drafted=drafted,
             final=final,
+            riders=observer.riders(draft) if draft.riders else (),
         )
         sequence.rounds += 1
         sequence.output += emitted
@@ -117,7 +130,7 @@ def decode(
         if drafter is not None and policy is not None:
             # What the drafter learns from a round is part of the method: on the clock.
             begin = clock()
-            drafter.observe(round_, forward.features)
+            drafter.observe(round_, features)
             policy.observe(round_)
             learned = clock() - begin
             sequence.clock += learned
@@ -126,6 +139,15 @@ def decode(
         if emitted and emitted[-1] in eos_ids:
             return "eos"
     return "limit"
+
+
+def _pass_parents(draft: Draft) -> list[int] | None:
+    """Parents of the pass's tokens (the last context token, the draft, the riders); None for a chain."""
+    if draft.parents is None and not draft.riders:
+        return None
+    count = len(draft)
+    parents = draft.parents if draft.parents is not None else range(-1, count - 1)
+    return [-1, *(1 + parent for parent in parents), *(1 + count + parent if parent >= 0 else 0 for parent in draft.rider_parents)]
 
 
 def _not_finite(model_name: str, position: int) -> SpecviewError:

@@ -5,13 +5,13 @@ A figure that does not exist (nothing judged, no baseline) is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
 from specview.decoding import theory
-from specview.decoding.ledger import Round
+from specview.decoding.ledger import Round, depths
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,12 @@ class Metrics:
     acceptance_rate is accepted / judged (alpha); draft_acceptance accepted / proposed;
     tokens_per_target_pass emitted / rounds; mean_accepted_length 1 + accepted / rounds with a draft;
     position_acceptance[i] rounds with more than i accepted / rounds with a draft, the conditional one
-    accepted at i / judged at i. Shares are of decode time. draft_cost (c), verify_cost (v) and the
+    accepted at i / judged at i (in trees i is a depth). mean_k is proposed / rounds with a draft.
+    distinct_4grams is the share of distinct ones among the output's 4-grams: a text that loops has few,
+    and flatters drafters that copy. by_drafter has per drafter that drafted (a cascade's members) its
+    rounds, share of the drafts, and its own counts and acceptances. oracle_share is this lane's decode
+    tok/s over that of an oracle that always picks the right member and length. Shares are of decode
+    time. draft_cost (c), verify_cost (v) and the
     predictions need the plain lane of the same race.
     """
 
@@ -51,10 +56,46 @@ class Metrics:
     expected_tokens: float | None = None
     predicted_speedup: float | None = None
     predicted_speedup_measured_verify: float | None = None
+    mean_k: float | None = None
+    distinct_4grams: float | None = None
+    by_drafter: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    oracle_share: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The figures by name."""
         return asdict(self)
+
+
+@dataclass(slots=True)
+class DrafterShare:
+    """One drafter's part in a lane."""
+
+    rounds: int = 0
+    proposed: int = 0
+    judged: int = 0
+    accepted: int = 0
+    draft_s: float = 0.0
+
+    def add(self, round_: Round) -> None:
+        """Count a round that this drafter drafted."""
+        self.rounds += 1
+        self.proposed += round_.k
+        self.judged += round_.judged
+        self.accepted += round_.accepted
+        self.draft_s += round_.draft_s
+
+    def figures(self, draft_rounds: int) -> dict[str, float | None]:
+        """The figures as they stand in files; share is of the lane's rounds with a draft."""
+        return {
+            "rounds": self.rounds,
+            "share": _ratio(self.rounds, draft_rounds),
+            "proposed": self.proposed,
+            "judged": self.judged,
+            "accepted": self.accepted,
+            "acceptance_rate": _ratio(self.accepted, self.judged),
+            "draft_acceptance": _ratio(self.accepted, self.proposed),
+            "draft_s": self.draft_s,
+        }
 
 
 class MetricsFold:
@@ -67,7 +108,11 @@ class MetricsFold:
         self.draft_s = self.verify_s = self.other_s = 0.0
         self.times: list[float] = []
         self._arrivals: list[tuple[float, int]] = []
-        self._verify_by_k: dict[int, list[float]] = {}
+        self._verify_by_rows: dict[int, list[float]] = {}
+        self.by_drafter: dict[str, DrafterShare] = {}
+        self._trees = False
+        self._tail: tuple[int, ...] = ()
+        self._4grams: set[tuple[int, ...]] = set()
         self._accepted_at: list[int] = []
         self._judged_at: list[int] = []
 
@@ -85,14 +130,25 @@ class MetricsFold:
         self.other_s += round_.other_s
         self.times.append(round_.seconds)
         self._arrivals.append((round_.t, emitted))
-        self._verify_by_k.setdefault(k, []).append(round_.verify_s)
-        grow = k - len(self._accepted_at)
+        self._verify_by_rows.setdefault(round_.rows, []).append(round_.verify_s)
+        if k:
+            self.by_drafter.setdefault(round_.drafter, DrafterShare()).add(round_)
+        at = range(k) if round_.parents is None else depths(round_.parents)
+        grow = max(at, default=-1) + 1 - len(self._accepted_at)
         if grow > 0:
             self._accepted_at += [0] * grow
             self._judged_at += [0] * grow
-        for index in range(judged):
-            self._judged_at[index] += 1
-            self._accepted_at[index] += index < accepted
+        for depth, token in zip(at, round_.drafted, strict=True):
+            self._judged_at[depth] += token.verdict != "ignored"
+            self._accepted_at[depth] += token.verdict == "accepted"
+        self._trees = self._trees or round_.parents is not None
+        self._count_4grams(round_.emitted)
+
+    def _count_4grams(self, emitted: tuple[int, ...]) -> None:
+        for token in emitted:
+            self._tail = (*self._tail[-3:], token)
+            if len(self._tail) == 4:
+                self._4grams.add(self._tail)
 
     @property
     def decode_s(self) -> float:
@@ -101,12 +157,12 @@ class MetricsFold:
 
     def plain_step_s(self) -> float | None:
         """Median time of a one-row target pass, seconds; None where there was none."""
-        times = self._verify_by_k.get(0)
+        times = self._verify_by_rows.get(1)
         return median(times) if times else None
 
     def verify_times(self) -> dict[int, float]:
-        """Median time of the target pass by draft length k, seconds."""
-        return {k: median(times) for k, times in sorted(self._verify_by_k.items())}
+        """Median time of the target pass by its rows beyond the first (k of a chain), seconds."""
+        return {rows - 1: median(times) for rows, times in sorted(self._verify_by_rows.items())}
 
     def metrics(self, plain_step_s: float | None = None) -> Metrics:
         """The figures so far; plain_step_s (the plain lane's) brings costs and predictions."""
@@ -138,19 +194,26 @@ class MetricsFold:
             draft_share=_ratio(self.draft_s, decode_s),
             verify_share=_ratio(self.verify_s, decode_s),
             other_share=_ratio(self.other_s, decode_s),
+            mean_k=_ratio(self.proposed, self.draft_rounds),
+            distinct_4grams=_ratio(len(self._4grams), self.emitted - 3) if self.emitted > 3 else None,
+            by_drafter={
+                name: share.figures(self.draft_rounds) for name, share in sorted(self.by_drafter.items())
+            },
             **self._costs(alpha, plain_step_s),
         )
 
     def _costs(self, alpha: float | None, plain_step_s: float | None) -> dict[str, float | None]:
         expected = None
-        if alpha is not None:
+        if alpha is not None and not self._trees:  # the formula is of chains
             expected = theory.expected_tokens(alpha, self.proposed / self.rounds)
-        if plain_step_s is None or not self.proposed or expected is None or alpha is None:
+        if plain_step_s is None or not self.proposed:
             return {"expected_tokens": expected}
         mean_k = self.proposed / self.rounds
         c = self.draft_s / self.proposed / plain_step_s
         by_k = self.verify_times()
-        v = sum(len(self._verify_by_k[k]) * time for k, time in by_k.items()) / self.rounds / plain_step_s
+        v = sum(len(self._verify_by_rows[k + 1]) * time for k, time in by_k.items()) / self.rounds / plain_step_s
+        if expected is None or alpha is None:
+            return {"expected_tokens": expected, "draft_cost": c, "verify_cost": v}
         return {
             "expected_tokens": expected,
             "draft_cost": c,

@@ -11,9 +11,9 @@ from typing import Literal
 from array_api_compat import array_namespace
 
 from specview.decoding.interfaces import Detokenizer, Tokenizer
-from specview.decoding.ledger import Array, Candidate, Draft, DraftedToken, FinalToken
+from specview.decoding.ledger import Array, Candidate, Draft, DraftedToken, FinalToken, Rider
 from specview.decoding.sampling import softmax, top_entries
-from specview.decoding.verification import Decision, DecisionRows, Trial, draft_row, entropy_of, residual
+from specview.decoding.verification import Decision, DecisionRows, Trial, entropy_of
 
 Level = Literal["off", "light", "full"]
 TOP = 8
@@ -35,28 +35,56 @@ class Observer:
         self, rule: str, decision: Decision, rows: DecisionRows, draft: Draft
     ) -> tuple[tuple[DraftedToken, ...], FinalToken | None]:
         """Make the ledger's drafted tokens and final token of a round."""
-        texts, final_text = self._texts(decision)
+        texts, final_text = self._texts(decision, draft)
         drafted = tuple(
             self._drafted(rule, index, trial, text, rows, draft)
             for index, (trial, text) in enumerate(zip(decision.trials, texts, strict=True))
         )
         return drafted, self._final(decision, final_text, rows)
 
-    def _texts(self, decision: Decision) -> tuple[list[str], str]:
+    def riders(self, draft: Draft) -> tuple[Rider, ...]:
+        """Make the ledger's entries of the tokens that rode along; texts on their own."""
+        show = self.level != "off" and self.tokenizer is not None
+        return tuple(
+            Rider(token, self.tokenizer.token_text(token) if show and self.tokenizer is not None else "", parent)
+            for token, parent in zip(draft.riders, draft.rider_parents, strict=True)
+        )
+
+    def _texts(self, decision: Decision, draft: Draft) -> tuple[list[str], str]:
         """Incremental texts: accepted and final tokens join; the others stand where they would have."""
+        texts = [""] * len(decision.trials)
         if self.level == "off" or self.detokenizer is None:
-            return [""] * len(decision.trials), ""
-        texts = []
-        accepted = [trial.id for trial in decision.trials if trial.verdict == "accepted"]
-        others = [trial.id for trial in decision.trials if trial.verdict != "accepted"]
-        texts = [self.detokenizer.add(token) for token in accepted]
-        texts += self.detokenizer.peek(others)
+            return texts, ""
+        parents: Sequence[int] = draft.parents if draft.parents is not None else range(-1, len(texts) - 1)
+        accepted = set(decision.path)
+        # Node -> the accepted node (or -1) that it hangs off, and the tokens from there to it.
+        hangs: dict[int, tuple[int, list[int]]] = {}
+        for index, parent in enumerate(parents):
+            if index not in accepted:
+                root, before = (parent, []) if parent < 0 or parent in accepted else hangs[parent]
+                hangs[index] = (root, [*before, draft.tokens[index]])
+        for node in (-1, *decision.path):
+            if node >= 0:
+                texts[node] = self.detokenizer.add(draft.tokens[node])
+            here = [index for index, (root, _) in hangs.items() if root == node]
+            inner = {parents[index] for index in here}
+            for leaf in here:
+                if leaf in inner:
+                    continue
+                branch, index = [], leaf
+                while index != node:
+                    branch.append(index)
+                    index = parents[index]
+                branch.reverse()
+                for place, text in zip(branch, self.detokenizer.peek(hangs[leaf][1]), strict=True):
+                    texts[place] = text
         final = "" if decision.final is None else self.detokenizer.add(decision.final[0])
         return texts, final
 
     def _drafted(
         self, rule: str, index: int, trial: Trial, text: str, rows: DecisionRows, draft: Draft
     ) -> DraftedToken:
+        row = index if draft.parents is None else draft.parents[index] + 1
         p, confidence, margin = trial.p, None, None
         p_top: tuple[Candidate, ...] = ()
         q_top: tuple[Candidate, ...] = ()
@@ -66,21 +94,22 @@ class Observer:
             confidence = draft.confidences[index]
         if self.level != "off":
             if p is None:
-                p = rows.probability(index, trial.id)
+                p = rows.probability(row, trial.id)
             if rule == "greedy":
-                margin = top_margin(rows.logits[index])
+                margin = top_margin(rows.logits[row])
             raw_q = None
             if draft.raw_logits is not None and (self.level == "full" or confidence is None):
                 raw_q = softmax(draft.raw_logits[index])
                 if confidence is None:
                     confidence = float(raw_q[trial.id])
             if self.level == "full":
-                raw_p = softmax(rows.logits[index])
+                raw_p = softmax(rows.logits[row])
                 p_top, entropy = self.top(raw_p), entropy_of(raw_p)
                 if raw_q is not None:
                     q_top = self.top(raw_q)
-                if trial.verdict == "rejected" and rule in ("rejection", "naive"):
-                    residual_top = self._residual(rule, index, trial.id, rows, draft)
+                if trial.residual is not None:
+                    rest = trial.residual
+                    residual_top = self.top(rest / array_namespace(rest).sum(rest))
         return DraftedToken(
             id=trial.id,
             verdict=trial.verdict,
@@ -99,21 +128,13 @@ class Observer:
             entropy=entropy,
         )
 
-    def _residual(
-        self, rule: str, index: int, token: int, rows: DecisionRows, draft: Draft
-    ) -> tuple[Candidate, ...]:
-        p = rows.p(index)
-        rest = p if rule == "naive" else residual(p, draft_row(draft, index, p), token)
-        return self.top(rest / array_namespace(rest).sum(rest))
-
     def _final(self, decision: Decision, text: str, rows: DecisionRows) -> FinalToken | None:
         if decision.final is None:
             return None
         token, kind, p = decision.final
         if self.level == "off":
             return FinalToken(id=token, kind=kind, p=p)
-        row = sum(trial.verdict == "accepted" for trial in decision.trials)
-        logits = rows.logits[row]
+        logits = rows.logits[decision.path[-1] + 1 if decision.path else 0]
         margin = top_margin(logits)
         if self.level == "light":
             return FinalToken(id=token, kind=kind, text=text, p=p, margin=margin)

@@ -55,14 +55,17 @@ class SamplingParams:
         return self.temperature == 0
 
 
-def uniform(seed: int, position: int, purpose: Purpose) -> float:
+def uniform(seed: int, position: int, purpose: Purpose, index: int = 0) -> float:
     """One number in [0, 1) from the stream keyed by (seed, output position, purpose).
+
+    index counts further numbers of one key (the siblings of a draft tree).
 
     Counter-based (Philox), so that the number at a position does not depend on how many were drawn
     before: a seed reproduces a run whatever the draft lengths were.
     """
     bits = np.random.Philox(
-        key=np.array([seed, position * len(_PURPOSES) + _PURPOSES[purpose]], dtype=np.uint64)
+        key=np.array([seed, position * len(_PURPOSES) + _PURPOSES[purpose]], dtype=np.uint64),
+        counter=np.array([0, index, 0, 0], dtype=np.uint64),
     )
     return float(np.random.Generator(bits).random())
 

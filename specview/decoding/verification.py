@@ -11,14 +11,13 @@ Medusa, Cai et al. 2024 (2401.10774), section 3.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from array_api_compat import array_namespace
 
 from specview.decoding.ledger import Array, Draft, FinalKind, Verdict
 from specview.decoding.sampling import (
-    Purpose,
     SamplingParams,
     as_like,
     draw,
@@ -33,8 +32,8 @@ RULES: dict[str, bool] = {"greedy": True, "rejection": True, "match": True, "typ
 TYPICAL_EPSILON = 0.09
 TYPICAL_DELTA = 0.3
 
-Random = Callable[[int, Purpose], float]
-"""The number in [0, 1) for (output position, purpose)."""
+Random = Callable[..., float]
+"""The number in [0, 1) for (output position, purpose, index of the number: 0 where left out)."""
 
 
 def resolve_rule(rule: str, sampling: SamplingParams) -> str:
@@ -112,7 +111,10 @@ class DecisionRows:
 
 @dataclass(slots=True)
 class Trial:
-    """A drafted token under the rule; see `ledger.DraftedToken` for the fields."""
+    """A drafted token under the rule; see `ledger.DraftedToken` for the fields.
+
+    residual is the correcting distribution [vocab], not normalised, after a rejection that has one.
+    """
 
     id: int
     verdict: Verdict
@@ -122,15 +124,20 @@ class Trial:
     u: float | None = None
     draw: int | None = None
     threshold: float | None = None
-    correction: int | None = None
+    residual: Array | None = None
 
 
 @dataclass(slots=True)
 class Decision:
-    """What the rule made of one target pass. final is (id, kind, p), or None after an accepted EOS."""
+    """What the rule made of one target pass.
+
+    trials has one entry per drafted token, in the draft's order; path the indices of the accepted ones,
+    from the root on. final is (id, kind, p), or None after an accepted EOS.
+    """
 
     trials: list[Trial]
     final: tuple[int, FinalKind, float] | None
+    path: list[int]
 
 
 def residual(p: Array, q: Array | None, token: int) -> Array:
@@ -162,30 +169,49 @@ def verify(
     position: int,
     eos_ids: Collection[int] = (),
 ) -> Decision:
-    """Judge a draft chain by one target pass.
+    """Judge a draft, chain or tree, by one target pass.
 
-    rows holds len(draft) + 1 rows: row i is the target's distribution before drafted token i, the
-    last one that after all of them. position is the output position of the first drafted token.
+    rows holds len(draft) + 1 rows: row 0 is the target's distribution after the context, row i + 1 that
+    after drafted token i. position is the output position of the first drafted tokens. From the root on,
+    the children of the last accepted node are tried in the draft's order, until one is accepted.
     """
     judge = _JUDGES[rule]
-    trials: list[Trial] = []
+    children = _children(draft)
+    trials = [Trial(token, "ignored", q=_q_of(draft, index, token)) for index, token in enumerate(draft.tokens)]
+    path: list[int] = []
     final: tuple[int, FinalKind, float] | None = None
-    ended = False
-    for index, token in enumerate(draft.tokens):
-        if ended:
-            trials.append(Trial(token, "ignored", q=_q_of(draft, index, token)))
-            continue
-        trial = judge(rows, index, token, draft, random, position + index)
-        trials.append(trial)
-        if trial.verdict == "rejected":
-            assert trial.correction is not None
-            final = (trial.correction, "corrected", rows.probability(index, trial.correction))
-        ended = trial.verdict == "rejected" or token in eos_ids
-    if not ended:
-        row = len(draft.tokens)
-        chosen = rows.choose(row, 0.0 if rows.sampling.greedy else random(position + row, "target"))
-        final = (chosen, "bonus" if draft.tokens else "plain", rows.probability(row, chosen))
-    return Decision(trials, final)
+    node = -1
+    while True:
+        row = node + 1
+        siblings = children.get(node)
+        here = position + len(path)
+        if not siblings:
+            chosen = rows.choose(row, 0.0 if rows.sampling.greedy else random(here, "target"))
+            final = (chosen, "bonus" if draft.tokens else "plain", rows.probability(row, chosen))
+            break
+        made, correction = judge(rows, row, siblings, draft, random, here)
+        for index, trial in zip(siblings, made, strict=False):
+            trials[index] = trial
+        if correction is not None:
+            final = (correction, "corrected", rows.probability(row, correction))
+            break
+        node = siblings[len(made) - 1]
+        path.append(node)
+        if draft.tokens[node] in eos_ids:
+            break
+    return Decision(trials, final, path)
+
+
+def _children(draft: Draft) -> dict[int, list[int]]:
+    """Node -> its children in order; -1 is the root."""
+    if draft.parents is None:
+        return {index - 1: [index] for index in range(len(draft.tokens))}
+    children: dict[int, list[int]] = {}
+    for index, parent in enumerate(draft.parents):
+        if not -1 <= parent < index:
+            raise ValueError(f"node {index} of a draft tree has parent {parent}")
+        children.setdefault(parent, []).append(index)
+    return children
 
 
 def _q_of(draft: Draft, index: int, token: int) -> float:
@@ -195,67 +221,132 @@ def _q_of(draft: Draft, index: int, token: int) -> float:
     return float(row[token]) if token < row.shape[-1] else 0.0
 
 
-def _greedy(rows: DecisionRows, row: int, token: int, draft: Draft, random: Random, position: int) -> Trial:
-    best = rows.argmax(row)
-    accept = token == best
-    return Trial(
-        token,
-        "accepted" if accept else "rejected",
-        q=_q_of(draft, row, token),
-        p=float(accept),
-        accept=float(accept),
-        correction=best,
-    )
+Judged = tuple[list[Trial], int | None]
+"""The trials made of siblings, in order, and the correcting token where none was accepted."""
 
 
-def _ratio(rows: DecisionRows, row: int, token: int, draft: Draft, random: Random, position: int) -> Trial:
-    """Accept with probability min(1, p(x) / q(x))."""
-    p, q = rows.probability(row, token), _q_of(draft, row, token)
-    accept = min(1.0, p / q) if q > 0 else float(p > 0)
-    u = random(position, "accept")
-    return Trial(token, "accepted" if u < accept else "rejected", q=q, p=p, accept=accept, u=u)
+def _match_siblings(
+    rows: DecisionRows, row: int, siblings: Sequence[int], draft: Draft, drawn: int, greedy: bool
+) -> Judged:
+    """Accept the sibling that is the token which the target itself gives."""
+    trials = []
+    for index in siblings:
+        token = draft.tokens[index]
+        accept = token == drawn
+        p = float(accept) if greedy else rows.probability(row, token)
+        trials.append(
+            Trial(
+                token,
+                "accepted" if accept else "rejected",
+                q=_q_of(draft, index, token),
+                p=p,
+                accept=p,
+                draw=None if greedy else drawn,
+            )
+        )
+        if accept:
+            return trials, None
+    return trials, drawn
+
+
+def _greedy(
+    rows: DecisionRows, row: int, siblings: Sequence[int], draft: Draft, random: Random, position: int
+) -> Judged:
+    return _match_siblings(rows, row, siblings, draft, rows.argmax(row), True)
+
+
+def _match(
+    rows: DecisionRows, row: int, siblings: Sequence[int], draft: Draft, random: Random, position: int
+) -> Judged:
+    drawn = rows.choose(row, 0.0 if rows.sampling.greedy else random(position, "target"))
+    return _match_siblings(rows, row, siblings, draft, drawn, False)
 
 
 def _rejection(
-    rows: DecisionRows, row: int, token: int, draft: Draft, random: Random, position: int
-) -> Trial:
-    trial = _ratio(rows, row, token, draft, random, position)
-    if trial.verdict == "rejected":
-        p = rows.p(row)
-        trial.correction = draw(residual(p, draft_row(draft, row, p), token), random(position, "residual"))
-    return trial
+    rows: DecisionRows, row: int, siblings: Sequence[int], draft: Draft, random: Random, position: int
+) -> Judged:
+    """Try siblings in turn: accept x with min(1, p(x) / q(x)), else p becomes norm(max(0, p - q)).
+
+    A point mass has q = 1 on its token. Siblings drawn independently each have the full q; those drawn
+    without replacement have q renormalised over what was not taken yet.
+    """
+    p: Array | None = None  # after a rejection: what is left of p, not normalised
+    total = 1.0
+    taken: list[int] = []
+    trials: list[Trial] = []
+    for number, index in enumerate(siblings):
+        token = draft.tokens[index]
+        chance = rows.probability(row, token) if p is None else float(p[token]) / total
+        q_row = _sibling_row(rows, row, draft, index, taken)
+        q = 1.0 if q_row is None else float(q_row[token])
+        accept = min(1.0, chance / q) if q > 0 else float(chance > 0)
+        u = random(position, "accept", number)
+        trial = Trial(token, "accepted" if u < accept else "rejected", q=q, p=chance, accept=accept, u=u)
+        trials.append(trial)
+        if trial.verdict == "accepted":
+            return trials, None
+        p = trial.residual = residual(rows.p(row) if p is None else p / total, q_row, token)
+        total = float(array_namespace(p).sum(p))
+        taken.append(token)
+    assert p is not None
+    return trials, draw(p, random(position, "residual"))
 
 
-def _naive(rows: DecisionRows, row: int, token: int, draft: Draft, random: Random, position: int) -> Trial:
-    trial = _ratio(rows, row, token, draft, random, position)
-    if trial.verdict == "rejected":
-        trial.correction = rows.choose(row, random(position, "residual"))
-    return trial
+def _sibling_row(rows: DecisionRows, row: int, draft: Draft, index: int, taken: Sequence[int]) -> Array | None:
+    """q [vocab] that a sibling was chosen from once `taken` are gone; None for a point mass."""
+    if draft.q is None or draft.q[index] is None:
+        return None
+    q = draft_row(draft, index, rows.p(row))
+    if draft.siblings != "without-replacement" or not taken:
+        return q
+    xp = array_namespace(q)
+    q = xp.asarray(q, copy=True)
+    for token in taken:
+        q[token] = 0.0
+    total = float(xp.sum(q))
+    return q / total if total > 0 else q
 
 
-def _match(rows: DecisionRows, row: int, token: int, draft: Draft, random: Random, position: int) -> Trial:
-    drawn = rows.choose(row, 0.0 if rows.sampling.greedy else random(position, "target"))
-    p = rows.probability(row, token)
-    verdict: Verdict = "accepted" if drawn == token else "rejected"
-    return Trial(token, verdict, q=_q_of(draft, row, token), p=p, accept=p, draw=drawn, correction=drawn)
+def _naive(
+    rows: DecisionRows, row: int, siblings: Sequence[int], draft: Draft, random: Random, position: int
+) -> Judged:
+    trials = []
+    for number, index in enumerate(siblings):
+        token = draft.tokens[index]
+        p, q = rows.probability(row, token), _q_of(draft, index, token)
+        accept = min(1.0, p / q) if q > 0 else float(p > 0)
+        u = random(position, "accept", number)
+        trial = Trial(token, "accepted" if u < accept else "rejected", q=q, p=p, accept=accept, u=u)
+        trials.append(trial)
+        if trial.verdict == "accepted":
+            return trials, None
+        trial.residual = rows.p(row)
+    return trials, rows.choose(row, random(position, "residual"))
 
 
-def _typical(rows: DecisionRows, row: int, token: int, draft: Draft, random: Random, position: int) -> Trial:
-    p = rows.probability(row, token)
+def _typical(
+    rows: DecisionRows, row: int, siblings: Sequence[int], draft: Draft, random: Random, position: int
+) -> Judged:
     entropy = 0.0 if rows.sampling.greedy else entropy_of(rows.p(row))
     threshold = min(TYPICAL_EPSILON, TYPICAL_DELTA * math.exp(-entropy))
-    accept = p > threshold
-    trial = Trial(
-        token,
-        "accepted" if accept else "rejected",
-        q=_q_of(draft, row, token),
-        p=p,
-        accept=float(accept),
-        threshold=threshold,
-    )
-    if not accept:
-        trial.correction = rows.choose(row, 0.0 if rows.sampling.greedy else random(position, "residual"))
-    return trial
+    trials = []
+    for index in siblings:
+        token = draft.tokens[index]
+        p = rows.probability(row, token)
+        accept = p > threshold
+        trials.append(
+            Trial(
+                token,
+                "accepted" if accept else "rejected",
+                q=_q_of(draft, index, token),
+                p=p,
+                accept=float(accept),
+                threshold=threshold,
+            )
+        )
+        if accept:
+            return trials, None
+    return trials, rows.choose(row, 0.0 if rows.sampling.greedy else random(position, "residual"))
 
 
 def entropy_of(p: Array) -> float:

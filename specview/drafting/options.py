@@ -21,7 +21,7 @@ class Option:
     """One option of a method.
 
     The type is that of `default`: int, float, bool, or str (a choice where `choices` is given).
-    minimum and maximum are inclusive.
+    minimum and maximum are inclusive. help says what it means, its unit, and who else calls it so.
     """
 
     name: str
@@ -77,6 +77,15 @@ class Option:
         if self.maximum is not None:
             return f"{self.maximum:g} or less"
         return "a number"
+
+
+def overlay(
+    options: Sequence[Option], presets: Mapping[str, Mapping[str, Value]], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Put the values of the preset that `given` (or the default) chooses under the given ones."""
+    default = next((option.default for option in options if option.name == "preset"), None)
+    preset = presets.get(str(given.get("preset", default)), {})
+    return {**preset, **given}
 
 
 def resolve(options: Sequence[Option], given: Mapping[str, Any], owner: str) -> dict[str, Value]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from specview.decoding.costs import Costs
 from specview.decoding.interfaces import LengthPolicy
 from specview.decoding.ledger import Round
 from specview.drafting.options import Option, Value
@@ -17,7 +18,7 @@ class Constant:
 
     name = "constant"
 
-    def __init__(self, options: Mapping[str, Value]) -> None:
+    def __init__(self, options: Mapping[str, Value], costs: Costs | None = None) -> None:
         self._k = 1
 
     def start(self, k: int) -> None:
@@ -58,7 +59,7 @@ class Confidence(Constant):
 
     name = "confidence"
 
-    def __init__(self, options: Mapping[str, Value]) -> None:
+    def __init__(self, options: Mapping[str, Value], costs: Costs | None = None) -> None:
         super().__init__(options)
         self._threshold = float(options["threshold"])
 
@@ -75,8 +76,10 @@ class PolicyInfo:
     name: str
     label: str
     description: str
-    make: Callable[[Mapping[str, Value]], LengthPolicy]
+    make: Callable[[Mapping[str, Value], Costs], LengthPolicy]
     options: tuple[Option, ...] = ()
+    default_k: int | None = None  # k where the user named none; None leaves it to method and engine
+    needs_costs: bool = False  # asks for a calibration of the target's passes
 
 
 POLICIES: dict[str, PolicyInfo] = {

@@ -71,6 +71,10 @@ class LlamaCppEngine:
     """A loaded GGUF model (interfaces.Engine); every session is a llama.cpp context of its own."""
 
     name = "llama.cpp"
+    exit_layers = 0
+    exit_problem: str | None = (
+        "llama.cpp computes logits only at the end of the whole graph; use the transformers engine"
+    )
 
     def __init__(
         self, model: int, facts: GgufFacts, *, threads: int, gpu_layers: int, context: int | None, check_mode: bool
@@ -106,7 +110,7 @@ class LlamaCppEngine:
             raise ValueError("the engine is closed")
         return self._model
 
-    def new_session(self, max_length: int) -> LlamaCppSession:
+    def new_session(self, max_length: int, branches: int = 1) -> LlamaCppSession:
         """Make a session for up to max_length tokens, with its own KV cache.
 
         Raises SpecviewError where that is longer than the context, or than the memory at hand.

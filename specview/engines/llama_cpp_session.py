@@ -123,6 +123,10 @@ class LlamaCppSession:
                 self._pass(tokens[start:end], logits[start:end])
         return Forward(logits)
 
+    def keep(self, path: Sequence[int]) -> None:
+        """Of the last forward's tokens keep those of a path from the root, by index, in order."""
+        raise NotImplementedError
+
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens: their cells are kept, the later ones are freed."""
         self._need_open()

@@ -128,6 +128,8 @@ class TransformersEngine:
     """A loaded model (interfaces.Engine); sessions share its weights."""
 
     name = "transformers"
+    exit_layers = 0
+    exit_problem: str | None = "its forward cannot be left early"
 
     def __init__(
         self,
@@ -161,7 +163,7 @@ class TransformersEngine:
             self.context_length -= CHECK_ROWS
         self._kv_bytes_per_token = _kv_numbers_per_token(config) * DTYPE_BYTES[computed]
 
-    def new_session(self, max_length: int) -> Any:
+    def new_session(self, max_length: int, branches: int = 1) -> Any:
         """Make a session for up to max_length tokens.
 
         Raises SpecviewError beyond the model's context length, or where the model's cache is no

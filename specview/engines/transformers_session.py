@@ -20,6 +20,10 @@ CHECK_BLOCK = 512
 class SequenceCache(Protocol):
     """A sequence's keys and values."""
 
+    def keep(self, path: Sequence[int]) -> None:
+        """Of the last forward's tokens keep those of a path from the root, by index, in order."""
+        raise NotImplementedError
+
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` tokens: a pointer move."""
         ...

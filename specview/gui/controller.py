@@ -367,7 +367,7 @@ def _same_models(first: RunSettings, second: RunSettings) -> bool:
 def _models_of(run: RunSettings) -> tuple[Any, ...]:
     """Everything that decides which models a run loads, and how."""
     drafts = {
-        (lane.draft, lane.draft_engine) for lane in run.lanes if METHODS[lane.method].needs_draft_model
+        (lane.draft, lane.draft_engine) for lane in run.lanes if lane.needs_draft
     }
     return (
         run.engine, run.target, run.device, run.dtype, run.threads, run.gpu_layers, run.context, run.check_mode,

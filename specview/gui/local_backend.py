@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specview.drafting.registry import METHODS
 from specview.errors import Stopped
 from specview.models.catalog import resolve
 from specview.racing.events import Phase, Progress
@@ -68,6 +67,6 @@ def wanted_engines(settings: RunSettings) -> list[tuple[Phase, EngineKey]]:
     """The target, then each distinct draft, with the phase that its loading is."""
     wanted: dict[EngineKey, Phase] = {target_key(settings): "load"}
     for lane in settings.lanes:
-        if METHODS[lane.method].needs_draft_model:
+        if lane.needs_draft:
             wanted.setdefault(draft_key(settings, lane.draft, lane.draft_engine), "load-draft")
     return [(phase, key) for key, phase in wanted.items()]

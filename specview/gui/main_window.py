@@ -531,7 +531,7 @@ class MainWindow(QMainWindow):
     def _take_draft(self, ref: str) -> None:
         """Give a draft to the first lane that uses one, or to a new lane."""
         for index, lane in enumerate(self.lane_settings):
-            if METHODS[lane.method].needs_draft_model:
+            if lane.needs_draft:
                 self.lane_settings[index] = replace(lane, draft=ref)
                 self._lanes_edited()
                 return

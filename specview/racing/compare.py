@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any
@@ -134,6 +134,8 @@ def median_metrics(all_metrics: list[Metrics]) -> Metrics:
         present = [value for value in values if value is not None]
         if not present:
             folded[item.name] = None
+        elif isinstance(present[0], Mapping):
+            folded[item.name] = present[(len(present) - 1) // 2]
         elif isinstance(present[0], tuple):
             folded[item.name] = sorted(present, key=len)[len(present) // 2]
         elif isinstance(present[0], int):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from typing import Any
 
+from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, Engine, LengthPolicy, OnChunk, Session
 from specview.decoding.ledger import End, Round, RunRecord
 from specview.decoding.loop import Sequence, decode
@@ -17,9 +19,15 @@ from specview.errors import SpecviewError
 from specview.racing.settings import LaneSettings, RunSettings
 
 
-def default_k(engine: Engine) -> int:
-    """Drafted tokens a round where the user named none: verifying rows is dear on a CPU."""
-    return 2 if engine.device == "cpu" else 4
+def default_k(lane: LaneSettings, engine: Engine) -> int:
+    """Drafted tokens a round where the user named none.
+
+    The method's own default, the policy's, or few: verifying rows is dear on a CPU.
+    """
+    method, policy = METHODS[lane.method], POLICIES[lane.policy]
+    if method.default_k is not None:
+        return method.default_k(lane.options)
+    return policy.default_k or (2 if engine.device == "cpu" else 4)
 
 
 class Lane:
@@ -33,13 +41,17 @@ class Lane:
         target: Engine,
         draft: Engine | None,
         clock: Callable[[], float] = time.perf_counter,
+        costs: Costs | None = None,
+        memory: dict[str, Any] | None = None,
     ) -> None:
         self.settings = settings
         self.run = run
         self.target = target
         self.draft = draft
         self.rule = resolve_rule(settings.rule, run.sampling)
-        self.k = settings.k or default_k(target)
+        self.k = settings.k or default_k(settings, target)
+        self.costs = costs or Costs()
+        self._memory = {} if memory is None else memory
         self.record = RunRecord(settings.label, {**run.flat(settings), "k": self.k if self.drafts else None})
         self.record.prompt_ids = tuple(prompt_ids)
         self.fold = MetricsFold()
@@ -58,6 +70,14 @@ class Lane:
         return METHODS[self.settings.method].drafts
 
     @property
+    def pass_rows(self) -> int:
+        """Most tokens of one target pass beyond the first."""
+        method = METHODS[self.settings.method]
+        if not self.drafts:
+            return 0
+        return method.pass_rows(self.settings.options, self.k) if method.pass_rows is not None else self.k
+
+    @property
     def clock(self) -> float:
         """The lane's own time, seconds since the end of prefill."""
         return self.sequence.clock
@@ -71,19 +91,34 @@ class Lane:
         self._release()
         # Room to continue once past the limit without filling the caches anew.
         longest = self.target.context_length
-        self._capacity = min(longest, len(context) + 2 * max_tokens + self.k + 1)
         method = METHODS[self.settings.method]
-        self._session = self.target.new_session(self._capacity)
+        rows = self.pass_rows
+        self._capacity = min(longest, len(context) + 2 * max_tokens + rows + 1)
+        branches = method.branches(self.settings.options) if method.branches is not None else 1
+        self._session = self.target.new_session(self._capacity, branches)
         if method.make is not None:
             if self.target.rollback_problem:
                 raise SpecviewError(
                     f"{self.target.model_name} cannot be drafted for: {self.target.rollback_problem}",
                     "Choose another target, or run plain decoding only.",
                 )
+            problem = method.problem(self.target) if method.problem is not None else None
+            if problem:
+                raise SpecviewError(f"{method.name} cannot draft for {self.target.model_name}: {problem}")
             self._drafter = method.make(
-                DrafterContext(self.settings.options, self._capacity, self.target.vocab_size, self.draft)
+                DrafterContext(
+                    options=self.settings.options,
+                    max_length=self._capacity,
+                    vocab_size=self.target.vocab_size,
+                    draft_engine=self.draft,
+                    target=self.target,
+                    session=self._session,
+                    rule=self.rule,
+                    costs=self.costs,
+                    memory=self._memory,
+                )
             )
-            self._policy = POLICIES[self.settings.policy].make(self.settings.policy_options)
+            self._policy = POLICIES[self.settings.policy].make(self.settings.policy_options, self.costs)
             self._policy.start(self.k)
         begin = self._clock()
         try:
@@ -102,7 +137,7 @@ class Lane:
     def extend(self, max_tokens: int, on_chunk: OnChunk | None = None) -> None:
         """Go on for max_tokens more after the limit, in the same caches where they have the room."""
         self.record.end = None
-        if self._session is None or len(self.sequence.context) + max_tokens + self.k + 1 > self._capacity:
+        if self._session is None or len(self.sequence.context) + max_tokens + self.pass_rows + 1 > self._capacity:
             self.prefill(max_tokens, on_chunk)
         else:
             self._begin(max_tokens)
@@ -110,6 +145,8 @@ class Lane:
     def _begin(self, max_tokens: int) -> None:
         assert self._session is not None
         room = self._capacity - len(self.sequence.context)
+        if METHODS[self.settings.method].pass_rows is not None:
+            room -= self.pass_rows  # a tree's dropped branches need their cells too
         self._rounds = decode(
             self._session,
             self.sequence,
@@ -135,6 +172,7 @@ class Lane:
             return None
         self.record.rounds.append(round_)
         self.fold.add(round_)
+        self.costs.observe(round_)
         return round_
 
     def finish(self, end: End, error: str = "") -> None:

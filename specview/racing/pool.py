@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from specview.decoding.interfaces import Engine
 from specview.models.loading import load_engine
@@ -69,6 +69,7 @@ class ModelPool:
         self._engines: dict[EngineKey, Engine] = {}
         self.warm: set[EngineKey] = set()
         self.kernel_margins: dict[Hashable, float] = {}
+        self._memories: dict[EngineKey, dict[str, Any]] = {}
 
     def __contains__(self, key: EngineKey) -> bool:
         return key in self._engines
@@ -96,6 +97,10 @@ class ModelPool:
                 should_stop=should_stop,
             )
         return self._engines[key]
+
+    def memory(self, key: EngineKey) -> dict[str, Any]:
+        """What drafters of this target keep from run to run where the user ties runs together."""
+        return self._memories.setdefault(key, {})
 
     def keep_only(self, keys: set[EngineKey]) -> None:
         """Free every engine that is not among `keys`."""

@@ -15,7 +15,6 @@ from dataclasses import replace
 from specview.decoding.interfaces import Engine
 from specview.decoding.metrics import speedup, speedup_spread
 from specview.decoding.verification import DecisionRows, NotFiniteError
-from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.models.loading import facts as engine_facts
 from specview.models.pair_check import check_pair
@@ -137,7 +136,7 @@ class Race:
         draft_keys = {
             index: draft_key(settings, lane.draft, lane.draft_engine)
             for index, lane in enumerate(settings.lanes)
-            if METHODS[lane.method].needs_draft_model
+            if lane.needs_draft
         }
         self.models.keep_only({target_key(settings), *draft_keys.values()})
         self.target = target = self.models.get(
@@ -163,7 +162,15 @@ class Race:
                 drafts.pop(index, None)  # one that does not fit must not be warmed with the target's tokens
             self._stop_here()
         self.lanes = [
-            Lane(lane, settings, self.prompt_ids, target, drafts.get(index), self._clock)
+            Lane(
+                lane,
+                settings,
+                self.prompt_ids,
+                target,
+                drafts.get(index),
+                self._clock,
+                memory=self.models.memory(target_key(settings)),
+            )
             for index, lane in enumerate(settings.lanes)
         ]
         self._emit(
@@ -228,7 +235,7 @@ class Race:
 
     def _warm_up(self, keys: list) -> None:
         """Run each newly loaded engine once over every row count in use, in throw-away sessions."""
-        rows = max((lane.k for lane in self.lanes if lane.drafts), default=0) + 1
+        rows = max((lane.pass_rows for lane in self.lanes), default=0) + 1
         for key in keys:
             if key in self.models.warm or key not in self.models:
                 continue

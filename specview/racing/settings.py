@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, resolve_rule
-from specview.drafting.options import Value, resolve
+from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
@@ -24,7 +24,7 @@ Observe = Literal["off", "light", "full"]
 class LaneSettings:
     """One lane: the method, its draft, length, policy, rule and options.
 
-    k None is the engine's default (2 on a CPU in transformers, else 4). draft names a model for
+    k None is the method's or the policy's default, else the engine's (2 on a CPU, else 4). draft names a model for
     methods that need one: "bundled", a path, or a hub id; draft_engine None is the target's.
     """
 
@@ -43,6 +43,19 @@ class LaneSettings:
         """The lane's name on screen and in files."""
         return self.name or self.method
 
+    @property
+    def needs_draft(self) -> bool:
+        """Whether the method, or a member of it, drafts with a model of its own."""
+        method = METHODS.get(self.method)
+        return method is not None and method.needs_draft(self.options)
+
+    @property
+    def needs_costs(self) -> bool:
+        """Whether the method or the length policy asks for a calibration of the target's passes."""
+        return METHODS[self.method].needs_costs or (
+            METHODS[self.method].drafts and POLICIES[self.policy].needs_costs
+        )
+
     def checked(self, sampling: SamplingParams) -> LaneSettings:
         """Return these settings with options filled in; raise UsageError where they cannot work."""
         method = METHODS.get(self.method)
@@ -60,7 +73,7 @@ class LaneSettings:
             raise UsageError(
                 f"there is no length policy {self.policy!r}.", f"Policies: {', '.join(POLICIES)}."
             )
-        options: dict[str, Value] = resolve(method.options, self.options, self.method)
+        options = method.resolve(self.options)
         policy_options = resolve(policy.options, self.policy_options, self.policy)
         return replace(self, options=options, policy_options=policy_options)
 
@@ -140,10 +153,8 @@ class RunSettings:
             **shared,
             **sampling,
             "method": lane.method,
-            "draft": lane.draft if METHODS[lane.method].needs_draft_model else None,
-            "draft_engine": lane.draft_engine or self.engine
-            if METHODS[lane.method].needs_draft_model
-            else None,
+            "draft": lane.draft if lane.needs_draft else None,
+            "draft_engine": lane.draft_engine or self.engine if lane.needs_draft else None,
             "k": lane.k if METHODS[lane.method].drafts else None,
             "policy": lane.policy if METHODS[lane.method].drafts else None,
             "rule": resolve_rule(lane.rule, self.sampling),

@@ -176,6 +176,8 @@ def test_nothing_is_null_never_zero_or_nan():
             assert value == 0
         elif item.name.startswith("position_"):
             assert value == ()
+        elif item.name == "by_drafter":
+            assert value == {}
         else:
             assert value is None, item.name
     with_prefill = fold([], prefill_s=2.0)
@@ -186,6 +188,8 @@ def test_nothing_is_null_never_zero_or_nan():
 @CHECKED
 def test_no_figure_is_ever_nan_or_infinite(rounds):
     def numbers(value):
+        if isinstance(value, dict):
+            value = tuple(value.values())
         return [x for item in value for x in numbers(item)] if isinstance(value, tuple) else [value]
 
     for value in fold(rounds, 0.1, 0.01).as_dict().values():
@@ -196,6 +200,10 @@ def test_as_dict_has_the_names_of_the_design():
     assert set(fold([]).as_dict()) == {
         "acceptance_rate",
         "draft_acceptance",
+        "mean_k",
+        "distinct_4grams",
+        "by_drafter",
+        "oracle_share",
         "tokens_per_target_pass",
         "mean_accepted_length",
         "position_acceptance",

@@ -39,9 +39,10 @@ class Numbers:
         self.values = values
         self.asked: list[tuple[int, str]] = []
 
-    def __call__(self, position: int, purpose: str) -> float:
-        self.asked.append((position, purpose))
-        return self.values[position, purpose]
+    def __call__(self, position: int, purpose: str, index: int = 0) -> float:
+        key = (position, purpose, index) if index else (position, purpose)
+        self.asked.append(key)
+        return self.values[key]
 
 
 def rows_of(p: Sequence[Sequence[float]], namespace: str = "numpy", sampling: SamplingParams = SAMPLED):

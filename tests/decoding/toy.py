@@ -146,6 +146,9 @@ class FakeSession:
         self.tokens: list[int] = []
         self.closed = False
         self.passes: list[int] = []  # rows of each forward
+        self._tree: list[list[int]] | None = None  # per token of a tree pass its tokens from the root on
+        self._pending: list[int] = []  # fed by forward_exit
+        self.taken_up = 0  # pending tokens that a forward took up
         self.log: list[tuple[str, int]] = []
 
     @property
@@ -173,11 +176,25 @@ class FakeSession:
         self, tokens: Sequence[int], parents: Sequence[int] | None = None, features: Sequence[Any] = ()
     ) -> Forward:
         assert tokens
-        assert parents is None
+        assert self._tree is None, "only keep or truncate may follow a tree"
+        if self._pending and list(tokens[: len(self._pending)]) == self._pending:
+            self.taken_up += len(self._pending)
+        self._pending = []
         rows = []
-        for token in tokens:
-            self._take([token])
-            rows.append(self.engine.row(self.tokens))
+        if parents is not None:
+            assert len(parents) == len(tokens)
+            self._base = len(self.tokens)
+            paths: list[list[int]] = []
+            for index, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+                assert -1 <= parent < index
+                paths.append([*(paths[parent] if parent >= 0 else []), token])
+                rows.append(self.engine.row(self.tokens + paths[-1]))
+            self._take(tokens)
+            self._tree = paths
+        else:
+            for token in tokens:
+                self._take([token])
+                rows.append(self.engine.row(self.tokens))
         self.engine.spend(self.engine.pass_cost + self.engine.row_cost * len(tokens))
         self.passes.append(len(tokens))
         self.log.append(("forward", len(tokens)))
@@ -186,8 +203,29 @@ class FakeSession:
             raise self.engine.failure
         return Forward(self.engine.wrap(np.array(rows)))
 
+    def keep(self, path: Sequence[int]) -> None:
+        assert self._tree is not None
+        kept = self._tree[path[-1]] if path else []
+        assert [self._tree[index][-1] for index in path] == kept, "not a path from the root"
+        self._tree = None
+        self.tokens = self.tokens[: self._base] + kept
+        self.log.append(("keep", len(path)))
+
+    def forward_exit(self, tokens: Sequence[int], layer: int) -> Any:
+        """The engine's exit_model stands for the first layers."""
+        assert 1 <= layer < self.engine.exit_layers
+        rows = []
+        for token in tokens:
+            self._pending.append(token)
+            rows.append(self.engine.exit_model(self.tokens + self._pending))
+        self.engine.spend(self.engine.exit_cost * layer * len(tokens))
+        return self.engine.wrap(np.array(rows))
+
     def truncate(self, length: int) -> None:
         assert not self.closed
+        assert self._tree is None or length <= self._base
+        self._tree = None
+        self._pending = []
         assert 0 <= length <= len(self.tokens), "a rollback cannot lengthen the cache"
         del self.tokens[length:]
         self.log.append(("truncate", length))
@@ -265,6 +303,9 @@ class FakeEngine:
     dtype = "float32"
     weight_bytes = 1000
     check_mode = False
+    exit_layers = 0
+    exit_problem: str | None = "fake"
+    exit_cost = 0.0
 
     def __init__(
         self,
@@ -298,6 +339,7 @@ class FakeEngine:
         self.sessions: list[FakeSession] = []
         self.closed = False
         self.forwards = 0
+        self.exit_model = model
         self.fail_after: int | None = None
         self.failure: Exception = RuntimeError("the device fell off")
 
@@ -317,7 +359,7 @@ class FakeEngine:
         if self.clock is not None:
             self.clock.now += seconds
 
-    def new_session(self, max_length: int) -> FakeSession:
+    def new_session(self, max_length: int, branches: int = 1) -> FakeSession:
         assert not self.closed
         assert 1 <= max_length <= self.context_length, "a session longer than the model's context"
         session = FakeSession(self, max_length)

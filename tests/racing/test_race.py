@@ -598,7 +598,7 @@ class KernelEngineWorld(World):
         make_session = engine.new_session
         flip_at = self.flip_at
 
-        def new_session(max_length):
+        def new_session(max_length, branches=1):
             session = make_session(max_length)
             plain_forward = session.forward
 
