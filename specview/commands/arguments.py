@@ -132,7 +132,10 @@ def add_shared_flags(parser: argparse.ArgumentParser) -> None:
 
 def lane_keys_help() -> str:
     """Return the options that a --lane may set besides the shared keys, a line each, for --help."""
-    lines = ["keys of a lane besides k, rule, policy, draft, draft-engine and name:"]
+    lines = [
+        "keys of a lane besides k, rule, policy, draft, draft-engine and name (a combined method takes those of",
+        'its members as MEMBER.KEY: "cascade,members=ngram-simple+draft-model,ngram-simple.size_n=8"):',
+    ]
     for owner, options in (
         *((method.name, method.options) for method in METHODS.values()),
         *((f"policy {policy.name}", policy.options) for policy in POLICIES.values()),
@@ -259,6 +262,9 @@ def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Nam
         rule=take("rule", arguments.rule or "auto"),
     )
     own = {option.name for option in known.options}
+    for member in known.members(left):
+        if member in METHODS:
+            own |= {f"{member}.{option.name}" for option in METHODS[member].options}
     chosen = POLICIES.get(policy)
     policys = {option.name for option in chosen.options} if chosen is not None else set()
     options: dict[str, str] = {}

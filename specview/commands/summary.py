@@ -37,7 +37,24 @@ def run_summary(document: Mapping[str, Any]) -> str:
             f"  (expected at this alpha: {figure(metrics.get('expected_tokens'))})",
             "draft / verify / other": _shares(metrics),
         }
+        shares = member_words(metrics)
+        if shares:
+            words["drafted by"] = shares
     return pairs(words)
+
+
+def member_words(metrics: Mapping[str, Any]) -> str:
+    """Say who drafted what of a combined method, and how far it is from its oracle; '' for one drafter."""
+    members = metrics.get("by_drafter") or {}
+    if len(members) < 2 and metrics.get("oracle_share") is None:
+        return ""
+    parts = [
+        f"{safe_text(name)} {figure(100 * (member.get('share') or 0), 0)}% (alpha {figure(member.get('acceptance_rate'))})"
+        for name, member in sorted(members.items(), key=lambda item: -(item[1].get("share") or 0))
+    ]
+    if metrics.get("oracle_share") is not None:
+        parts.append(f"{figure(100 * metrics['oracle_share'], 0)}% of an oracle's speed")
+    return ", ".join(parts)
 
 
 def compare_table(document: Mapping[str, Any]) -> str:
@@ -76,6 +93,9 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
         notes.append(f"Medians of {repeats} repeats; speedup is the median of ratios, with least and greatest.")
     for lane in lanes:
         name = safe_text(lane["name"]).replace("\n", " ")
+        shares = member_words(lane["metrics"] or {})
+        if shares:
+            notes.append(f"{name}: drafted by {shares}.")
         if is_lossy(lane["run"].get("rule")):
             notes.append(f"{name}: rule {lane['run']['rule']} is lossy, its output may differ from the target's own.")
         if lane["run"].get("check_mode") and lane is lanes[0]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, Engine, Session
 from specview.drafting import draft_model, prompt_lookup
+from specview.drafting.base import ModelFreeDrafter
 from specview.drafting.options import Option, Value, overlay, resolve
 from specview.errors import UsageError
 
@@ -70,6 +71,18 @@ class MethodInfo:
     pass_rows: Callable[[Mapping[str, Value], int], int] | None = None
     branches: Callable[[Mapping[str, Value]], int] | None = None
     problem: Callable[[Engine], str | None] | None = None
+
+    @classmethod
+    def of(cls, drafter: type[ModelFreeDrafter], description: str, **more: Any) -> MethodInfo:
+        """Describe a drafter class whose name, options and constructor say the rest."""
+        return cls(
+            name=drafter.name,
+            label=more.pop("label", drafter.name.replace("-", " ")),
+            description=description,
+            make=lambda context: drafter(context.options),
+            options=drafter.OPTIONS,
+            **more,
+        )
 
     @property
     def drafts(self) -> bool:

@@ -1,8 +1,9 @@
 """The round objects of trace files and result documents: to JSON values and back.
 
 Real numbers keep seven significant digits. A figure that does not exist is null, never 0 or NaN.
-Besides the keys of DESIGN section 9 a drafted token may carry `residual_top` and a final token
-`margin`; readers that do not know them lose nothing.
+Besides the keys of DESIGN section 9 a drafted token may carry `residual_top`, a final token `margin`, and a
+round `riders` ([id, text, parent rider] each: tokens of the pass that were not proposed); readers that do
+not know them lose nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from specview.decoding.ledger import Candidate, DraftedToken, FinalKind, FinalToken, Round, Verdict
+from specview.decoding.ledger import Candidate, DraftedToken, FinalKind, FinalToken, Rider, Round, Verdict
 
 TRACE_SCHEMA = "specview.trace/1"
 SIGNIFICANT_DIGITS = 7
@@ -63,7 +64,7 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
 
 def round_to_json(lane: int, round_: Round) -> Json:
     """Return the trace object of one round of lane number `lane`."""
-    return {
+    data: Json = {
         "lane": lane,
         "index": round_.index,
         "t": number(round_.t),
@@ -77,6 +78,9 @@ def round_to_json(lane: int, round_: Round) -> Json:
         "drafted": [_drafted_to_json(token) for token in round_.drafted],
         "final": None if round_.final is None else _final_to_json(round_.final),
     }
+    if round_.riders:
+        data["riders"] = [[rider.id, rider.text, rider.parent] for rider in round_.riders]
+    return data
 
 
 def round_from_json(value: Any) -> tuple[int, Round]:
@@ -90,6 +94,7 @@ def round_from_json(value: Any) -> tuple[int, Round]:
         parents = tuple(_whole(item, "parents") for item in _list(parents, "parents"))
         if len(parents) != len(drafted):
             raise SchemaError("parents and drafted differ in length")
+        _check_tree(parents, "parents")
     final = data.get("final")
     round_ = Round(
         index=_int(data, "index"),
@@ -102,8 +107,25 @@ def round_from_json(value: Any) -> tuple[int, Round]:
         parents=parents,
         drafted=drafted,
         final=None if final is None else _final_from_json(final),
+        riders=tuple(_rider_from_json(item, place) for place, item in enumerate(_list(data.get("riders", []), "riders"))),
     )
     return _int(data, "lane"), round_
+
+
+def _rider_from_json(value: Any, place: int) -> Rider:
+    item = _list(value, "a rider")
+    if len(item) != 3 or not isinstance(item[1], str):
+        raise SchemaError("a rider is not [id, text, parent]")
+    token, parent = _whole(item[0], "a rider's id"), _whole(item[2], "a rider's parent")
+    if not -1 <= parent < place:
+        raise SchemaError(f"rider {place} has parent {parent}")
+    return Rider(token, item[1], parent)
+
+
+def _check_tree(parents: Sequence[int], key: str) -> None:
+    for place, parent in enumerate(parents):
+        if not -1 <= parent < place:
+            raise SchemaError(f"{key}: node {place} has parent {parent}")
 
 
 def _drafted_to_json(token: DraftedToken) -> Json:

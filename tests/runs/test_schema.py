@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.decoding.ledger import DraftedToken, FinalToken, Rider, Round
 from specview.runs.schema import SchemaError, dumps, number, round_from_json, round_to_json
 
 # text with everything but lone surrogates, the line separators of str.splitlines among it
@@ -35,11 +35,14 @@ final_tokens = st.builds(
 def rounds(draw: st.DrawFn, index: int | None = None) -> Round:
     drafted = draw(st.lists(drafted_tokens, max_size=4).map(tuple))
     tree = draw(st.booleans())
+    count = draw(st.integers(0, 3))
+    riders = tuple(Rider(draw(ids), draw(texts), draw(st.integers(-1, i - 1))) for i in range(count))
+    parents = tuple(draw(st.integers(-1, i - 1)) for i in range(len(drafted)))
     return Round(
         index=draw(st.integers(0, 9999)) if index is None else index,
         t=draw(st.floats(0, 1e5)), draft_s=draw(st.floats(0, 10)), verify_s=draw(st.floats(0, 10)),
         other_s=draw(st.floats(0, 1)), observe_s=draw(st.floats(0, 1)), drafter=draw(texts),
-        parents=tuple(i - 1 for i in range(len(drafted))) if tree else None,
+        parents=parents if tree else None, riders=riders,
         drafted=drafted, final=draw(st.none() | final_tokens),
     )  # fmt: skip
 
@@ -51,6 +54,7 @@ def test_a_round_survives_the_file_to_seven_digits(round_: Round, lane: int) -> 
     back_lane, back = round_from_json(json.loads(text))
     assert back_lane == lane
     assert back.emitted == round_.emitted
+    assert back.riders == round_.riders
     assert back.k == round_.k and back.parents == round_.parents and back.drafter == round_.drafter
     assert back.t == pytest.approx(round_.t, rel=1e-6)
     for ours, theirs in zip(back.drafted, round_.drafted, strict=True):
@@ -105,6 +109,9 @@ def test_lone_surrogates_still_make_utf8() -> None:
         ({"final": {"id": 1, "kind": "odd"}}, "kind"),
         ({"parents": [0, 1]}, "parents"),
         ({"drafted": {}}, "not a list"),
+        ({"riders": [[1]]}, "rider"),
+        ({"riders": [[1, "a", 0]]}, "rider 0 has parent 0"),
+        ({"parents": [1], "drafted": [{"id": 1, "verdict": "ignored"}], "k": 1}, "node 0 has parent 1"),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict, says: str) -> None:
