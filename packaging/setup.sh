@@ -117,6 +117,37 @@ has_compiler() {
         { command -v c++ || command -v g++ || command -v clang++; } >/dev/null 2>&1
 }
 
+# GCC 12 drops the stores that fill AMX's tile configuration, and llama.cpp built so crashes at its first
+# quantized pass (seen with 12.2 and llama.cpp of llama-cpp-python 0.3.36). Other compilers may keep AMX.
+no_amx='-mno-amx-tile -mno-amx-int8 -mno-amx-bf16'
+amx_breaks() {
+    grep -qs amx_tile /proc/cpuinfo || return 1
+    version=$(c++ -dumpfullversion -dumpversion 2>/dev/null) || return 1
+    c++ --version 2>/dev/null | grep -qi clang && return 1
+    [ "${version%%.*}" -le 12 ] 2>/dev/null
+}
+
+# Builds llama.cpp with compiler flags $1 (none where empty); further arguments go to pip. What is built with
+# flags of its own is neither taken from pip's cache nor left there.
+build_llama_cpp() (
+    flags=$1
+    shift
+    if [ -n "$flags" ]; then
+        CFLAGS="${CFLAGS:-} $flags" CXXFLAGS="${CXXFLAGS:-} $flags"
+        export CFLAGS CXXFLAGS
+    fi
+    pip install -c "$constraints" ${flags:+--no-cache-dir} ${CMAKE_ARGS:+--no-cache-dir --force-reinstall} "$@" \
+        llama-cpp-python
+)
+
+# Does the engine crash on the bundled model? A library that was built wrongly does it here, not in the window.
+llama_cpp_crashes() {
+    status=0
+    "$python" -c 'from specview.models.loading import load_engine; load_engine("bundled", "llama.cpp").close()' \
+        </dev/null >/dev/null 2>&1 || status=$?
+    [ "$status" -ge 128 ] # ended by a signal
+}
+
 # llama.cpp is a second engine: without a compiler, or when its build fails, the rest works.
 install_llama_cpp() {
     if [ "${SPECVIEW_LLAMA_CPP:-1}" = 0 ]; then
@@ -124,7 +155,9 @@ install_llama_cpp() {
     fi
     compiler=no
     has_compiler && compiler=yes
-    stamp=$(stamp_of llama "$compiler" "${CMAKE_ARGS:-}")
+    flags=''
+    amx_breaks && flags=$no_amx
+    stamp=$(stamp_of llama "$compiler" "${CMAKE_ARGS:-}" "$flags")
     done_before llama "$stamp" && return
     if "$python" -c 'import importlib.metadata as m; m.version("llama-cpp-python")' >/dev/null 2>&1 &&
         [ -z "${CMAKE_ARGS:-}" ]; then
@@ -138,10 +171,16 @@ install_llama_cpp() {
         say "installing the llama.cpp engine: the first build takes about 7 minutes on two cores"
         say "(SPECVIEW_LLAMA_CPP=0 leaves it out)"
     fi
-    # a build with the user's own flags must not be taken from pip's cache
-    if ! pip install -c "$constraints" ${CMAKE_ARGS:+--no-cache-dir --force-reinstall} llama-cpp-python; then
+    if ! build_llama_cpp "$flags"; then
         say "the llama.cpp engine could not be built (see above) and is left out; transformers works without."
         say "to try again: rm $venv/.specview-llama, then start again."
+    elif llama_cpp_crashes; then
+        say "this llama.cpp crashes on the bundled model; building it anew, without AMX"
+        if ! build_llama_cpp "$no_amx" --force-reinstall --no-deps || llama_cpp_crashes; then
+            pip uninstall -y llama-cpp-python
+            say "llama.cpp does not run here and is left out; transformers works without."
+            say "to try again: rm $venv/.specview-llama, then start again."
+        fi
     fi
     mark_done llama "$stamp"
 }

@@ -100,6 +100,30 @@ def test_llama_cpp_is_left_out_without_a_compiler_and_when_its_build_fails(tmp_p
 
 
 @needs_sh
+def test_a_llama_cpp_that_crashes_is_built_anew_without_amx_or_left_out(tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    python = venv / "bin" / "python"
+    python.write_text('#!/bin/sh\ncase "$2" in *load_engine*) [ -e "$0.good" ] || kill -SEGV $$ ;; esac\n')
+    python.chmod(0o755)
+    start = "has_compiler() { return 0; }\namx_breaks() { return 1; }\n"
+    mended = start + f'pip() {{ echo "$CXXFLAGS: $*"; case "$CXXFLAGS" in *amx*) : >"{python}.good" ;; esac; }}\n'
+    done = sh(f"CXXFLAGS=\n{mended}install_llama_cpp", venv)
+    first, second = done.stdout.splitlines()
+    assert first.startswith(": install") and "amx" not in first
+    assert "-mno-amx-tile" in second and "--no-cache-dir --force-reinstall --no-deps" in second
+    assert "building it anew" in done.stderr and "left out;" not in done.stderr
+    Path(f"{python}.good").unlink()
+    (venv / ".specview-llama").unlink()
+    done = sh(f"{start}pip() {{ echo $*; }}\ninstall_llama_cpp", venv)
+    assert done.stdout.splitlines()[-1] == "uninstall -y llama-cpp-python" and "is left out" in done.stderr
+    known_bad = start.replace("return 1", "return 0") + 'pip() { echo "$CXXFLAGS: $*"; }\n'
+    Path(f"{python}.good").touch()
+    done = sh(f"CXXFLAGS=-O2\n{known_bad}rm -f {venv}/.specview-llama\ninstall_llama_cpp", venv)
+    assert done.stdout.startswith("-O2 -mno-amx-tile") and "--no-cache-dir" in done.stdout
+
+
+@needs_sh
 def test_steps_are_taken_again_only_when_the_pins_change(tmp_path: Path) -> None:
     script = 'one=$(stamp_of base)\nmark_done base "$one"\ndone_before base "$one" && echo done\n'
     script += 'done_before base "$(stamp_of base other)" || echo again\n'

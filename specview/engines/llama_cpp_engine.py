@@ -73,7 +73,8 @@ class LlamaCppEngine:
     name = "llama.cpp"
     exit_layers = 0
     exit_problem: str | None = (
-        "llama.cpp computes logits only at the end of the whole graph; use the transformers engine"
+        "llama.cpp gives logits only at the end of its whole graph and takes no hidden states up in the middle of it. "
+        "Use the transformers engine."
     )
 
     def __init__(
@@ -111,12 +112,21 @@ class LlamaCppEngine:
         return self._model
 
     def new_session(self, max_length: int, branches: int = 1) -> LlamaCppSession:
-        """Make a session for up to max_length tokens, with its own KV cache.
+        """Make a session for up to max_length tokens, with its own KV cache, for trees of up to `branches` leaves.
 
-        Raises SpecviewError where that is longer than the context, or than the memory at hand.
+        Raises SpecviewError where that is longer than the context or than the memory at hand, or where
+        llama.cpp has no so many sequences.
         """
         if max_length < 1:
             raise ValueError("a session holds at least one token")
+        if branches < 1:
+            raise ValueError("a session has at least one branch")
+        most = self._lib.llama_max_parallel_sequences()
+        if branches > most:
+            raise SpecviewError(
+                f"A draft tree of {branches:,} leaves is too wide for llama.cpp, which takes {most}.",
+                "Draft fewer branches.",
+            )
         if max_length > self.context_length:
             raise SpecviewError(
                 f"{max_length:,} tokens do not fit into the context of {self.context_length:,} of {self.model_name}.",
@@ -124,7 +134,7 @@ class LlamaCppEngine:
             )
         if not self.gpu_layers:
             _require_memory(self.kv_bytes(max_length), f"A cache for {max_length:,} tokens needs")
-        return LlamaCppSession(self, max_length)
+        return LlamaCppSession(self, max_length, branches)
 
     def kv_bytes(self, length: int) -> int:
         """Bytes of KV cache for a sequence of that length, whole blocks of 256 cells."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specview.decoding.interfaces import Forward, OnChunk
 from specview.engines.llama_cpp_library import forget_errors, last_error, llama
+from specview.engines.llama_cpp_tree import TokenTree, shared_length, token_tree
 from specview.errors import SpecviewError
 
 if TYPE_CHECKING:
@@ -32,23 +34,38 @@ class LlamaCppSession:
     The context owns its KV cache and nothing else of size: weights are the engine's. Logits are
     copied out of the context, whose buffer the next pass overwrites: rows stay true for as long as
     they are held (a draft's rows outlive several passes of its session).
+
+    A draft tree of up to `branches` leaves is one pass. Every root-to-leaf branch is a llama.cpp
+    sequence of its own in one unified cache, where a cell belongs to any number of sequences: a token
+    of the tree to all branches through it. One sequence, the trunk, holds the whole context; chains feed
+    it alone, so they cost what they do without branches. The others hold a beginning of it and are
+    brought up to the trunk when a tree needs them. `keep` makes the branch of the kept path the trunk:
+    no cell is moved or copied, rejected ones are freed, and their places are filled by later passes.
+
+    In check mode a tree is computed by the passes of chains, branch after branch, rolled back between:
+    each token's logits are bit for bit those of a chain of its path, and `keep` leaves the cache as that
+    chain does.
     """
 
-    def __init__(self, engine: LlamaCppEngine, max_length: int) -> None:
+    def __init__(self, engine: LlamaCppEngine, max_length: int, branches: int = 1) -> None:
         self._lib = lib = llama()
         self._engine = engine
         self._check_mode = engine.check_mode
         self._vocab_size = engine.vocab_size
         self.max_length = max_length
+        self.branches = branches
         self.length = 0
+        sequences = 1 if engine.check_mode else min(branches, max_length)
         cells = max_length + 1 if engine.check_mode else max_length  # room for the throw-away token
         width = min(CHECKED_PASS_TOKENS if engine.check_mode else PASS_TOKENS, cells)
         rows = min(PASS_ROWS, width)
         params = lib.llama_context_default_params()
         params.n_ctx = cells
         params.n_batch = params.n_ubatch = width
-        params.n_seq_max = 1
-        params.n_outputs_max = rows
+        params.n_seq_max = sequences
+        if sequences > 1:
+            params.kv_unified = True  # one pool of cells, which sequences share
+        params.n_outputs_max = max(rows, sequences)  # llama.cpp wants a row for every sequence
         params.n_threads = params.n_threads_batch = engine.threads
         params.swa_full = True  # a sliding window's cache keeps every cell, so that rollback finds them
         params.no_perf = True
@@ -73,21 +90,29 @@ class LlamaCppSession:
         self._tokens = np.zeros(width, dtype=np.int32)
         self._positions = np.arange(cells + width, dtype=np.int32)
         self._one = np.ones(width, dtype=np.int32)
-        self._sequence = np.zeros(1, dtype=np.int32)
-        self._sequences = np.full(width, self._sequence.ctypes.data, dtype=np.uintp)
+        # Sequence ids: the trunk first. A token's are a run of these.
+        self._order = np.arange(sequences, dtype=np.int32)
+        self._sequences = np.full(width, self._order.ctypes.data, dtype=np.uintp)
         self._output = np.ones(width, dtype=np.int8)
         self._no_output = np.zeros(width, dtype=np.int8)
         self._batch = batch = lib.llama_batch()
         batch.token = _pointer(self._tokens, ctypes.c_int32)
-        batch.n_seq_id = _pointer(self._one, ctypes.c_int32)
-        batch.seq_id = ctypes.cast(self._sequences.ctypes.data, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
+        self._one_pointer = batch.n_seq_id = _pointer(self._one, ctypes.c_int32)
+        self._trunk_pointer = batch.seq_id = ctypes.cast(self._sequences.ctypes.data, _INT32_POINTERS)
         self._output_pointer = _pointer(self._output, ctypes.c_int8)
         self._no_output_pointer = _pointer(self._no_output, ctypes.c_int8)
         self._positions_address = self._positions.ctypes.data
+        # Likewise for trees.
+        self._tree_positions = np.zeros(rows, dtype=np.int32)
+        self._tree_counts = np.zeros(rows, dtype=np.int32)
+        self._tree_sequences = np.zeros(rows, dtype=np.uintp)
+        self._held = [0] * sequences  # per sequence the tokens of the context that it holds
+        self._last: _LastPass | None = None
 
     def prefill(self, tokens: Sequence[int], on_chunk: OnChunk | None = None) -> None:
         """Feed tokens without logits, in chunks; when `on_chunk` raises, what was fed stays."""
         self._need_room(len(tokens))
+        self._last = None
         total = len(tokens)
         for start in range(0, total, self._width):
             chunk = tokens[start : start + self._width]
@@ -103,38 +128,95 @@ class LlamaCppSession:
         parents: Sequence[int] | None = None,
         features: Sequence[Any] = (),
     ) -> Forward:
-        """Feed a chain of tokens after the cache's end; logits float32 [n, vocab], copied.
+        """Feed tokens after the cache's end, a chain or a tree; logits float32 [n, vocab], copied.
 
-        In check mode a single token is fed with a throw-away neighbour, so that it is computed by the
-        kernels for several rows.
+        More than PASS_ROWS tokens take several passes of llama.cpp. In check mode a single token is fed
+        with a throw-away neighbour, so that it is computed by the kernels for several rows. Raises
+        SpecviewError where the cache is full or the tree has more leaves than the session has branches.
         """
-        if parents is not None and list(parents) != list(range(-1, len(tokens) - 1)):
-            raise ValueError("a llama.cpp session takes chains")
         if features:
             raise ValueError("a llama.cpp session gives no features")
+        if parents is not None and len(parents) != len(tokens):
+            raise ValueError(f"{len(parents)} parents for {len(tokens)} tokens")
+        tree = None if parents is None else token_tree(tuple(parents))
         count = len(tokens)
         self._need_room(count)
+        base = self.length
         logits = np.empty((count, self._vocab_size), dtype=np.float32)
-        if count <= self._rows:
-            self._pass(tokens, logits)
-        else:
-            for start in range(0, count, self._rows):
-                end = min(start + self._rows, count)
-                self._pass(tokens[start:end], logits[start:end])
+        if tree is None or tree.is_chain:
+            self._last = None
+            self._chain(tokens, logits)
+            self._last = _LastPass(base, count, None)
+            return Forward(logits)
+        if len(tree.branches) > self.branches:
+            raise SpecviewError(
+                f"A draft tree of {len(tree.branches)} leaves does not fit a cache made for {self.branches}.",
+                "Draft fewer branches.",
+            )
+        last = _LastPass(base, count, tree)
+        self._last = None
+        try:
+            if self._check_mode:
+                self._branch_by_branch(last, tokens, logits)
+            else:
+                self._tree(tree, tokens, logits)
+        except SpecviewError:
+            self.length = base
+            self._remove(base)
+            raise
+        self.length = base + count
+        self._last = last
         return Forward(logits)
 
     def keep(self, path: Sequence[int]) -> None:
-        """Of the last forward's tokens keep those of a path from the root, by index, in order."""
-        raise NotImplementedError
+        """Of the last forward's tokens keep those of a path from the root, by index, in order.
+
+        The rest are dropped; length is that before the forward plus len(path). Raises ValueError where
+        path is none, or no forward went before.
+        """
+        self._need_open()
+        last = self._last
+        if last is None:
+            raise ValueError("there is no last pass to keep a path of")
+        tree = last.tree
+        if tree is None:
+            if list(path) != list(range(len(path))) or len(path) > last.count:
+                raise ValueError(f"{list(path)} is not a path from the root of the last pass")
+            self.truncate(last.base + len(path))
+            return
+        kept = tree.require_path(path)
+        self._last = None
+        if self._check_mode:
+            shared = shared_length(last.cached, kept)
+            self.length = last.base + len(last.cached)
+            self._cut(last.base + shared)
+            for start in range(shared, len(kept), self._width):
+                self._pass([last.tokens[index] for index in kept[start : start + self._width]], None)
+            return
+        length = last.base + len(kept)
+        if len(kept) < tree.height:
+            self._remove(length)
+        self.length = length
+        chosen = tree.first[kept[-1]] if kept else 0
+        order, held = self._order, self._held
+        for branch, nodes in enumerate(tree.branches):
+            shared = shared_length(nodes, kept)
+            sequence = int(order[branch])
+            if shared < len(kept):
+                self._remove(last.base + shared, sequence)
+            held[sequence] = last.base + shared
+        order[0], order[chosen] = order[chosen], order[0]
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens: their cells are kept, the later ones are freed."""
         self._need_open()
+        last = self._last
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate {self.length} tokens to {length}")
-        if length < self.length:
-            self._remove(length)
-            self.length = length
+        if last is not None and last.tree is not None and length > last.base:
+            raise ValueError(f"after a tree only keep, or truncate to {last.base} or less, may follow")
+        self._last = None
+        self._cut(length)
 
     def synchronize(self) -> None:
         """Wait for the device, so that a clock read after it is true."""
@@ -152,14 +234,26 @@ class LlamaCppSession:
 
     def _need_room(self, count: int) -> None:
         self._need_open()
+        if self._last is not None and self._last.tree is not None:
+            raise ValueError(f"after a tree only keep, or truncate to {self._last.base} or less, may follow")
         if self.length + count > self.max_length:
             raise SpecviewError(
                 f"{self.length + count:,} tokens do not fit into a cache of {self.max_length:,}.",
                 "Use a shorter prompt or fewer tokens.",
             )
 
+    def _chain(self, tokens: Sequence[int], logits: Any) -> None:
+        """Feed a chain to the trunk, in passes of at most so many rows as the buffer holds."""
+        count = len(tokens)
+        if count <= self._rows:
+            self._pass(tokens, logits)
+        else:
+            for start in range(0, count, self._rows):
+                end = min(start + self._rows, count)
+                self._pass(tokens[start:end], logits[start:end])
+
     def _pass(self, tokens: Sequence[int], logits: Any | None) -> None:
-        """Feed tokens in one pass and copy their logits out, where a place for them is given."""
+        """Feed a chain in one pass and copy its logits out, where a place for them is given."""
         count = fed = len(tokens)
         self._tokens[:count] = tokens
         if self._check_mode and count == 1:
@@ -170,10 +264,61 @@ class LlamaCppSession:
         batch.n_tokens = fed
         batch.pos = ctypes.cast(self._positions_address + 4 * self.length, _INT32_POINTER)
         batch.logits = self._no_output_pointer if logits is None else self._output_pointer
-        result = self._lib.llama_decode(self._context, batch)
+        self._decode(fed, logits)
+        if fed > count:
+            self._remove(self.length + count)
+        self.length += count
+        self._held[self._order[0]] = self.length
+
+    def _tree(self, tree: TokenTree, tokens: Sequence[int], logits: Any) -> None:
+        """Feed a tree, each branch as a sequence, in passes of at most so many rows as the buffer holds."""
+        used = len(tree.branches)
+        trunk = int(self._order[0])
+        for sequence in self._order[1:used].tolist():
+            if self._held[sequence] < self.length:
+                self._lib.llama_memory_seq_cp(self._memory, trunk, sequence, self._held[sequence], self.length)
+                self._held[sequence] = self.length
+        count = len(tokens)
+        positions = np.asarray(tree.depths, dtype=np.int32) + self.length
+        addresses = self._order.ctypes.data + self._order.itemsize * np.asarray(tree.first, dtype=np.uintp)
+        batch = self._batch
+        for start in range(0, count, self._rows):
+            end = min(start + self._rows, count)
+            fed = end - start
+            self._tokens[:fed] = tokens[start:end]
+            self._tree_positions[:fed] = positions[start:end]
+            self._tree_counts[:fed] = tree.count[start:end]
+            self._tree_sequences[:fed] = addresses[start:end]
+            batch.n_tokens = fed
+            batch.pos = _pointer(self._tree_positions, ctypes.c_int32)
+            batch.n_seq_id = _pointer(self._tree_counts, ctypes.c_int32)
+            batch.seq_id = ctypes.cast(self._tree_sequences.ctypes.data, _INT32_POINTERS)
+            batch.logits = self._output_pointer
+            try:
+                self._decode(fed, logits[start:end])
+            finally:
+                batch.n_seq_id = self._one_pointer
+                batch.seq_id = self._trunk_pointer
+
+    def _branch_by_branch(self, last: _LastPass, tokens: Sequence[int], logits: Any) -> None:
+        """Feed a tree as chains: each branch from where it leaves the one before it."""
+        assert last.tree is not None
+        last.tokens = list(tokens)
+        for branch in last.tree.branches:
+            shared = shared_length(last.cached, branch)
+            self._cut(last.base + shared)
+            new = list(branch[shared:])
+            rows = np.empty((len(new), self._vocab_size), dtype=np.float32)
+            self._chain([tokens[index] for index in new], rows)
+            logits[new] = rows
+            last.cached = branch
+
+    def _decode(self, fed: int, logits: Any | None) -> None:
+        """Run the batch, and copy the first rows of its logits out, where a place for them is given."""
+        result = self._lib.llama_decode(self._context, self._batch)
         if result != 0:
             # What the failed pass left in the cache must not be seen by the next one.
-            self._lib.llama_memory_seq_rm(self._memory, 0, self.length, -1)
+            self._remove(self.length)
             raise SpecviewError(
                 f"llama.cpp could not run a pass of {fed} tokens (code {result}): {last_error()}.",
                 "Try again with a shorter prompt or fewer GPU layers.",
@@ -181,18 +326,40 @@ class LlamaCppSession:
         if logits is not None:
             source = self._lib.llama_get_logits(self._context)  # waits for the device
             ctypes.memmove(logits.ctypes.data, source, logits.nbytes)
-        if fed > count:
-            self._remove(self.length + count)
-        self.length += count
 
-    def _remove(self, length: int) -> None:
-        if not self._lib.llama_memory_seq_rm(self._memory, 0, length, -1):
+    def _cut(self, length: int) -> None:
+        """Roll the context back to its first `length` tokens."""
+        if length < self.length:
+            self._remove(length)
+            self.length = length
+            self._held = [min(held, length) for held in self._held]
+
+    def _remove(self, length: int, sequence: int | None = None) -> None:
+        """Free the cells from position `length` on, of one sequence or of all."""
+        if sequence is None:
+            sequence = -1 if len(self._held) > 1 else 0
+        if not self._lib.llama_memory_seq_rm(self._memory, sequence, length, -1):
             raise SpecviewError(
                 f"{self._engine.model_name} cannot roll its cache back.", "Use plain decoding or another model."
             )
 
 
+@dataclass(slots=True)
+class _LastPass:
+    """What `keep` must know of the last forward: length before it, its tokens, its tree (None: a chain).
+
+    In check mode the tokens' ids, and the branch whose cells are in the cache.
+    """
+
+    base: int
+    count: int
+    tree: TokenTree | None
+    tokens: list[int] = field(default_factory=list)
+    cached: tuple[int, ...] = ()
+
+
 _INT32_POINTER = ctypes.POINTER(ctypes.c_int32)
+_INT32_POINTERS = ctypes.POINTER(_INT32_POINTER)
 
 
 def _pointer(array: Any, kind: Any) -> Any:

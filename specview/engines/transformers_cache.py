@@ -7,12 +7,21 @@ that a rollback never needs what a window has dropped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
+from specview.engines.transformers_tree import move_together
+
 _FIRST_BLOCK = 512
+
+
+def _whole_blocks(tokens: int, block: int) -> int:
+    # With a block, attention always sees whole blocks (the causal mask hides what lies beyond the end):
+    # its sums then do not depend on where a pass happens to end.
+    return -(-tokens // block) * block
 
 
 class PreallocatedLayer(CacheLayerMixin):
@@ -55,9 +64,7 @@ class PreallocatedLayer(CacheLayerMixin):
         return self.keys, self.values
 
     def _visible(self, end: int) -> int:
-        # With a block, attention always sees whole blocks (the causal mask hides what lies beyond `end`):
-        # its sums then do not depend on where a pass happens to end.
-        return -(-end // self._block) * self._block
+        return _whole_blocks(end, self._block)
 
     def get_seq_length(self, *args: Any) -> int:
         """Return the number of tokens held."""
@@ -76,6 +83,13 @@ class PreallocatedLayer(CacheLayerMixin):
     def get_max_cache_shape(self) -> int:
         """Return -1: no fixed maximum (the name in earlier 5.x)."""
         return -1
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """Keep the first `start` tokens and, of those after them, a path's, by index."""
+        for buffer in (self._key_buffer, self._value_buffer):
+            if buffer is not None:
+                move_together(buffer, -2, start, path)
+        self.length = start + len(path)
 
     @property
     def nbytes(self) -> int:
@@ -116,12 +130,23 @@ class PreallocatedCache(Cache):
             else:
                 raise ValueError(kind)
         super().__init__(layers=layers)
+        self._block = block
+
+    def visible(self, end: int) -> int:
+        """Return how many keys attention is shown once `end` tokens are held."""
+        return _whole_blocks(end, self._block)
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
         for layer in self.layers:
             if isinstance(layer, PreallocatedLayer):
                 layer.length = min(layer.length, length)
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """Keep the first `start` tokens and, of those after them, a path's, by index."""
+        for layer in self.layers:
+            if isinstance(layer, PreallocatedLayer):
+                layer.keep(start, path)
 
     @property
     def nbytes(self) -> int:

@@ -128,8 +128,6 @@ class TransformersEngine:
     """A loaded model (interfaces.Engine); sessions share its weights."""
 
     name = "transformers"
-    exit_layers = 0
-    exit_problem: str | None = "its forward cannot be left early"
 
     def __init__(
         self,
@@ -155,6 +153,8 @@ class TransformersEngine:
         self.weight_bytes = weight_bytes
         self.check_mode = check_mode
         self.rollback_problem = problem
+        self.exit_layers: int = runner.exit_layers
+        self.exit_problem: str | None = runner.exit_problem
         self.context_length = _context_length(config)
         if check_mode and not getattr(runner, "free_positions", False):
             # The throw-away rows of a padded pass have positions too.
@@ -164,12 +164,12 @@ class TransformersEngine:
         self._kv_bytes_per_token = _kv_numbers_per_token(config) * DTYPE_BYTES[computed]
 
     def new_session(self, max_length: int, branches: int = 1) -> Any:
-        """Make a session for up to max_length tokens.
+        """Make a session for up to max_length tokens and draft trees of up to `branches` leaves.
 
-        Raises SpecviewError beyond the model's context length, or where the model's cache is no
-        keys and values (rollback_problem says what it is).
+        Raises SpecviewError beyond the model's context length, where the model's cache is no keys and
+        values (rollback_problem says what it is), or where it cannot verify trees and branches are asked for.
         """
-        from specview.engines.transformers_session import TransformersSession
+        from specview.engines.transformers_session import TransformersSession, tree_error
 
         if self._runner is None:
             raise ValueError("the engine is closed")
@@ -182,6 +182,8 @@ class TransformersEngine:
                 f"{max_length} tokens do not fit the context of {self.model_name} ({self.context_length}).",
                 "Shorten the prompt or lower max tokens.",
             )
+        if branches > 1 and not self.check_mode and self._runner.tree_problem is not None:
+            raise tree_error(self._runner.tree_problem)
         return TransformersSession(self._runner, max_length, check_mode=self.check_mode)
 
     def kv_bytes(self, length: int) -> int:

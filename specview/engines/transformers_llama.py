@@ -20,9 +20,10 @@ from safetensors import safe_open
 from torch.nn import functional
 
 from specview.engines.transformers_linear import Linear, Make, PlainLinear, maker
-from specview.engines.transformers_llama_cpu import MAX_ROWS, FewRows
+from specview.engines.transformers_llama_cpu import MAX_ROWS, FewRows, Pass
 from specview.engines.transformers_llama_shape import LlamaShape, read_shape, rotary_frequencies
 from specview.engines.transformers_session import CHECK_BLOCK
+from specview.engines.transformers_tree import Tree, move_together
 from specview.engines.transformers_weights import StoredTensor, stored_as_halves
 from specview.errors import SpecviewError
 
@@ -168,13 +169,18 @@ class LlamaCache:
         """Make room for `needed` tokens, by doubling; keeps what is there."""
         capacity = self.buffer.shape[2]
         if needed > capacity:
-            kept = self.buffer[:, :, : self.length]
+            kept = self.buffer  # whole: lower layers may hold tokens beyond the length (early exit)
             self.buffer = self._allocate(max(needed, min(self._max_length, 2 * capacity)))
-            self.buffer[:, :, : self.length] = kept
+            self.buffer[:, :, :capacity] = kept
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` tokens: a pointer move."""
         self.length = min(self.length, length)
+
+    def keep(self, start: int, path: Sequence[int]) -> None:
+        """Keep the first `start` tokens and, of those after them, a path's, by index."""
+        move_together(self.buffer, 2, start, path)
+        self.length = start + len(path)
 
     @property
     def nbytes(self) -> int:
@@ -205,6 +211,9 @@ class LlamaRunner:
         if shape.tied and isinstance(head, PlainLinear):
             self.weight_bytes -= head.nbytes  # it is the embedding
         self.vocab_size = shape.vocab
+        self.exit_layers = shape.layers if shape.layers > 1 else 0
+        self.exit_problem = None if self.exit_layers else "it has a single layer"
+        self.tree_problem: str | None = None
         self._layers = layers
         self._embedding = embedding
         self._norm = norm
@@ -213,7 +222,9 @@ class LlamaRunner:
         self._frequencies = frequencies
         self._block = CHECK_BLOCK if check_mode else 1
         self._turns = torch.empty(0, 0)
-        short = self.device.type == "cpu" and self._dtype == torch.float32
+        # Not in check mode: the short way's products round differently when the keys shown grow by a block,
+        # torch's attention does not.
+        short = self.device.type == "cpu" and self._dtype == torch.float32 and not check_mode
         self._few_rows = FewRows(shape, layers, norm) if short else None
 
     def new_cache(self, max_length: int) -> LlamaCache:
@@ -243,56 +254,114 @@ class LlamaRunner:
         *,
         logits: bool,
         features: Sequence[Any] = (),
+        tree: Tree | None = None,
     ) -> tuple[torch.Tensor | None, dict[Any, torch.Tensor]]:
         """Run tokens after the `start` that the cache holds; see Runner.run."""
+        x = self._embed(tokens)
+        return self._to_the_end(x, start, cache, 0, logits=logits, features=features, tree=tree)
+
+    def run_lower(
+        self, tokens: Sequence[int], start: int, cache: LlamaCache, layer: int, *, logits: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Run tokens through the first layers only; see ExitRunner.run_lower."""
+        with torch.inference_mode():
+            hidden = self._layers_on(self._embed(tokens), cache, self._pass(len(tokens), start), 0, layer)
+            last = self._final_norm(hidden) if logits else None
+        with torch.no_grad():
+            return (self._head(last).float() if last is not None else None), hidden
+
+    def run_upper(
+        self, hidden: torch.Tensor, start: int, cache: LlamaCache, layer: int, features: Sequence[Any] = ()
+    ) -> tuple[torch.Tensor, dict[Any, torch.Tensor]]:
+        """Take hidden states up after `layer` layers; see ExitRunner.run_upper."""
+        logits, found = self._to_the_end(
+            hidden, start, cache, layer, logits=True, features=features, tree=None
+        )
+        assert logits is not None
+        return logits, found
+
+    def _embed(self, tokens: Sequence[int]) -> torch.Tensor:
+        with torch.inference_mode():
+            return functional.embedding(torch.tensor(tokens, device=self.device), self._embedding)
+
+    def _pass(self, rows: int, start: int, features: Sequence[Any] = (), tree: Tree | None = None) -> Pass:
+        end = start + rows
+        visible = -(-end // self._block) * self._block
+        rotation = self._rotation(start, end)
+        if tree is not None:
+            rotation = self._rotation_of_depths(rotation, tree)
+        return Pass(start, visible, rotation, tree, features)
+
+    def _rotation_of_depths(self, rotation: torch.Tensor, tree: Tree) -> torch.Tensor:
+        depths = torch.tensor(tree.depths, device=self.device)
+        # Taken as real numbers: not every device indexes complex ones.
+        return torch.view_as_complex(torch.view_as_real(rotation).index_select(0, depths))
+
+    def _to_the_end(
+        self,
+        x: torch.Tensor,
+        start: int,
+        cache: LlamaCache,
+        first: int,
+        *,
+        logits: bool,
+        features: Sequence[Any],
+        tree: Tree | None,
+    ) -> tuple[torch.Tensor | None, dict[Any, torch.Tensor]]:
+        """Run layers from `first` on x [n, hidden], the final norm and, with `logits`, the head."""
         if any(layer != "last" and layer not in range(self.shape.layers + 1) for layer in features):
             raise SpecviewError(
                 f"This model has no features {list(features)}.",
                 f"It has 'last' and 0 to {self.shape.layers}.",
             )
-        end = start + len(tokens)
-        visible = -(-end // self._block) * self._block
-        found: dict[Any, torch.Tensor] = {}
         # Inference mode spares bookkeeping per operation; what leaves this function is made outside it, so
         # that callers may change it in place.
         with torch.inference_mode():
-            cache.reserve(visible)
-            rotation = self._rotation(start, end)
-            x = functional.embedding(torch.tensor(tokens, device=self.device), self._embedding)
-            if self._few_rows is not None and len(tokens) <= MAX_ROWS:
-                last = self._few_rows.run(x, start, visible, cache.buffer, rotation, features, found)
-            else:
-                last = self._many_rows(x, start, visible, cache.buffer, rotation, features, found)
-        cache.length = end
+            rows_of = self._pass(x.shape[0], start, features, tree)
+            last = self._final_norm(self._layers_on(x, cache, rows_of, first, self.shape.layers))
         with torch.no_grad():
+            found = rows_of.found
             if "last" in features:
                 found["last"] = last
             found = {layer: value.clone() for layer, value in found.items()}
             return (self._head(last).float() if logits else None), found
 
-    def _many_rows(
-        self,
-        x: torch.Tensor,
-        start: int,
-        visible: int,
-        buffer: torch.Tensor,
-        rotation: torch.Tensor,
-        features: Sequence[Any],
-        found: dict[Any, torch.Tensor],
+    def _layers_on(
+        self, x: torch.Tensor, cache: LlamaCache, rows_of: Pass, first: int, last: int
     ) -> torch.Tensor:
-        """Run all layers on x [n, hidden]; return the final norm's output."""
-        shape, rows = self.shape, x.shape[0]
+        """Run layers first..last on x [n, hidden], writing their keys and values."""
+        cache.reserve(rows_of.visible)
+        if self._few_rows is not None and x.shape[0] <= MAX_ROWS:
+            x = self._few_rows.run(x, cache.buffer, rows_of, first, last)
+        else:
+            x = self._many_rows(x, cache.buffer, rows_of, first, last)
+        cache.length = rows_of.start + x.shape[0]
+        return x
+
+    def _final_norm(self, x: torch.Tensor) -> torch.Tensor:
+        if self._few_rows is not None and x.shape[0] <= MAX_ROWS:
+            return self._few_rows.final_norm(x)
+        return self._normed(x, self._norm)
+
+    def _many_rows(
+        self, x: torch.Tensor, buffer: torch.Tensor, rows_of: Pass, first: int, last: int
+    ) -> torch.Tensor:
+        """Run layers first..last on x [n, hidden]."""
+        shape, rows, start, visible = self.shape, x.shape[0], rows_of.start, rows_of.visible
         turned = shape.heads + shape.kv_heads
         new = buffer.narrow(2, start, rows).unbind(0)
         seen = buffer.narrow(2, 0, visible).unbind(0)
-        causal = rows > 1 and start == 0 and visible == rows  # torch's own mask, which skips half the work
-        mask = None if causal else self._mask(rows, start, visible)
+        # torch's own mask, which skips half the work
+        causal = rows > 1 and start == 0 and visible == rows and rows_of.tree is None
+        mask = None if causal else self._mask(rows, rows_of)
         grouped = (rows, shape.kv_heads, shape.group, shape.width)
-        if 0 in features:
-            found[0] = x
-        for index, layer in enumerate(self._layers):
+        features, found = rows_of.features, rows_of.found
+        if first in features:
+            found[first] = x
+        for index in range(first, last):
+            layer = self._layers[index]
             qkv = layer.qkv(self._normed(x, layer.norm)).view(rows, turned + shape.kv_heads, shape.width)
-            qk = _turn(qkv[:, :turned], rotation)
+            qk = _turn(qkv[:, :turned], rows_of.rotation)
             new[index][: shape.kv_heads] = qk[:, shape.heads :].transpose(0, 1)
             new[index][shape.kv_heads :] = qkv[:, turned:].transpose(0, 1)
             # The heads of a group are the batch, over the same keys and values: no kernel needs to know of
@@ -310,13 +379,17 @@ class LlamaRunner:
             x = layer.down.plus(layer.up.times(normed, layer.gate.silu(normed)), x)
             if index + 1 in features:
                 found[index + 1] = x
-        return self._normed(x, self._norm)
+        return x
 
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, (x.shape[-1],), weight, self.shape.eps)
 
-    def _mask(self, rows: int, start: int, visible: int) -> torch.Tensor | None:
-        """True where row i (position start + i) may look; None where it may look everywhere."""
+    def _mask(self, rows: int, rows_of: Pass) -> torch.Tensor | None:
+        """True where a row may look, [n, visible]; None where it may look everywhere."""
+        start, visible = rows_of.start, rows_of.visible
         if rows == 1 and visible == start + 1:
             return None
-        return torch.ones(rows, visible, dtype=torch.bool, device=self.device).tril(start)
+        mask = torch.ones(rows, visible, dtype=torch.bool, device=self.device).tril(start)
+        if rows_of.tree is not None:
+            mask[:, start : start + rows] = rows_of.tree.sees.to(self.device)
+        return mask

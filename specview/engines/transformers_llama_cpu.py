@@ -9,11 +9,13 @@ heads (torch's fused attention is slower for few rows; measured).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from specview.engines.transformers_llama_shape import LlamaShape
+from specview.engines.transformers_tree import Tree
 
 if TYPE_CHECKING:
     from specview.engines.transformers_llama import LlamaLayer
@@ -22,8 +24,27 @@ MAX_ROWS = 32
 """Passes of more rows take the general way."""
 
 
+@dataclass(slots=True)
+class Pass:
+    """Some rows on their way through layers.
+
+    start      tokens that the cache holds before them
+    visible    keys that attention is shown, the rows' own included
+    rotation   unit complex numbers [n, width / 2] of their positions
+    tree       who of them sees whom; None for a chain
+    features   layers whose output is put into `found`
+    """
+
+    start: int
+    visible: int
+    rotation: torch.Tensor
+    tree: Tree | None = None
+    features: Sequence[Any] = ()
+    found: dict[Any, torch.Tensor] = field(default_factory=dict)
+
+
 class FewRows:
-    """Runs all layers of a model on up to MAX_ROWS rows."""
+    """Runs layers of a model on up to MAX_ROWS rows."""
 
     def __init__(self, shape: LlamaShape, layers: Sequence[LlamaLayer], norm: torch.Tensor) -> None:
         self._shape = shape
@@ -34,33 +55,24 @@ class FewRows:
         self._work: dict[int, _Work] = {}
 
     def run(
-        self,
-        x: torch.Tensor,
-        start: int,
-        visible: int,
-        buffer: torch.Tensor,
-        rotation: torch.Tensor,
-        features: Sequence[Any],
-        found: dict[Any, torch.Tensor],
+        self, x: torch.Tensor, buffer: torch.Tensor, rows_of: Pass, first: int, last: int
     ) -> torch.Tensor:
-        """Run x [n, hidden] at positions from `start`; return the final norm's output.
-
-        buffer is a LlamaCache's, of which attention sees `visible` tokens; rotation the unit complex
-        numbers [n, width / 2] of the positions. Features asked for are put into `found`.
-        """
+        """Run layers first..last on x [n, hidden]; buffer is a LlamaCache's. Features are put into rows_of."""
         shape, rows = self._shape, x.shape[0]
         work = self._work.get(rows)
         if work is None:
             work = self._work[rows] = _Work(shape, rows)
-        work.turn(rotation)
-        mask = _mask(rows, shape.group, start, visible)
-        new = buffer.narrow(2, start, rows).unbind(0)
-        seen_keys, seen_values = buffer.narrow(2, 0, visible).split(shape.kv_heads, 1)
+        work.turn(rows_of.rotation)
+        mask = _mask(rows, shape.group, rows_of)
+        new = buffer.narrow(2, rows_of.start, rows).unbind(0)
+        seen_keys, seen_values = buffer.narrow(2, 0, rows_of.visible).split(shape.kv_heads, 1)
         keys, values = seen_keys.transpose(2, 3).unbind(0), seen_values.unbind(0)
         rotation, turned, new_kv = work.rotation, work.turned, work.new_kv
-        if 0 in features:
-            found[0] = x
-        for index, layer in enumerate(self._layers):
+        features, found = rows_of.features, rows_of.found
+        if first in features:
+            found[first] = x
+        for index in range(first, last):
+            layer = self._layers[index]
             norm, mlp_norm = self._norms[index]
             qkv = layer.qkv(work.normed(x, norm))
             torch.mul(qkv.view(torch.complex64), rotation, out=turned)
@@ -75,15 +87,22 @@ class FewRows:
             x = layer.down.plus(layer.up.times(normed, layer.gate.silu(normed)), x)
             if index + 1 in features:
                 found[index + 1] = x
-        return work.normed(x, self._last_norm)
+        return x
+
+    def final_norm(self, x: torch.Tensor) -> torch.Tensor:
+        """The norm before the head, of x [n, hidden]."""
+        return self._work[x.shape[0]].normed(x, self._last_norm)
 
 
-def _mask(rows: int, group: int, start: int, visible: int) -> torch.Tensor | None:
-    """0 where a row may look, -inf beyond its own position, [n * group, visible]; None where all may."""
+def _mask(rows: int, group: int, rows_of: Pass) -> torch.Tensor | None:
+    """0 where a row may look, -inf elsewhere, [n * group, visible]; None where all may look everywhere."""
+    start, visible = rows_of.start, rows_of.visible
     if rows == 1 and visible == start + 1:
         return None
-    beyond = torch.full((rows, visible), -torch.inf).triu_(start + 1)
-    return beyond if group == 1 else beyond.repeat_interleave(group, 0)
+    hidden = torch.full((rows, visible), -torch.inf).triu_(start + 1)
+    if rows_of.tree is not None:
+        hidden[:, start : start + rows].masked_fill_(~rows_of.tree.sees, -torch.inf)
+    return hidden if group == 1 else hidden.repeat_interleave(group, 0)
 
 
 class _Work:

@@ -10,11 +10,19 @@ import torch
 
 from specview.engines.transformers_cache import PreallocatedCache
 from specview.engines.transformers_session import CHECK_BLOCK
+from specview.engines.transformers_tree import Tree
 from specview.errors import SpecviewError
+
+_WINDOW_KEYS = frozenset({"sliding_window", "use_sliding_window", "max_window_layers"})
 
 
 class ModuleRunner:
     """Runs a transformers model (a PreTrainedModel with a language-model head)."""
+
+    exit_layers = 0
+    exit_problem: str | None = (
+        "its forward pass runs as a whole (only Llama, Mistral and Qwen2 shapes can be left early)"
+    )
 
     def __init__(self, model: Any, *, check_mode: bool = False) -> None:
         self._model = model
@@ -27,6 +35,9 @@ class ModuleRunner:
         self._skips_head = "logits_to_keep" in names
         self.layers = int(getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", 0))
         self.vocab_size = 0
+        self._takes_positions = "position_ids" in names
+        self._tree_problem: str | None = None
+        self._tree_tried = False
 
     def new_cache(self, max_length: int) -> PreallocatedCache:
         """Make an empty cache for up to max_length tokens.
@@ -37,11 +48,21 @@ class ModuleRunner:
 
     @torch.no_grad()
     def run(
-        self, tokens: Sequence[int], start: int, cache: Any, *, logits: bool, features: Sequence[Any] = ()
+        self,
+        tokens: Sequence[int],
+        start: int,
+        cache: Any,
+        *,
+        logits: bool,
+        features: Sequence[Any] = (),
+        tree: Tree | None = None,
     ) -> tuple[torch.Tensor | None, dict[Any, torch.Tensor]]:
         """Run tokens after the `start` that the cache holds; see Runner.run."""
         ids = torch.tensor([list(tokens)], dtype=torch.long, device=self.device)
         arguments: dict[str, Any] = {"input_ids": ids, self._cache_word: cache, "use_cache": True}
+        if tree is not None:
+            arguments["position_ids"] = start + torch.tensor([tree.depths], device=self.device)
+            arguments["attention_mask"] = self._masks(start, tree, cache.visible(start + len(tokens)))
         if not logits and self._skips_head:
             arguments["logits_to_keep"] = 1
         if features:
@@ -49,6 +70,84 @@ class ModuleRunner:
         output = self._model(**arguments)
         layers = {layer: self._feature(output.hidden_states, layer) for layer in features}
         return (output.logits[0].float() if logits else None), layers
+
+    def _masks(self, start: int, tree: Tree, visible: int) -> Any:
+        """What is added to attention scores, [1, 1, n, visible]: 0 where a row may look, else the least number.
+
+        transformers takes such a mask as it is; a dictionary of them by the kind of layer where a model
+        has several kinds. A sliding window counts positions, which in a tree are depths.
+        """
+        window = self._window()
+        rows = len(tree)
+        sees = torch.zeros(rows, visible, dtype=torch.bool)
+        sees[:, :start] = True
+        sees[:, start : start + rows] = tree.sees
+
+        def added(allowed: torch.Tensor) -> torch.Tensor:
+            dtype = self._model.dtype
+            mask = torch.zeros(allowed.shape, dtype=dtype).masked_fill_(~allowed, torch.finfo(dtype).min)
+            return mask.to(self.device)[None, None]
+
+        kinds = self._layer_kinds()
+        masks = {}
+        if "full_attention" in kinds:
+            masks["full_attention"] = added(sees)
+        if "sliding_attention" in kinds:
+            assert window is not None
+            depths = start + torch.tensor(tree.depths)
+            positions = torch.arange(visible)
+            positions[start : start + rows] = depths
+            masks["sliding_attention"] = added(sees & (depths[:, None] - positions < window))
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _decoder_config(self) -> Any:
+        return self._config.get_text_config(decoder=True)
+
+    def _window(self) -> int | None:
+        window = getattr(self._decoder_config(), "sliding_window", None)
+        return window if isinstance(window, int) else None
+
+    def _layer_kinds(self) -> frozenset[str]:
+        """The kinds of attention that the model's layers have."""
+        kinds = getattr(self._decoder_config(), "layer_types", None)
+        if kinds:
+            return frozenset(kinds)
+        return frozenset({"full_attention" if self._window() is None else "sliding_attention"})
+
+    @property
+    def tree_problem(self) -> str | None:
+        """Why a pass of this model cannot verify a tree, or None; found by trying, once."""
+        if not self._tree_tried:
+            self._tree_tried = True
+            self._tree_problem = self._try_tree()
+        return self._tree_problem
+
+    def _try_tree(self) -> str | None:
+        config = self._decoder_config().to_dict()
+        if not self._takes_positions:
+            return "its forward takes no positions"
+        strange = self._layer_kinds() - {"full_attention", "sliding_attention"}
+        strange |= {key for key in config if "window" in key and config[key] and key not in _WINDOW_KEYS}
+        if "sliding_attention" in self._layer_kinds() and self._window() is None:
+            strange |= {"sliding_attention"}
+        if strange:
+            return f"how its attention is limited ({', '.join(sorted(strange))}) is not known here"
+        # A chain and a branch beside it, after two tokens; each path against a plain pass of it.
+        tree = Tree((-1, 0, -1, 2, 3))
+        try:
+            cache = self.new_cache(16)
+            self.run((0, 1), 0, cache, logits=False)
+            got, _ = self.run((2, 3, 4, 5, 6), 2, cache, logits=True, tree=tree)
+            cache.truncate(2)
+            one, _ = self.run((2, 3), 2, cache, logits=True)
+            cache.truncate(2)
+            other, _ = self.run((4, 5, 6), 2, cache, logits=True)
+            assert got is not None and one is not None and other is not None
+        except Exception:  # noqa: BLE001 - a model may fail in any way; trees are then refused
+            return "its forward takes no mask that says which token sees which"
+        if not agree(got, torch.cat([one, other]), self._model.dtype):
+            return "its forward does not follow a mask that says which token sees which"
+        return None
 
     def _feature(self, hidden_states: Sequence[torch.Tensor], layer: Any) -> torch.Tensor:
         # hidden_states[n] is what layer n reads; the last one has gone through the final norm.

@@ -55,7 +55,7 @@ class TransformersTokenizer:
         self.chat_template = chat_template
         self._silent = frozenset(self._special.values()) | eos_ids
         decoder = backend.decoder
-        self._token_bytes = _make_token_bytes(
+        self._token_bytes = make_token_bytes(
             json.loads(decoder.__getstate__()) if decoder is not None else None
         )
         self._prefix = self._find_prefix()
@@ -263,7 +263,7 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTES = _byte_alphabet()
 
 
-def _make_token_bytes(decoder: Any) -> Any:
+def make_token_bytes(decoder: Any) -> Any:
     """Return the function from a vocabulary entry to its bytes that goes with a decoder's description."""
     kinds: dict[str, Mapping[str, Any]] = {}
     if isinstance(decoder, Mapping):

@@ -312,7 +312,7 @@ def test_check_mode_uses_the_last_cell(tiny_path: Path) -> None:
 def test_misuse_is_refused(tiny: LlamaCppEngine) -> None:
     session = tiny.new_session(8)
     session.forward([1, 2], parents=[-1, 0])
-    for bad in (lambda: session.forward([1, 2], parents=[-1, -1]), lambda: session.forward([1], features=["last"]),
+    for bad in (lambda: session.forward([1, 2], parents=[-1, 1]), lambda: session.forward([1], features=["last"]),
                 lambda: session.truncate(3), lambda: session.truncate(-1), lambda: tiny.new_session(0)):
         with pytest.raises(ValueError):
             bad()

@@ -102,3 +102,30 @@ def test_check_mode_gives_the_same_bits_for_any_number_of_rows(
         rows_of[rows] = torch.cat(parts)
     for rows in (2, 5, 9):
         assert torch.equal(rows_of[rows], rows_of[1]), rows
+
+
+def test_a_tree_and_early_exit_equal_plain_passes(
+    engine: Any, prompt: list[int], generated: list[int]
+) -> None:
+    """Greedy paths with wrong turns beside them, in passes of few and of many rows; then the path kept."""
+    for turns in (1, 3):
+        path_tokens = [prompt[-1], *generated[:11]]
+        tokens, parents, path = [path_tokens[0]], [-1], [0]
+        for token in path_tokens[1:]:
+            wrong = [(token + 1000 * turn) % engine.tokenizer.vocab_size for turn in range(1, turns + 1)]
+            tokens += [*wrong, token]
+            parents += [path[-1]] * (turns + 1)
+            path.append(len(tokens) - 1)
+        session, plain = (engine.new_session(len(prompt) + len(tokens) + 16) for _ in range(2))
+        for each in (session, plain):
+            each.prefill(prompt[:-1])
+        tree = session.forward(tokens, parents).logits
+        chain = plain.forward(path_tokens).logits
+        torch.testing.assert_close(tree[path], chain, atol=2e-3, rtol=2e-3)
+        assert tree[path].argmax(-1).tolist() == generated[: len(path)]
+        session.keep(path)
+        rest = generated[11:16]
+        session.forward_exit(rest[:3], engine.exit_layers // 2)
+        torch.testing.assert_close(
+            session.forward(rest).logits, plain.forward(rest).logits, atol=2e-3, rtol=2e-3
+        )

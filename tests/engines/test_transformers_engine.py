@@ -176,6 +176,24 @@ def test_check_mode_gives_the_same_bits_for_any_number_of_rows(kind: str, folder
         assert session.length == 30
 
 
+@pytest.mark.parametrize("kind", ("llama", "qwen3"))
+def test_check_mode_has_the_same_bits_over_the_end_of_a_block(kind: str, tmp_path: Path) -> None:
+    """A pass whose padding reaches into the next block of 512 keys sees more keys than one that does not."""
+    model = tiny(kind)
+    model.config.max_position_embeddings = 1024
+    engine = transformers_engine.load(save_model(tmp_path / kind, model), device="cpu", check_mode=True)
+    tokens = [(29 * index + 3) % 256 for index in range(24)]
+    session = engine.new_session(640)
+    session.prefill([(7 * index) % 256 for index in range(500)])
+    rows_of: dict[int, Any] = {}
+    for rows in (1, 3, 24):
+        rows_of[rows] = torch.cat(
+            [session.forward(tokens[at : at + rows]).logits for at in range(0, 24, rows)]
+        )
+        session.truncate(500)
+    assert torch.equal(rows_of[3], rows_of[1]) and torch.equal(rows_of[24], rows_of[1])
+
+
 def test_padded_vocabulary_and_facts(engines: dict[str, Any]) -> None:
     engine = engines["llama-padded"]
     assert engine.vocab_size == 320 and engine.tokenizer.vocab_size == 260
@@ -198,15 +216,15 @@ def test_features(kind: str, folders: dict[str, Path], engines: dict[str, Any]) 
     torch.testing.assert_close(given["last"], states[-1][0, 4:], atol=1e-4, rtol=1e-4)
 
 
-def test_limits_and_trees_are_refused_in_one_line(engines: dict[str, Any]) -> None:
+def test_limits_and_wrong_trees_are_refused_in_one_line(engines: dict[str, Any]) -> None:
     engine = engines["llama"]
     with pytest.raises(SpecviewError, match="do not fit the context"):
         engine.new_session(1000)
     session = engine.new_session(4)
     with pytest.raises(SpecviewError, match="do not fit the 4"):
         session.forward([1, 2, 3, 4, 5])
-    with pytest.raises(SpecviewError, match="trees"):
-        session.forward([1, 2, 3], parents=(-1, -1, 0))
+    with pytest.raises(ValueError, match="no tree"):
+        session.forward([1, 2, 3], parents=(-1, 1, 0))
     session.forward([1, 2, 3], parents=(-1, 0, 1))
     session.close()
     with pytest.raises(ValueError, match="closed"):

@@ -108,12 +108,12 @@ def test_sentencepiece_like_vocabularies(tmp_path: Path) -> None:
 
 
 def test_other_decoders() -> None:
-    from specview.engines.transformers_tokenizer import _make_token_bytes
+    from specview.engines.transformers_tokenizer import make_token_bytes
 
-    assert _make_token_bytes({"type": "BPEDecoder", "suffix": "</w>"})("word</w>") == b"word "
-    assert _make_token_bytes({"type": "WordPiece", "prefix": "##"})("##ing") == b"ing"
-    assert _make_token_bytes({"type": "WordPiece", "prefix": "##"})("go") == b" go"
-    assert _make_token_bytes(None)("<0xZZ>") == b"<0xZZ>"
+    assert make_token_bytes({"type": "BPEDecoder", "suffix": "</w>"})("word</w>") == b"word "
+    assert make_token_bytes({"type": "WordPiece", "prefix": "##"})("##ing") == b"ing"
+    assert make_token_bytes({"type": "WordPiece", "prefix": "##"})("go") == b" go"
+    assert make_token_bytes(None)("<0xZZ>") == b"<0xZZ>"
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,15 @@ def _base(**changes: Any) -> dict[str, Any]:
 
 
 def tiny(kind: str) -> Any:
-    """Make a random model: one of KINDS, or a refused one (mamba, t5 is no causal model)."""
+    """Make a random model: one of KINDS, or one of special use (mamba is refused, bloom takes no trees)."""
     import torch
     import transformers as hf
 
     torch.manual_seed(7)
     if kind == "llama":
         return hf.LlamaForCausalLM(hf.LlamaConfig(**_base()))
+    if kind == "llama-deep":
+        return hf.LlamaForCausalLM(hf.LlamaConfig(**_base(num_hidden_layers=4, num_key_value_heads=1)))
     if kind == "llama-tied":
         return hf.LlamaForCausalLM(hf.LlamaConfig(**_base(tie_word_embeddings=True, num_key_value_heads=4)))
     if kind == "llama-biased":
@@ -106,6 +108,11 @@ def tiny(kind: str) -> Any:
         return hf.Gemma2ForCausalLM(
             hf.Gemma2Config(**_base(head_dim=8, sliding_window=16, query_pre_attn_scalar=8))
         )
+    if kind == "gpt-neox":
+        return hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**_base(is_decoder=True)))
+    if kind == "bloom":
+        sizes = {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+        return hf.BloomForCausalLM(hf.BloomConfig(**sizes, initializer_range=0.3))
     if kind == "mamba":
         return hf.MambaForCausalLM(
             hf.MambaConfig(vocab_size=VOCAB, hidden_size=32, state_size=4, num_hidden_layers=2)
