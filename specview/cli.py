@@ -23,6 +23,8 @@ from specview.runs.files import os_reason
 COMMANDS = {
     "run": "one prompt, one method, headless: text, summary",
     "compare": "several lanes and plain on one prompt: a table",
+    "scan": "early exit: acceptance and cost of every exit layer on a prompt",
+    "check": "can this draft serve this target, how, and why not",
     "doctor": "what works here: Qt, display, torch, CUDA, llama.cpp, memory",
 }
 

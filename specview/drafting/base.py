@@ -1,7 +1,7 @@
 """What most drafters without a model have in common: a new one is a few lines.
 
 A subclass says which tokens it guesses; this class turns them into a Draft, obeys the length policy
-and keeps how often its guesses held, which is what a copy knows of its own chances.
+and keeps how often its guesses held after how long a match, which is what a copy knows of its own chances.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.acceptance import COPIES, Acceptance, Matches, learn_round
 from specview.drafting.options import Option, Value
 
 Guess = Sequence[int]
@@ -20,8 +21,8 @@ Guess = Sequence[int]
 class ModelFreeDrafter:
     """A drafter whose proposals are point masses (no q): override `guess`, and what else is needed.
 
-    Its confidence in the token at place i of a draft is the share of its tokens at that place which were
-    accepted so far in this run (Laplace's rule of succession), unless `confidences` says better.
+    Its confidence in a token is the share accepted so far in this run of its tokens that went on from a match of
+    the same length (see acceptance.py), unless `confidences` says better.
     """
 
     name: str = ""
@@ -31,7 +32,9 @@ class ModelFreeDrafter:
 
     def __init__(self, options: Mapping[str, Value] | None = None) -> None:
         self.options = {option.name: option.default for option in self.OPTIONS} | dict(options or {})
-        self._held: list[int] = []
+        self._acceptance = Acceptance(COPIES)
+        self._matches = Matches()
+        self._held: list[int] = []  # by place, for a drafter that counts so (a tree has no match)
         self._tried: list[int] = []
 
     def guess(self, context: Sequence[int], budget: int) -> Guess:
@@ -46,6 +49,9 @@ class ModelFreeDrafter:
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
     ) -> None:
         """Begin a run: forget how earlier guesses held."""
+        self._acceptance = Acceptance(COPIES)
+        self._matches = Matches()
+        self._matches.extend(prompt_tokens)
         self._held, self._tried = [], []
 
     def propose(
@@ -56,7 +62,7 @@ class ModelFreeDrafter:
         if not tokens:
             return EMPTY_DRAFT
         given = self.confidences(tokens)
-        sure = [self._share(place) for place in range(len(tokens))] if given is None else list(given[: len(tokens)])
+        sure = self._expected(context, tokens) if given is None else list(given[: len(tokens)])
         if proceed is not None:
             for place, confidence in enumerate(sure):
                 if not proceed(confidence):
@@ -65,20 +71,23 @@ class ModelFreeDrafter:
         return Draft(tokens=tokens, confidences=tuple(sure), drafter=self.name)
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
-        """Count which places of the draft held."""
-        for place, token in enumerate(round_.drafted):
-            if token.verdict == "ignored":
-                break
-            if place == len(self._tried):
-                self._tried.append(0)
-                self._held.append(0)
-            self._tried[place] += 1
-            self._held[place] += token.verdict == "accepted"
+        """Count which tokens of this drafter's own draft held."""
+        if round_.drafter and round_.drafter != self.name:
+            return
+        learn_round(self._acceptance, round_)
 
     def close(self) -> None:
         """Free the drafter's state; there is none to free unless a subclass says so."""
 
-    def _share(self, place: int) -> float:
-        if place >= len(self._tried):
-            return 0.5 if not self._tried else self._share(len(self._tried) - 1)
-        return (self._held[place] + 1) / (self._tried[place] + 2)
+    def _expected(self, context: Sequence[int], tokens: Guess) -> list[float]:
+        """The chance of each token, by the length of the match that it goes on from."""
+        self._matches.extend(context)
+        acceptance = self._acceptance
+        acceptance.run = self._matches.length(context, tokens[0])
+        return [acceptance.after(acceptance.run + place) for place in range(len(tokens))]
+
+    def _shares(self, count: int) -> list[float]:
+        """The first `count` places' shares of tokens that held; places never tried have the last tried one's."""
+        shares = [(held + 1) / (tried + 2) for held, tried in zip(self._held[:count], self._tried, strict=False)]
+        last = shares[-1] if shares else 0.5
+        return shares + [last] * (count - len(shares))

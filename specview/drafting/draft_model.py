@@ -1,6 +1,7 @@
-"""`draft-model`: a small model with the target's tokenizer drafts token by token.
+"""`draft-model`: a second, smaller model drafts token by token.
 
-Leviathan et al. 2023 (arXiv 2211.17192); Chen et al. 2023 (2302.01318).
+Leviathan et al. 2023 (arXiv 2211.17192); Chen et al. 2023 (2302.01318). A draft with another tokenizer than
+the target's drafts by the classes of universal.py.
 """
 
 from __future__ import annotations
@@ -12,23 +13,40 @@ from array_api_compat import array_namespace
 
 from specview.decoding.interfaces import OnChunk, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
+from specview.decoding.sampling import SamplingParams, softmax
+from specview.drafting.options import Option
+from specview.drafting.sampled import choose
 from specview.errors import SpecviewError
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext
+
+OPTIONS = (
+    Option(
+        "vocabulary",
+        "auto",
+        "How a draft with another tokenizer drafts: re-encode (its text in the target's tokens, as transformers' "
+        "universal assisted generation), intersection (the tokens both have, with q, as its universal speculative "
+        "decoding), same (refuse it), auto (the tokenizer and the rule decide: intersection for rejection and "
+        "naive, else re-encode).",
+        choices=("auto", "same", "re-encode", "intersection"),
+        label="other tokenizer",
+    ),
+)
 
 
 class DraftModel:
     """Drafts with a session of its own, rolled back with the target's.
 
     q is exactly the distribution each token was sampled from: the draft's logits after the same
-    temperature and filters as the target's, over the ids both vocabularies have.
+    temperature and filters as the target's, over the ids both vocabularies have. The draft here has the
+    target's tokenizer; subclasses translate.
     """
 
     name = "draft-model"
     exact_q = True
     feature_layers: tuple[Any, ...] = ()
+    _ends: frozenset[int] = frozenset()  # target ids after which nothing more is drafted
 
     def __init__(self, session: Session, vocab_size: int, context_length: int) -> None:
         self._session = session
@@ -45,41 +63,45 @@ class DraftModel:
         """Prefill the draft's cache with all of the prompt but its last token."""
         self._sampling = sampling
         self._prompt_length = len(prompt_tokens)
-        if len(prompt_tokens) > self._context_length:
+        ids = self._ids_of(prompt_tokens)
+        if len(ids) > self._context_length:
             return  # nothing will be drafted
-        self._session.prefill(prompt_tokens[:-1], on_chunk)
-        self._cached = list(prompt_tokens[:-1])
+        self._session.prefill(ids[:-1], on_chunk)
+        self._cached = list(ids[:-1])
 
     def propose(
         self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
     ) -> Draft:
         """Draft up to `budget` tokens after `context`; nothing beyond the draft's own context length."""
-        budget = min(budget, self._context_length - len(context))
-        if budget <= 0:
+        ids = self._ids_of(context)
+        budget = min(budget, self._context_length - len(ids))
+        if budget <= 0 or not ids:
             return EMPTY_DRAFT
-        self._roll_back(context)
-        feed = list(context[len(self._cached) :])
+        self._roll_back(ids)
+        feed = list(ids[len(self._cached) :])
         tokens: list[int] = []
         q: list[Array] = []
         raw: list[Array] = []
         confidences: list[float | None] = []
         position = len(context) - self._prompt_length
         for step in range(budget):
-            logits = self._session.forward(feed).logits[-1, : self._vocab_size]
+            own = self._session.forward(feed).logits[-1]
             self._cached += feed
             # The engine may reuse its logit buffer in the next step; the rule reads these rows later.
-            logits = array_namespace(logits).asarray(logits, copy=True)
-            token, row = self._choose(logits, position + step)
+            logits = self._row_of(own)
+            token, row = choose(logits, self._sampling, position + step, "the draft model")
             tokens.append(token)
             raw.append(logits)
             if row is not None:
                 q.append(row)
-            feed = [token]
+            feed = [self._own_id(token)]
             if proceed is not None:
-                confidence = float(softmax(logits)[token])
+                confidence = float(softmax(self._rated(own))[feed[0]])
                 confidences.append(confidence)
                 if not proceed(confidence):
                     break
+            if token in self._ends:
+                break
         return Draft(
             tokens=tuple(tokens),
             q=tuple(q) or None,
@@ -95,45 +117,50 @@ class DraftModel:
         """Free the draft's cache."""
         self._session.close()
 
-    def _roll_back(self, context: Sequence[int]) -> None:
-        """Keep the part of the cache that is a prefix of the context (its last token is fed anew)."""
-        shared = min(len(self._cached), len(context) - 1)
+    def _ids_of(self, context: Sequence[int]) -> Sequence[int]:
+        """The draft's ids of a context."""
+        return context
+
+    def _own_id(self, token: int) -> int:
+        """The draft's id of a target id."""
+        return token
+
+    def _rated(self, own: Array) -> Array:
+        """The draft's own logits [ids] that its confidence is a share of."""
+        return own[: self._vocab_size]
+
+    def _row_of(self, own: Array) -> Array:
+        """A new row over the target's vocabulary, from a row of the draft's own logits."""
+        return array_namespace(own).asarray(own[: self._vocab_size], copy=True)
+
+    def _roll_back(self, ids: Sequence[int]) -> None:
+        """Keep the part of the cache that is a prefix of the draft's context (its last token is fed anew)."""
+        shared = min(len(self._cached), len(ids) - 1)
         start = min(shared, self._certain)
-        while start < shared and self._cached[start] == context[start]:
+        while start < shared and self._cached[start] == ids[start]:
             start += 1
         if start < len(self._cached):
             self._session.truncate(start)
             del self._cached[start:]
         self._certain = start
 
-    def _choose(self, logits: Array, position: int) -> tuple[int, Array | None]:
-        """The drafted token and q; greedy drafts are point masses (q None)."""
-        xp = array_namespace(logits)
-        if self._sampling.greedy:
-            token = int(xp.argmax(logits))
-            if not bool(xp.isfinite(logits[token])):
-                raise _not_finite()
-            return token, None
-        try:
-            q = probabilities(logits, self._sampling)
-        except ValueError:
-            raise _not_finite() from None
-        return draw(q, uniform(self._sampling.seed, position, "draft")), q
-
-
-def _not_finite() -> SpecviewError:
-    return SpecviewError(
-        "the draft model gave logits that are not finite (NaN or infinite).",
-        "Try another dtype (float32), or check the draft's file.",
-    )
-
 
 def make(context: DrafterContext) -> DraftModel:
-    """Make the drafter over a new session of the lane's draft engine."""
+    """Make the drafter over a new session of the lane's draft engine, by the pair's tokenizers and the rule.
+
+    Raises SpecviewError where there is no draft, or the vocabularies do not allow what the option asks for.
+    """
     if context.draft_engine is None:
         raise SpecviewError(
             "draft-model needs a draft model.", "Name one with --draft, or use the bundled one."
         )
     engine = context.draft_engine
+    asked = str(context.options.get("vocabulary", "auto"))
+    if context.target is not None:
+        from specview.drafting import universal
+
+        approach = universal.approach(asked, context.rule, context.target, engine)
+        if approach != "same":
+            return universal.make(approach, context.target, engine, context.max_length, context.vocab_size)
     length = min(context.max_length, engine.context_length)
     return DraftModel(engine.new_session(length), context.vocab_size, length)

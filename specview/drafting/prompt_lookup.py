@@ -6,12 +6,12 @@ Saxena 2023 (github.com/apoorvumang/prompt-lookup-decoding); transformers'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from specview.decoding.interfaces import OnChunk
-from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.base import Guess, ModelFreeDrafter
 from specview.drafting.options import Option, Value
 from specview.errors import UsageError
 
@@ -38,25 +38,22 @@ OPTIONS = (
 )
 
 
-class PromptLookup:
-    """Drafts from an index of every n-gram's first or last place; a lookup costs the same at any length.
-
-    Its proposals are point masses (no q).
-    """
+class PromptLookup(ModelFreeDrafter):
+    """Drafts from an index of every n-gram's first or last place; a lookup costs the same at any length."""
 
     name = "prompt-lookup"
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
+    OPTIONS = OPTIONS
 
-    def __init__(self, options: Mapping[str, Value]) -> None:
-        self._longest = int(options["ngram_max"])
-        self._shortest = int(options["ngram_min"])
+    def __init__(self, options: Mapping[str, Value] | None = None) -> None:
+        super().__init__(options)
+        self._longest = int(self.options["ngram_max"])
+        self._shortest = int(self.options["ngram_min"])
         if self._shortest > self._longest:
             raise UsageError(
                 f"prompt-lookup's shortest n-gram ({self._shortest}) is longer than its longest ({self._longest}).",
                 "Set ngram_min to ngram_max or less.",
             )
-        self._keep_first = options["match"] == "first"
+        self._keep_first = self.options["match"] == "first"
         self._places: dict[tuple[int, ...], int] = {}
         self._indexed = 0
 
@@ -64,24 +61,20 @@ class PromptLookup:
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
     ) -> None:
         """Index the prompt."""
+        super().start(prompt_tokens, sampling, on_chunk)
         self._places.clear()
         self._indexed = 0
         self._index(prompt_tokens)
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
-        """Draft up to `budget` tokens that followed the longest n-gram seen before; else nothing."""
+    def guess(self, context: Sequence[int], budget: int) -> Guess:
+        """Copy up to `budget` tokens that followed the longest n-gram seen before; else nothing."""
         self._index(context)
         size = len(context)
         for n in range(min(self._longest, size - 1), self._shortest - 1, -1):
             after = self._places.get(tuple(context[size - n :]))
             if after is not None:
-                return Draft(tokens=tuple(context[after : after + budget]), drafter=self.name)
-        return EMPTY_DRAFT
-
-    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
-        """Learn nothing: the next proposal indexes what was emitted."""
+                return context[after : after + budget]
+        return ()
 
     def close(self) -> None:
         """Drop the index."""

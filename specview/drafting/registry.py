@@ -8,7 +8,18 @@ from typing import Any, Literal
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, Engine, Session
-from specview.drafting import draft_model, prompt_lookup
+from specview.drafting import (
+    auto,
+    cascade,
+    draft_model,
+    early_exit,
+    lookahead,
+    ngram_map,
+    ngram_mod,
+    ngram_simple,
+    prompt_lookup,
+    suffix,
+)
 from specview.drafting.base import ModelFreeDrafter
 from specview.drafting.options import Option, Value, overlay, resolve
 from specview.errors import UsageError
@@ -126,6 +137,31 @@ class MethodInfo:
         return values
 
 
+def _each(options: Mapping[str, Value]) -> list[tuple[MethodInfo, dict[str, Value]]]:
+    """The members that a combined method's resolved options name, with each one's own options."""
+    found = []
+    for name in str(options["members"]).split("+"):
+        prefix = f"{name}."
+        own = {key.removeprefix(prefix): value for key, value in options.items() if key.startswith(prefix)}
+        found.append((METHODS[name], own))
+    return found
+
+
+def _longest_default(options: Mapping[str, Value]) -> int:
+    """The longest default draft among the members; few tokens where none has one of its own."""
+    return max((method.default_k(own) for method, own in _each(options) if method.default_k is not None), default=4)
+
+
+def _most_rows(options: Mapping[str, Value], k: int) -> int:
+    """Most tokens of one pass beyond the first, over the members."""
+    return max((method.pass_rows(own, k) for method, own in _each(options) if method.pass_rows is not None), default=k)
+
+
+def _most_branches(options: Mapping[str, Value]) -> int:
+    """Most leaves of a draft tree, over the members."""
+    return max((method.branches(own) for method, own in _each(options) if method.branches is not None), default=1)
+
+
 METHODS: dict[str, MethodInfo] = {
     method.name: method
     for method in (
@@ -135,8 +171,10 @@ METHODS: dict[str, MethodInfo] = {
         MethodInfo(
             "draft-model",
             "draft model",
-            "A small model of the same tokenizer drafts; Leviathan 2023, Chen 2023.",
+            "A small model drafts; Leviathan 2023, Chen 2023. One with another tokenizer drafts by re-encoding or "
+            "over the shared vocabulary.",
             draft_model.make,
+            draft_model.OPTIONS,
             needs_draft_model=True,
             family="draft model",
         ),
@@ -146,6 +184,101 @@ METHODS: dict[str, MethodInfo] = {
             "Copies what followed the same n-gram earlier in the text; no second model (Saxena 2023).",
             prompt_lookup.make,
             prompt_lookup.OPTIONS,
+        ),
+        MethodInfo(
+            "ngram-simple",
+            "n-gram simple",
+            "Copies a long run after the last n-gram of the same n tokens (llama.cpp ngram-simple).",
+            ngram_simple.make,
+            ngram_simple.OPTIONS,
+            presets=ngram_simple.PRESETS,
+            default_k=ngram_simple.default_k,
+        ),
+        MethodInfo(
+            "ngram-map-k",
+            "n-gram map k",
+            "Keeps n-grams that recurred in a hash map, and how much of each one's last draft held "
+            "(llama.cpp ngram-map-k).",
+            ngram_map.make_k,
+            ngram_map.K_OPTIONS,
+            presets=ngram_map.PRESETS,
+            default_k=ngram_map.default_k,
+        ),
+        MethodInfo(
+            "ngram-map-k4v",
+            "n-gram map k4v",
+            "Keeps up to four continuations of each n-gram and drafts when one of them dominates "
+            "(llama.cpp ngram-map-k4v).",
+            ngram_map.make_k4v,
+            ngram_map.K4V_OPTIONS,
+            presets=ngram_map.PRESETS,
+            default_k=ngram_map.default_k,
+        ),
+        MethodInfo(
+            "ngram-mod",
+            "n-gram mod",
+            "A rolling hash of the last tokens names the next one, in a table of 16 MB; long drafts or none "
+            "(llama.cpp ngram-mod).",
+            ngram_mod.make,
+            ngram_mod.OPTIONS,
+            presets=ngram_mod.PRESETS,
+            default_k=ngram_mod.default_k,
+        ),
+        MethodInfo(
+            "suffix",
+            "suffix",
+            "Suffix trees over this text and earlier runs; the longer the match, the longer the draft "
+            "(SuffixDecoding, arXiv 2411.04975).",
+            suffix.make,
+            suffix.OPTIONS,
+            default_k=suffix.default_k,
+        ),
+        MethodInfo(
+            "lookahead",
+            "lookahead",
+            "Guesses n-grams by Jacobi iteration in the same pass that verifies them; no draft at all "
+            "(Fu et al. 2024).",
+            lookahead.make,
+            lookahead.OPTIONS,
+            family="self",
+            default_k=lookahead.default_k,
+            pass_rows=lookahead.pass_rows,
+            branches=lookahead.branches,
+            problem=lookahead.problem,
+        ),
+        MethodInfo(
+            "early-exit",
+            "early exit",
+            "The target's own first layers draft, on the cache that verifies (LayerSkip, arXiv 2404.16710).",
+            early_exit.make,
+            early_exit.OPTIONS,
+            family="self",
+            problem=early_exit.problem,
+        ),
+        MethodInfo(
+            "cascade",
+            "cascade",
+            "Several drafters in order: the first with a proposal drafts.",
+            cascade.make,
+            cascade.OPTIONS,
+            family="combined",
+            combines=True,
+            default_k=_longest_default,
+            pass_rows=_most_rows,
+            branches=_most_branches,
+        ),
+        MethodInfo(
+            "auto",
+            "auto",
+            "Picks drafter and length for every round from what each has earned on this text so far.",
+            auto.make,
+            auto.OPTIONS,
+            family="combined",
+            combines=True,
+            needs_costs=True,
+            default_k=auto.default_k,
+            pass_rows=_most_rows,
+            branches=_most_branches,
         ),
     )
 }

@@ -20,7 +20,10 @@ from specview.gui.engine_thread import (
     EngineThread,
     Kind,
     PreloadEnded,
+    ScanEnded,
+    ScanProgress,
     SettingsTaken,
+    TargetKnown,
     TokensCounted,
     WindowEvent,
 )
@@ -28,7 +31,7 @@ from specview.gui.view_model import LaneModel, RaceModel
 from specview.racing.events import Failed, Progress, RaceStarted
 from specview.racing.settings import LaneSettings, RunSettings
 
-State = Literal["ready", "preloading", "loading", "prefill", "running", "stopping", "ended"]
+State = Literal["ready", "preloading", "loading", "prefill", "running", "stopping", "scanning", "ended"]
 
 TEXT_MS, PLOT_MS, NUMBER_MS = 33, 100, 500
 COUNT_DELAY_MS = 350
@@ -52,6 +55,8 @@ class Controller(QObject):
     warned = Signal(str)
     tokens_counted = Signal(object)
     turn_started = Signal(object)
+    scan_progressed = Signal(object)
+    scan_ended = Signal(object)
 
     def __init__(self, engine: EngineThread) -> None:
         super().__init__()
@@ -65,6 +70,8 @@ class Controller(QObject):
         self._preload_id = -1
         self._preload_settings: RunSettings | None = None
         self._count_id = -1
+        self._scan_id = -1
+        self._targets: dict[tuple[str, str], TargetKnown] = {}
         self._count_settings: RunSettings | None = None
         self._stopping = False
         self._lanes_touched = False
@@ -226,6 +233,15 @@ class Controller(QObject):
         if settings is not None:
             self._count_timer.start()
 
+    def scan_exits(self, settings: RunSettings) -> None:
+        """Measure the target's exit layers; `scan_progressed` and `scan_ended` tell what comes of it."""
+        self._scan_id = self.engine.scan_exits(settings)
+        self._begin(self._scan_id, "scan")
+
+    def target_known(self, engine: str, target: str) -> TargetKnown | None:
+        """What a target said when it was last loaded in this session; None before."""
+        return self._targets.get((engine, target))
+
     def close(self, timeout_s: float) -> bool:
         """Stop all work, take in every finished round, end the thread; False if it did not in time."""
         for timer in (self._text_timer, self._plot_timer, self._number_timer, self._count_timer):
@@ -292,6 +308,10 @@ class Controller(QObject):
                 case TokensCounted():
                     if event.run_id == self._count_id:
                         self.tokens_counted.emit(event.count)
+                case TargetKnown():
+                    self._targets[event.engine, event.target] = event
+                case ScanProgress() | ScanEnded():
+                    self._scanned(event)
                 case SettingsTaken():
                     if event.run_id == self.race.run_id:
                         self.settings = event.settings
@@ -301,6 +321,15 @@ class Controller(QObject):
                 case _:
                     if self.race.apply(event):
                         self._note(event)
+
+    def _scanned(self, event: ScanProgress | ScanEnded) -> None:
+        if event.run_id != self._scan_id:
+            return
+        if isinstance(event, ScanProgress):
+            self.progress = Progress(event.run_id, "decode", event.text, event.fraction)
+            self.scan_progressed.emit(event)
+        else:
+            self.scan_ended.emit(event)
 
     def _note(self, event: WindowEvent) -> None:
         if isinstance(event, Progress):
@@ -321,7 +350,7 @@ class Controller(QObject):
             self.text_tick.emit()
             self.plot_tick.emit()
             self.number_tick.emit()
-        elif kind == "preload":
+        elif kind in ("preload", "scan"):
             self._stopping = self._stopping and self.racing
             if not self.racing:
                 self.progress = None
@@ -346,6 +375,8 @@ class Controller(QObject):
                 return "running"
             phase = self.progress.phase if self.progress else ""
             return "prefill" if phase == "prefill" else "loading"
+        if "scan" in self._busy.values():
+            return "scanning"
         if "preload" in self._busy.values():
             return "preloading"
         return "ended" if self._ended_once else "ready"

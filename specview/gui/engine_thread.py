@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -22,7 +22,7 @@ from specview.racing.settings import RunSettings
 log = logging.getLogger(__name__)
 
 ShouldStop = Callable[[], bool]
-Kind = Literal["preload", "run", "continue", "follow-up", "count"]
+Kind = Literal["preload", "run", "continue", "follow-up", "count", "scan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,38 @@ class SettingsTaken:
     settings: RunSettings
 
 
-WindowEvent = Event | CommandDone | PreloadEnded | TokensCounted | SettingsTaken
+@dataclass(frozen=True, slots=True)
+class TargetKnown:
+    """What a loaded target says: the device it is on, and method -> why it cannot draft here."""
+
+    run_id: int
+    engine: str
+    target: str
+    device: str
+    problems: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanProgress:
+    """How far a scan of exit layers has come: in words, and as a fraction 0..1 (None while unknown)."""
+
+    run_id: int
+    text: str
+    fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanEnded:
+    """A scan of exit layers is over: its result, or message says in one line why there is none ('' if stopped)."""
+
+    run_id: int
+    scan: Any = None
+    message: str = ""
+
+
+WindowEvent = (
+    Event | CommandDone | PreloadEnded | TokensCounted | SettingsTaken | TargetKnown | ScanProgress | ScanEnded
+)
 
 
 class RaceLike(Protocol):
@@ -96,6 +127,16 @@ class Backend(Protocol):
 
     def count_tokens(self, settings: RunSettings) -> int | None:
         """Count the prompt's tokens if the target's tokenizer is loaded, else None."""
+        ...
+
+    def target_facts(self, settings: RunSettings) -> tuple[str, Mapping[str, str]] | None:
+        """Device of the loaded target, and method -> why it cannot draft with it; None while it is not loaded."""
+        ...
+
+    def scan_exits(
+        self, settings: RunSettings, tell: Callable[[str, float | None], None], should_stop: ShouldStop
+    ) -> Any:
+        """Measure every exit layer of the target on the prompt (`racing.exit_scan.ExitScan`)."""
         ...
 
     def close(self) -> None:
@@ -162,7 +203,11 @@ class EngineThread:
         """Ask for the prompt's length in tokens."""
         return self._put("count", settings=settings)
 
-    def stop(self, kinds: tuple[Kind, ...] = ("preload", "run", "continue", "follow-up")) -> None:
+    def scan_exits(self, settings: RunSettings) -> int:
+        """Measure the target's exit layers on the prompt."""
+        return self._put("scan", settings=settings)
+
+    def stop(self, kinds: tuple[Kind, ...] = ("preload", "run", "continue", "follow-up", "scan")) -> None:
         """Ask commands under way or waiting to stop; takes effect within one round."""
         with self._lock:
             for command in self._pending:
@@ -189,7 +234,7 @@ class EngineThread:
     def request_close(self) -> None:
         """Ask the thread to end, without waiting for it."""
         self._closing.set()
-        self.stop(("preload", "run", "continue", "follow-up", "count"))
+        self.stop(("preload", "run", "continue", "follow-up", "count", "scan"))
         self._commands.put(None)
 
     def _put(self, kind: Kind, run_id: int | None = None, **payload: Any) -> int:
@@ -239,7 +284,16 @@ class EngineThread:
             raise Stopped
         if command.kind == "preload" and command.settings is not None:
             self._get_backend().preload(command.settings, command.run_id, self._events.append, should_stop)
+            self._tell_target(command)
             self._events.append(PreloadEnded(command.run_id, ready=not command.stop.is_set()))
+        elif command.kind == "scan" and command.settings is not None:
+            scan = self._get_backend().scan_exits(
+                command.settings,
+                lambda text, fraction: self._events.append(ScanProgress(command.run_id, text, fraction)),
+                should_stop,
+            )
+            self._tell_target(command)
+            self._events.append(ScanEnded(command.run_id, scan))
         elif command.kind == "run" and command.settings is not None:
             self._begin(command.settings, command)
         elif command.kind == "follow-up" and self._race is not None and command.settings is not None:
@@ -254,10 +308,24 @@ class EngineThread:
         self._close_race()
         self._race = self._get_backend().start(settings, command.run_id)
         self._race.run(self._events.append, command.stop.is_set)
+        self._tell_target(command, settings)
+
+    def _tell_target(self, command: _Command, settings: RunSettings | None = None) -> None:
+        settings = settings or command.settings
+        if settings is None:
+            return
+        facts = self._get_backend().target_facts(settings)
+        if facts is not None:
+            device, problems = facts
+            self._events.append(
+                TargetKnown(command.run_id, settings.engine, settings.target, device, dict(problems))
+            )
 
     def _emit_stopped(self, command: _Command) -> None:
         if command.kind == "preload":
             self._events.append(PreloadEnded(command.run_id, ready=False))
+        elif command.kind == "scan":
+            self._events.append(ScanEnded(command.run_id))
         elif command.kind != "count":
             self._events.append(RaceEnded(command.run_id, "stopped"))
 
@@ -266,6 +334,8 @@ class EngineThread:
             self._events.append(TokensCounted(command.run_id, None))
         elif command.kind == "preload":
             self._events.append(PreloadEnded(command.run_id, ready=False, message=message))
+        elif command.kind == "scan":
+            self._events.append(ScanEnded(command.run_id, None, message))
         else:
             self._events.append(Failed(command.run_id, message))
 

@@ -21,6 +21,11 @@ def number(value: float | None, digits: int = 2) -> str:
     return MISSING if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
+def whole(value: float | None) -> str:
+    """Format a count; an en dash for what does not exist."""
+    return number(value, 0)
+
+
 def rate(value: float | None) -> str:
     """Format a per-second figure to three digits or so: 4.13, 41.3, 413."""
     if value is None or not math.isfinite(value):
@@ -109,6 +114,9 @@ FIGURES: dict[str, Figure] = {
         Figure("draft_share", "draft", "draft share", "draft time / decode time", percent),
         Figure("verify_share", "verify", "verify share", "target pass time / decode time", percent),
         Figure("other_share", "other", "other share", "time outside both / decode time", percent),
+        Figure("oracle_share", "of the oracle", "share of the oracle",
+               "decode tok/s / that of an oracle which always picks the right member and length", percent,
+               "Told once the lane has ended."),
         Figure("ttft_s", "first token", "time to first token", "prefill + first round", milliseconds,
                "Loading is not in it."),
         Figure("total_s", "total", "total time", "prefill + all rounds", milliseconds, "Loading is not in it."),

@@ -5,11 +5,12 @@ Plain Python: no Qt. A line is a list of (text, tone) pieces, so that model text
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Round
+from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Rider, Round, depths
+from specview.drafting.lookahead import window_grid
 from specview.gui.display_text import quoted
 from specview.gui.figures import milliseconds, number, probability
 from specview.gui.view_model import FINAL, LaneModel
@@ -19,6 +20,8 @@ Piece = tuple[str, PieceTone]
 Line = list[Piece]
 
 MAX_ROWS = 8
+MAX_IGNORED = 12
+"""Ignored drafts of a tree that are listed one by one; beyond, they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,26 @@ class Bar:
     caption: str
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A line of a round's draft tree: how deep it hangs, its text, its verdict, whether it is the one shown.
+
+    verdict '' is a line of words (what was left out).
+    """
+
+    depth: int
+    text: str
+    verdict: str
+    current: bool = False
+
+
 @dataclass(slots=True)
 class Inspection:
-    """Everything the inspector shows of one token."""
+    """Everything the inspector shows of one token.
+
+    drafts is the round's draft where it is a tree, depth first, siblings in the order they were tried;
+    window the guesses that rode along (lookahead): a row for each column, in each the levels.
+    """
 
     title: str
     subtitle: str
@@ -58,34 +78,94 @@ class Inspection:
     bar: Bar | None = None
     correction: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
+    window: list[list[str]] = field(default_factory=list)
 
 
 def inspect(lane: LaneModel, round_index: int, token_index: int) -> Inspection | None:
     """Describe a token of a lane; None where there is none."""
-    index = lane.index_of(round_index, token_index)
-    if index is None:
+    if lane.index_of(round_index, token_index) is None:
         return None
     round_ = lane.rounds[round_index]
+    position = lane.position_of(round_index, token_index)
     if token_index == FINAL:
         assert round_.final is not None
-        return _final(lane, round_, round_.final, lane.tokens[index].position)
-    return _drafted(lane, round_, token_index, _tried_at(lane, index))
+        found = _final(lane, round_, round_.final, position)
+    else:
+        found = _drafted(lane, round_, token_index, position)
+    found.drafts = draft_tree(round_, token_index)
+    found.window = window_rows(round_.riders)
+    return found
 
 
-def _tried_at(lane: LaneModel, index: int) -> int | None:
-    """Return the output position a drafted token was tried at: in a chain, in order."""
-    token = lane.tokens[index]
-    if token.position is not None:
-        return token.position
-    round_ = lane.rounds[token.round_index]
-    if round_.parents is not None:
-        return None
-    start = index - token.token_index
-    before = lane.tokens[start - 1] if start else None
-    while before is not None and before.position is None and start > 0:
-        start -= 1
-        before = lane.tokens[start - 1] if start else None
-    return (0 if before is None or before.position is None else before.position + 1) + token.token_index
+def siblings(round_: Round, place: int) -> list[int]:
+    """The drafts of a round that were tried for the same position as this one, itself among them, in order.
+
+    In a chain that is the draft alone.
+    """
+    if round_.parents is None:
+        return [place]
+    return [i for i, parent in enumerate(round_.parents) if parent == round_.parents[place]]
+
+
+def standing(round_: Round, place: int) -> DraftedToken | FinalToken | None:
+    """What stands in the output where a rejected draft was tried: an accepted sibling, else the final token."""
+    held = next((i for i in siblings(round_, place) if round_.drafted[i].verdict == "accepted"), None)
+    return round_.final if held is None else round_.drafted[held]
+
+
+def last_rejected(round_: Round) -> list[DraftedToken]:
+    """The rejected drafts that the final token stands for, in the order they were tried."""
+    rejected = [i for i, token in enumerate(round_.drafted) if token.verdict == "rejected"]
+    return [round_.drafted[i] for i in rejected if standing(round_, i) is round_.final]
+
+
+def draft_tree(round_: Round, current: int) -> list[Draft]:
+    """The lines of a round's draft tree, depth first; [] for a chain.
+
+    Ignored drafts are counted where they are many.
+    """
+    if round_.parents is None:
+        return []
+    children: dict[int, list[int]] = {}
+    for place, parent in enumerate(round_.parents):
+        children.setdefault(parent, []).append(place)
+    deep = depths(round_.parents)
+    lines: list[Draft] = []
+    left_out = 0
+    open_ = list(reversed(children.get(-1, [])))
+    many = sum(token.verdict == "ignored" for token in round_.drafted) > MAX_IGNORED
+    while open_:
+        place = open_.pop()
+        token = round_.drafted[place]
+        if token.verdict == "ignored" and many and place != current:
+            left_out += 1
+        else:
+            lines.append(Draft(deep[place], _named(token), token.verdict, place == current))
+        open_ += reversed(children.get(place, []))
+    if left_out:
+        lines.append(Draft(0, f"and {left_out} ignored {_plural('draft', left_out)}", ""))
+    return lines
+
+
+def window_rows(riders: Sequence[Rider]) -> list[list[str]]:
+    """The lookahead window, a row for each of its columns, in each the texts of the levels, first level first.
+
+    Row 0 begins with the context's last token, which is no rider: ''. [] where nothing rode along.
+    """
+    if not riders:
+        return []
+    levels = window_grid(riders)
+    first: list[Rider | None] = [None, *levels[0]] if levels else [None]
+    columns: list[Sequence[Rider | None]] = [first, *levels[1:]]
+    wide = max(len(column) for column in columns)
+    return [
+        ["" if place >= len(column) else _text_of(column[place]) for column in columns] for place in range(wide)
+    ]
+
+
+def _text_of(rider: Rider | None) -> str:
+    return "" if rider is None else rider.text or f"token {rider.id}"
 
 
 def _heading(lane: LaneModel, round_: Round, position: int | None, what: str) -> Inspection:
@@ -93,7 +173,8 @@ def _heading(lane: LaneModel, round_: Round, position: int | None, what: str) ->
     timing = f"verify {milliseconds(round_.verify_s)}"
     if round_.k:
         timing += f" · draft {milliseconds(round_.draft_s)}"
-    return Inspection(f"Round {round_.index}{place}", f"{lane.name} · {what} · {timing}")
+    by = f" · drafted by {round_.drafter}" if round_.k and round_.drafter not in ("", lane.method) else ""
+    return Inspection(f"Round {round_.index}{place}", f"{lane.name} · {what}{by} · {timing}")
 
 
 # -- drafted tokens -------------------------------------------------------------------------------
@@ -102,18 +183,19 @@ def _heading(lane: LaneModel, round_: Round, position: int | None, what: str) ->
 def _drafted(lane: LaneModel, round_: Round, place: int, position: int | None) -> Inspection:
     token = round_.drafted[place]
     rule = str(lane.settings.get("rule", "auto"))
-    found = _heading(lane, round_, position, f"draft {place + 1} of {round_.k}")
-    final = round_.final if token.verdict == "rejected" else None
+    found = _heading(lane, round_, position, _place_words(round_, place))
+    final = standing(round_, place) if token.verdict == "rejected" else None
     extra: list[tuple[int, str, str]] = [(token.id, token.text, token.verdict)]
     if final is not None:
-        extra.append((final.id, final.text, final.kind))
+        extra.append((final.id, final.text, final.kind if isinstance(final, FinalToken) else final.verdict))
     _fill_rows(found, token.p_top, token.q_top, extra, lane.settings, token.p, token.q)
-    _fill_accept(found, rule, token, final)
+    _fill_accept(found, rule, token, final, round_.parents is not None)
     if token.verdict == "rejected":
         _fill_correction(found, rule, token, final)
-    later = sum(other.verdict == "ignored" for other in round_.drafted[place + 1:])
+    later = sum(other.verdict == "ignored" for other in round_.drafted[place + 1 if round_.parents is None else 0:])
     if later and token.verdict != "ignored":
-        found.notes.append(f"{later} later {_plural('draft', later)} ignored: never judged")
+        which = f"later {_plural('draft', later)}" if round_.parents is None else f"{_plural('draft', later)} of the tree"
+        found.notes.append(f"{later} {which} ignored: never judged")
     if token.confidence is not None:
         found.notes.append(f"the drafter's own confidence: {probability(token.confidence)}")
     _note_entropy(found, token.entropy)
@@ -121,10 +203,22 @@ def _drafted(lane: LaneModel, round_: Round, place: int, position: int | None) -
     return found
 
 
-def _fill_accept(found: Inspection, rule: str, token: DraftedToken, final: FinalToken | None) -> None:
+def _place_words(round_: Round, place: int) -> str:
+    words = f"draft {place + 1} of {round_.k}"
+    if round_.parents is None:
+        return words
+    beside = siblings(round_, place)
+    depth = depths(round_.parents)[place] + 1
+    return f"{words} · depth {depth}, sibling {beside.index(place) + 1} of {len(beside)}"
+
+
+def _fill_accept(
+    found: Inspection, rule: str, token: DraftedToken, final: DraftedToken | FinalToken | None, tree: bool = False
+) -> None:
     if token.verdict == "ignored":
-        found.accept = [[("never judged", "ignored")],
-                        [("an earlier draft of this round ended it: a rejection, or an accepted EOS", "muted")]]
+        why = "the path went another way, or ended above it" if tree else (
+            "an earlier draft of this round ended it: a rejection, or an accepted EOS")
+        found.accept = [[("never judged", "ignored")], [(why, "muted")]]
         return
     verdict: Piece = (token.verdict, "accepted" if token.verdict == "accepted" else "rejected")
     drafted = _named(token)
@@ -176,14 +270,24 @@ def _fill_accept(found: Inspection, rule: str, token: DraftedToken, final: Final
         found.accept.append([("teaching bug: a rejection draws from p itself, so the output drifts from p", "warning")])
 
 
-def _fill_correction(found: Inspection, rule: str, token: DraftedToken, final: FinalToken | None) -> None:
+def _fill_correction(
+    found: Inspection, rule: str, token: DraftedToken, final: DraftedToken | FinalToken | None
+) -> None:
     gives: Line = []
+    if isinstance(final, DraftedToken):
+        gives = [("→ ", "ink"), (_named(final), "accepted"), (" accepted: a later sibling", "ink")]
+        if rule in ("rejection", "naive", "typical"):
+            head: list[Line] = [[("the next sibling was tried, with p as this trial left it", "ink")]]
+        else:
+            head = [[("the next sibling was tried", "ink")]]
+        found.correction = [*head, gives]
+        return
     if final is not None:
         gives = [("→ ", "ink"), (_named(final), "corrected"),
                  (" corrected", "ink")]
     match rule:
         case "greedy":
-            head: list[Line] = [[("the target's argmax stands instead", "ink")]]
+            head = [[("the target's argmax stands instead", "ink")]]
         case "rejection":
             head = [[("residual max(0, p - q), normalised", "ink")], _list(token.residual_top)]
         case "naive":
@@ -214,7 +318,7 @@ def _list(top: tuple[Candidate, ...]) -> Line:
     return pieces
 
 
-def _name_of(token: DraftedToken, final: FinalToken | None) -> str:
+def _name_of(token: DraftedToken, final: DraftedToken | FinalToken | None) -> str:
     """Return the text of the drawn token of `match`, from wherever it is known."""
     if token.draw is None:
         return "not recorded"
@@ -236,23 +340,25 @@ def _draw(u: float | None) -> str:
 def _final(lane: LaneModel, round_: Round, token: FinalToken, position: int | None) -> Inspection:
     rule = str(lane.settings.get("rule", "auto"))
     found = _heading(lane, round_, position, {"plain": "plain step"}.get(token.kind, f"{token.kind} token"))
-    rejected = next((other for other in round_.drafted if other.verdict == "rejected"), None)
+    tried = last_rejected(round_)
+    rejected = tried[-1] if tried else None
     extra = [(token.id, token.text, str(token.kind))]
     q_top: tuple[Candidate, ...] = ()
     if token.kind == "corrected" and rejected is not None:
-        extra.insert(0, (rejected.id, rejected.text, "rejected"))
+        extra = [*((other.id, other.text, "rejected") for other in tried), *extra]
         q_top = rejected.q_top
     _fill_rows(found, token.p_top, q_top, extra, lane.settings, token.p, None)
     shown = _named(token) + ("" if token.text else ", no text of its own")
     match token.kind:
         case "corrected":
-            replaced = "" if rejected is None else _named(rejected)
+            replaced = ", ".join(_named(other) for other in tried)
             found.accept = [[(shown, "corrected"), (" corrects the rejected ", "ink"), (replaced, "rejected")]]
             if rejected is not None:
                 _fill_correction(found, rule, rejected, token)
         case "bonus":
             found.accept = [
-                [(shown, "bonus"), (f" after all {round_.k} drafts were accepted", "ink")],
+                [(shown, "bonus"), (f" after all {round_.k} drafts were accepted" if round_.parents is None
+                                    else f" after a path of {round_.accepted} accepted drafts to its end", "ink")],
                 [("the last row of the same target pass, so it costs nothing more", "muted")],
             ]
         case _:
@@ -296,7 +402,7 @@ def _fill_rows(
             q.setdefault(first, decided_q)
     ordered = sorted(texts, key=lambda id_: -max(p.get(id_, 0.0), q.get(id_, 0.0)))
     must = [id_ for id_ in ordered if id_ in roles]
-    rest = [id_ for id_ in ordered if id_ not in roles][: MAX_ROWS - len(must)]
+    rest = [id_ for id_ in ordered if id_ not in roles][: max(0, MAX_ROWS - len(must))]
     chosen = set(must) | set(rest)
     found.rows = [
         Row(id_, texts[id_], p.get(id_), q.get(id_), roles.get(id_, "")) for id_ in ordered if id_ in chosen

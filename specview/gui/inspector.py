@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QToolTip
 
 from specview.gui import theme
 from specview.gui.display_text import quoted, tooltip, visible
+from specview.gui.draft_views import DraftTree, WindowGrid
 from specview.gui.figures import MISSING, probability
 from specview.gui.inspection import Bar, Inspection, Line, Row, inspect
 from specview.gui.token_paint import plain_font
@@ -18,6 +19,11 @@ from specview.gui.view_model import LaneModel
 HINT = (
     "Point at a token, or move over tokens with the arrow keys, to see why it is there: "
     "target and draft probabilities, the rule's formula with its numbers, the draw, the residual."
+)
+
+WINDOW_NOTE = (
+    "Guesses that rode in the same target pass. A row is an n-gram in the making, which begins that many "
+    "tokens ahead; the pass gives the token after it, and a row of all levels then goes into the pool."
 )
 
 
@@ -79,7 +85,8 @@ class CandidateBars(QWidget):
             middle = top + height / 2
             painter.setFont(text_font)
             painter.setPen(piece_colour(row.role) if row.role else QColor(now.ink))
-            name = text_metrics.elidedText(quoted(row.text, 24), Qt.TextElideMode.ElideMiddle, name_width)
+            shown = quoted(row.text, 24) if row.text else f"token {row.id}"
+            name = text_metrics.elidedText(shown, Qt.TextElideMode.ElideMiddle, name_width)
             baseline = middle + (text_metrics.ascent() - text_metrics.descent()) / 2
             painter.drawText(QPointF(0, baseline), name)
             self._mark(painter, row, text_metrics.horizontalAdvance(name), baseline, text_metrics)
@@ -307,9 +314,15 @@ class Inspector(QScrollArea):
         self._caption = self._label("small")
         self._correction = FormulaBox()
         self._notes = self._label("small")
+        self._tree_title = self._label("title")
+        self._tree = DraftTree()
+        self._window_title = self._label("title")
+        self._window = WindowGrid()
+        self._window_note = self._label("small")
         self._column = QVBoxLayout(body)
         for part in (self._title, self._subtitle, self._bars, self._rows_note, self._accept, self._draw,
-                     self._caption, self._correction, self._notes):
+                     self._caption, self._correction, self._notes, self._tree_title, self._tree,
+                     self._window_title, self._window, self._window_note):
             self._column.addWidget(part)
         self._column.addStretch(1)
         self.setWidget(body)
@@ -370,12 +383,19 @@ class Inspector(QScrollArea):
         self._text(self._caption, "" if found.bar is None else found.bar.caption)
         self._correction.show_lines(found.correction)
         self._text(self._notes, "\n".join(visible(note) for note in found.notes))
+        self._text(self._tree_title, "Draft tree of this round" if found.drafts else "")
+        self._tree.show_drafts(found.drafts)
+        self._text(self._window_title, "Window of guesses" if found.window else "")
+        self._window.show_rows(found.window)
+        self._text(self._window_note, WINDOW_NOTE if found.window else "")
         self.setAccessibleDescription(f"{found.title}. {found.subtitle}. {self._accept.text()}")
 
     def text(self) -> str:
         """Return everything shown, as text."""
         parts = [self._title.text(), self._subtitle.text(), self._bars.accessibleName(), self._rows_note.text(),
-                 self._accept.text(), self._caption.text(), self._correction.text(), self._notes.text()]
+                 self._accept.text(), self._caption.text(), self._correction.text(), self._notes.text(),
+                 self._tree_title.text(), self._tree.text(), self._window_title.text(), self._window.text(),
+                 self._window_note.text()]
         return "\n".join(part for part in parts if part)
 
     @staticmethod
@@ -387,7 +407,7 @@ class Inspector(QScrollArea):
         side = theme.px(14)
         self._column.setContentsMargins(side, side, side, side)
         self._column.setSpacing(theme.px(8))
-        for part in (self._bars, self._accept, self._draw, self._correction):
+        for part in (self._bars, self._accept, self._draw, self._correction, self._tree, self._window):
             part.updateGeometry()
             part.update()
 

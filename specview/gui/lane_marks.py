@@ -99,35 +99,63 @@ class ChipRow(QWidget):
 
 
 class Badge(QWidget):
-    """The verdict on a lane's output, in a pill."""
+    """The verdict on a lane's output, in a pill; at the right, figures that have no room elsewhere."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.mark = Mark("")
+        self.notes: tuple[str, ...] = ()
+        self._notes_tip = ""
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def set_mark(self, mark: Mark) -> None:
         """Show this verdict."""
         if mark != self.mark:
             self.mark = mark
-            self.setToolTip(tooltip(mark.tip))
-            self.setAccessibleName(mark.text)
-            self.setAccessibleDescription(mark.tip)
-            self.update()
+            self._describe()
+
+    def set_notes(self, notes: Sequence[str], tip: str = "") -> None:
+        """Show these at the right, as many as fit, the first ones first; tip says what they are."""
+        if (tuple(notes), tip) != (self.notes, self._notes_tip):
+            self.notes, self._notes_tip = tuple(notes), tip
+            self._describe()
+
+    def _describe(self) -> None:
+        self.setToolTip(tooltip("\n\n".join(part for part in (self.mark.tip, self._notes_tip) if part)))
+        self.setAccessibleName(" · ".join((self.mark.text, *self.notes)))
+        self.setAccessibleDescription(self.mark.tip)
+        self.update()
 
     def sizeHint(self) -> QSize:
         """One pill high."""
         return QSize(60, theme.px(21))
 
+    def shown_notes(self) -> str:
+        """The notes that fit beside the pill."""
+        metrics = QFontMetricsF(theme.ui_font(SMALL))
+        pill = metrics.horizontalAdvance(visible(self.mark.text)) + 2 * theme.px(9) if self.mark.text else 0
+        room = self.width() - pill - theme.px(10) - theme.px(8)
+        shown = ""
+        for note in self.notes:
+            longer = f"{shown} · {note}" if shown else note
+            if metrics.horizontalAdvance(longer) > room:
+                break
+            shown = longer
+        return shown
+
     def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint the pill, its words cut where there is no room."""
-        if not self.mark.text:
-            return
+        """Paint the pill, its words cut where there is no room, and the notes that fit beside it."""
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         font = theme.ui_font(SMALL)
         painter.setFont(font)
         metrics = QFontMetricsF(font)
+        if notes := self.shown_notes():
+            painter.setPen(QColor(theme.current().muted))
+            area = QRectF(self.rect()).adjusted(0, 0, -theme.px(8), 0)
+            painter.drawText(area, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), notes)
+        if not self.mark.text:
+            return
         pad = theme.px(9)
         text = metrics.elidedText(visible(self.mark.text), Qt.TextElideMode.ElideRight, self.width() - 2 * pad - 1)
         box = QRectF(0.5, 0.5, metrics.horizontalAdvance(text) + 2 * pad, self.height() - 1)
@@ -202,6 +230,24 @@ class FigureCell(QWidget):
         self.setToolTip(tooltip(tip))
         self.setAccessibleDescription(tip)
 
+    def left_out(self) -> list[str]:
+        """What has no room at the present width: the remark, the end of the label."""
+        big, small = QFontMetricsF(theme.ui_font(BIG, bold=True)), QFontMetricsF(theme.ui_font(SMALL))
+        missing = []
+        left = big.horizontalAdvance(self.value) + theme.px(5)
+        if self.remark and left + small.horizontalAdvance(self.remark) > self.width():
+            missing.append(self.remark)
+        label = self._fitting_label(small)
+        if label != self.label:
+            missing.append(self.label[len(label):].removeprefix(" · "))
+        return missing
+
+    def _fitting_label(self, metrics: QFontMetricsF) -> str:
+        label = self.label
+        while " · " in label and metrics.horizontalAdvance(label) > self.width():
+            label = label.rpartition(" · ")[0]
+        return label
+
     def natural_width(self) -> int:
         """Width that holds the widest value and the label, pixels."""
         value = QFontMetricsF(theme.ui_font(BIG, bold=True)).horizontalAdvance(self._widest)
@@ -232,10 +278,7 @@ class FigureCell(QWidget):
         left = big.horizontalAdvance(self.value) + theme.px(5)
         if self.remark and left + small.horizontalAdvance(self.remark) <= self.width():
             painter.drawText(QPointF(left, baseline), self.remark)
-        label = self.label
-        while " · " in label and small.horizontalAdvance(label) > self.width():
-            label = label.rpartition(" · ")[0]
-        label = small.elidedText(label, Qt.TextElideMode.ElideRight, self.width())
+        label = small.elidedText(self._fitting_label(small), Qt.TextElideMode.ElideRight, self.width())
         painter.drawText(QPointF(0, big.height() * 0.96 + small.ascent()), label)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from PySide6.QtCore import QPointF, QSize, Qt, Signal
+from PySide6.QtCore import QPointF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from specview.decoding.metrics import Metrics
 from specview.gui import figures, lane_words, theme
 from specview.gui.display_text import visible
 from specview.gui.lane_markers import paint_marker
@@ -25,6 +26,7 @@ from specview.gui.token_view import TokenView
 from specview.gui.view_model import LaneModel, RaceModel
 
 _SHORT_PANEL = 300
+_LOW_PANEL = 215
 
 
 class Dot(QWidget):
@@ -86,7 +88,10 @@ class LanePanel(QFrame):
             "speedup": FigureCell("vs plain", "88.88×"),
         }
         self._figures = QGridLayout()
-        self._columns = 0
+        self._columns = 0, False
+        self._members: tuple[str, ...] = ()
+        self._shares = StateLine()
+        self._shares.hide()
         self._line = ProgressLine()
         self.view = TokenView(self.lane)
         self._state = StateLine()
@@ -95,6 +100,10 @@ class LanePanel(QFrame):
         self._copy.setProperty("kind", "caption")
         self._copy.setToolTip("Copy this lane's output")
         self._copy.clicked.connect(lambda: self.view.copy_all())
+        self._late = QTimer(self)
+        self._late.setSingleShot(True)
+        self._late.setInterval(0)  # once the layout has given the cells their widths
+        self._late.timeout.connect(lambda: self._show_notes())
         self._build()
         self.view.token_hovered.connect(self.token_hovered)
         self.view.hover_left.connect(self.hover_left)
@@ -129,6 +138,7 @@ class LanePanel(QFrame):
         self._head.addLayout(title)
         self._head.addWidget(self._chips)
         self._head.addLayout(self._figures)
+        self._head.addWidget(self._shares)
         self._head.addWidget(self._badge)
         self._foot = QHBoxLayout()
         self._foot.addWidget(self._state, 1)
@@ -194,6 +204,9 @@ class LanePanel(QFrame):
         if lane.settings is not self._settings:
             self._settings = lane.settings
             self._chips.set_marks(lane_words.chips(lane.settings))
+            self._members = lane_words.members(lane.settings)
+            self._arrange()
+            self._show_shares(self.race.metrics(lane))
         self._badge.set_mark(lane_words.badge(lane))
         state = lane_words.state(lane)
         self._line.set_progress(lane.state in ("loading", "prefill"), lane.progress)
@@ -208,6 +221,7 @@ class LanePanel(QFrame):
         lane, race = self.lane, self.race
         metrics = race.metrics(lane)
         details = figures.details(metrics)
+        self._show_shares(metrics)
         for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
             figure = figures.FIGURES[name]
             self._cells[name].set_value(
@@ -219,6 +233,7 @@ class LanePanel(QFrame):
             self._cells["speedup"].set_value(
                 figure.text(value), label=figure.label, tip=figure.tooltip("This lane is plain decoding itself.")
             )
+            self._show_notes(metrics)
             return
         speedup = race.speedup(lane)
         predicted = metrics.predicted_speedup_measured_verify
@@ -227,6 +242,20 @@ class LanePanel(QFrame):
             figure.text(None if speedup is None else speedup.value), label=label,
             remark=figures.spread(speedup), tip=figure.tooltip(figures.speedup_details(speedup, metrics)),
         )
+        self._show_notes(metrics)
+
+    def _show_shares(self, metrics: Metrics) -> None:
+        """Show what each member of a combined method drafted."""
+        if self._members:
+            self._shares.set_mark(lane_words.shares(self._members, metrics))
+
+    def _show_notes(self, metrics: Metrics | None = None) -> None:
+        """Show beside the badge what the figures have no room for, and how near the oracle the lane came."""
+        if self.index >= len(self.race.lanes):
+            return  # the lane has gone, and this panel is about to
+        speedup = self._cells["speedup"]
+        oracle = lane_words.oracle(metrics or self.race.metrics(self.lane))
+        self._badge.set_notes([*oracle, *speedup.left_out()], speedup.accessibleDescription())
 
     # -- shape --------------------------------------------------------------------------------------
 
@@ -253,24 +282,28 @@ class LanePanel(QFrame):
         for button in (self._left, self._right, self._remove):
             button.setFixedSize(theme.px(22), theme.px(24))
         self._name.setFixedHeight(theme.px(24))  # lanes with and without buttons stay level
-        for part in (self._chips, self._badge, self._state, *self._cells.values()):
+        for part in (self._chips, self._badge, self._shares, self._state, *self._cells.values()):
             part.updateGeometry()
             part.update()
-        self._columns = 0
+        self._columns = 0, False
         self._arrange()
         self._restate_buttons()
 
     def _arrange(self) -> None:
-        """Put the four figures in one row, or in two where the panel is narrow."""
+        """Put the four figures in one row, or in two where the panel is narrow; only two where it is low too."""
         cells = list(self._cells.values())
         widths = [cell.natural_width() for cell in cells]
         room = self.width() - 2 * theme.px(12)
         columns = 4 if room >= sum(widths) + 3 * self._figures.horizontalSpacing() else 2
-        if columns != self._columns:
-            self._columns = columns
+        low = columns == 2 and self.height() < theme.px(_LOW_PANEL)
+        if (columns, low) != self._columns:
+            self._columns = columns, low
             for cell in cells:
                 self._figures.removeWidget(cell)
-            for place, cell in enumerate(cells):
+            shown = [self._cells["decode_tokens_per_s"], self._cells["speedup"]] if low else cells
+            for cell in cells:
+                cell.setVisible(cell in shown)
+            for place, cell in enumerate(shown):
                 self._figures.addWidget(cell, place // columns, place % columns)
             for column in range(4):
                 self._figures.setColumnStretch(column, 0)
@@ -280,13 +313,17 @@ class LanePanel(QFrame):
                 last = column == columns - 1
                 self._figures.setColumnMinimumWidth(column, 0 if last else fixed)
                 self._figures.setColumnStretch(column, int(last))
-        self._chips.setVisible(self.height() >= theme.px(_SHORT_PANEL))
+        roomy = self.height() >= theme.px(_SHORT_PANEL)
+        self._chips.setVisible(roomy)
+        self._shares.setVisible(roomy and bool(self._members))
         self._restate_buttons()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Arrange anew."""
         super().resizeEvent(event)
         self._arrange()
+        if event.size().width() != event.oldSize().width():
+            self._late.start()
 
     def sizeHint(self) -> QSize:
         """The same for every lane, so that lanes share the width evenly."""

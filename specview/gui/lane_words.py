@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from specview.decoding.metrics import Metrics
 from specview.decoding.verification import RULES
+from specview.gui import figures
 from specview.gui.view_model import LaneModel
 
 Tone = Literal["neutral", "good", "warning", "bad"]
@@ -45,14 +47,30 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
         found.append(Mark(str(rule), tip=f"Acceptance rule {rule}: {_RULE_TIPS.get(str(rule), '')}"))
         if RULES.get(str(rule)) is False:
             found.append(Mark("lossy", "warning", "This rule changes what the target would have said."))
-    defaults = _defaults(str(settings.get("method")))
     longest, shortest = settings.get("option_ngram_max"), settings.get("option_ngram_min")
     if longest is not None and shortest is not None:
         found.insert(0, Mark(f"n {longest}–{shortest}", tip="Runs of last tokens looked up, longest first."))
-    for key, value in settings.items():
-        name = key.removeprefix("option_")
-        if name != key and name not in ("ngram_max", "ngram_min") and defaults.get(name) != value:
-            found.append(Mark(f"{name.replace('_', ' ')} {_short(value)}", tip=f"Option {name} = {value}"))
+    return found + _changed_options(settings)
+
+
+def _changed_options(settings: Mapping[str, Any]) -> list[Mark]:
+    """Chips of the options that are not the default (or the preset's own value), members' options by their names."""
+    options = {
+        key.removeprefix("option_"): value for key, value in settings.items() if key.startswith("option_")
+    }
+    method = str(settings.get("method"))
+    found = []
+    for name, value in options.items():
+        member, dot, own = name.rpartition(".")
+        owner = member if dot else method
+        theirs = {k.removeprefix(f"{member}."): v for k, v in options.items()} if dot else options
+        standing = _standing(owner, theirs)
+        if name in ("ngram_max", "ngram_min") or standing.get(own) == value:
+            continue
+        shown = " → ".join(str(value).split("+")) if name == "members" else _short(value)
+        words = f"{own.replace('_', ' ')} {shown}"
+        found.append(Mark(f"{member} {words}" if dot else shown if name == "members" else words,
+                          tip=f"Option {name} = {value}"))
     return found
 
 
@@ -69,17 +87,68 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "on" if value is True else "off" if value is False else str(value)
 
 
-def _defaults(method: str) -> dict[str, Any]:
+def _standing(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method's options are where only its preset was chosen."""
+    from specview.drafting.options import overlay
     from specview.drafting.registry import METHODS
 
     known = METHODS.get(method)
-    return {option.name: option.default for option in known.options} if known is not None else {}
+    if known is None:
+        return {}
+    default = {option.name: option.default for option in known.options}
+    preset = {"preset": options["preset"]} if "preset" in options else {}
+    # A preset that is not the default one is itself worth a chip.
+    return {**default, **overlay(known.options, known.presets, preset), "preset": default.get("preset")}
+
+
+def members(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The members of a combined method's lane, in order; () for other lanes."""
+    from specview.drafting.registry import METHODS
+
+    method = METHODS.get(str(settings.get("method")))
+    if method is None or not method.combines:
+        return ()
+    chosen = settings.get("option_members")
+    return method.members({} if chosen is None else {"members": chosen})
+
+
+def oracle(metrics: Metrics) -> list[str]:
+    """How near a lane came to an oracle, in words; [] while that is not known."""
+    share = metrics.oracle_share
+    return [] if share is None else [f"{figures.percent(share)} of oracle"]
+
+
+def shares(names: Sequence[str], metrics: Metrics) -> Mark:
+    """Each member's share of the drafts and its acceptance rate, in the members' order."""
+    by = metrics.by_drafter
+    parts: list[str] = []
+    tips: list[str] = []
+    for name in (*names, *(other for other in by if other not in names)):
+        own = by.get(name)
+        if own is None:
+            parts.append(f"{name} 0%")
+            tips.append(f"{name}: drafted nothing")
+            continue
+        parts.append(f"{name} {figures.percent(own['share'])} α {figures.number(own['acceptance_rate'])}")
+        tips.append(
+            f"{name}: {own['rounds']:.0f} drafts, {figures.percent(own['share'])} of all; accepted / judged "
+            f"{own['accepted']:.0f} / {own['judged']:.0f} = {figures.number(own['acceptance_rate'])}; "
+            f"accepted / proposed {figures.number(own['draft_acceptance'])}"
+        )
+    if not by:
+        return Mark(" → ".join(names), tip="Members in order. Their shares show here once they draft.")
+    tips.insert(0, "Share of this lane's rounds with a draft, and acceptance rate α, by member:")
+    if metrics.oracle_share is not None:
+        tips.append(figures.FIGURES["oracle_share"].tooltip(f"here {figures.percent(metrics.oracle_share)}"))
+    return Mark(" · ".join(parts), tip="\n".join(tips))
 
 
 def badge(lane: LaneModel) -> Mark:
     """Return the one verdict on a lane's output."""
     if lane.plain:
         return Mark("baseline, measured", tip="The target alone, on the same prompt and device, timed beside the others.")
+    if lane.state == "ended" and lane.end == "error" and not lane.rounds:
+        return Mark("did not run", "bad", lane.error)
     rule = str(lane.settings.get("rule", "auto"))
     equality = lane.equality
     if equality is not None and equality.equal:

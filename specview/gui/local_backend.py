@@ -5,8 +5,10 @@ Imported on the engine thread, so that no model library is loaded before the win
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from specview.drafting.registry import METHODS
 from specview.errors import Stopped
 from specview.models.catalog import resolve
 from specview.racing.events import Phase, Progress
@@ -57,6 +59,34 @@ class LocalBackend:
         if key not in self._pool:
             return None
         return len(tokenize_prompt(settings, self._pool.get(key)))
+
+    def target_facts(self, settings: RunSettings) -> tuple[str, Mapping[str, str]] | None:
+        """Device of the loaded target, and method -> why it cannot draft with it; None while it is not loaded."""
+        key = target_key(settings)
+        if key not in self._pool:
+            return None
+        engine = self._pool.get(key)
+        problems: dict[str, str] = {}
+        for name, info in METHODS.items():
+            reason = engine.rollback_problem if info.drafts else None
+            if reason is None and info.problem is not None:
+                reason = info.problem(engine)
+            if reason:
+                problems[name] = reason
+        return engine.device, problems
+
+    def scan_exits(
+        self,
+        settings: RunSettings,
+        tell: Callable[[str, float | None], None],
+        should_stop: Callable[[], bool],
+    ) -> Any:
+        """Measure every exit layer of the target on the prompt; raises Stopped or a SpecviewError."""
+        from specview.racing.exit_scan import scan_exits
+
+        tell("Loading the target", None)
+        target = self._pool.get(target_key(settings), tell, should_stop)
+        return scan_exits(target, tokenize_prompt(settings, target), should_stop=should_stop, on_progress=tell)
 
     def close(self) -> None:
         """Free all models."""

@@ -35,7 +35,9 @@ from specview.errors import SpecviewError
 from specview.gui import theme
 from specview.gui.controller import Controller
 from specview.gui.engine_thread import EngineThread
+from specview.gui.exit_scan_dialog import ExitScans
 from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
+from specview.gui.lane_menu import LaneMenu, known_problems
 from specview.gui.lane_panel import LanePanel
 from specview.gui.library import Library
 from specview.gui.race_page import RacePage
@@ -52,7 +54,7 @@ LARGEST_PROMPT_FILE = 4_000_000
 
 SHORTCUTS = (
     ("Run", "Ctrl+Enter or F5"), ("Stop", "Esc"), ("Continue past the limit", "Ctrl+G"),
-    ("Add a lane", "Ctrl+L"), ("Edit the lane with the focus", "Ctrl+E"), ("Move a lane", "Alt+Left, Alt+Right"),
+    ("Add a lane: menu of methods", "Ctrl+L"), ("Edit the lane with the focus", "Ctrl+E"), ("Move a lane", "Alt+Left, Alt+Right"),
     ("Remove a lane", "Alt+Delete"), ("Go to lane 1 to 5", "Ctrl+1 to Ctrl+5"), ("Go through tokens", "arrow keys"),
     ("Go to the prompt", "Ctrl+P"), ("Go to the follow-up line", "Ctrl+U"), ("Copy a lane's text", "Ctrl+Shift+C"),
     ("Fold the inspector", "Ctrl+I"), ("Fold the plots", "Ctrl+J"), ("Ghosts of rejected drafts", "Ctrl+R"),
@@ -87,6 +89,7 @@ class MainWindow(QMainWindow):
         self._looked = False
 
         self.setup = SetupBar(library)
+        self.lane_menu = LaneMenu(self)
         self.banner = Banner()
         self.setup.show_settings(run, self._looks.rule)
         self._show_lanes()
@@ -195,16 +198,42 @@ class MainWindow(QMainWindow):
         self.page.follow_up.clear()
 
     def add_lane(self) -> None:
-        """Add a lane: open its editor on a method that is not there yet."""
-        if self.controller.racing or len(self.lane_settings) >= MAX_LANES:
+        """Open the menu of methods under the + Lane button."""
+        if self._can_add():
+            self.lane_menu.fill(self.method_problems())
+            self.lane_menu.open_under(self.setup.add_lane)
+
+    def add_method(self, name: str) -> None:
+        """Add a lane of this method as it stands; its name opens the editor."""
+        if self._can_add() and name in METHODS:
+            self.lane_settings.append(LaneSettings(method=name))
+            self._lanes_edited()
+            self.page.panels[-1].setFocus()
+            self.page.lane_scroll.ensureWidgetVisible(self.page.panels[-1])
+
+    def set_up_lane(self) -> None:
+        """Add a lane by way of its editor, on a method that is not there yet."""
+        if not self._can_add():
             return
         there = {lane.method for lane in self.lane_settings}
-        drafting = [name for name, info in METHODS.items() if info.drafts]
+        problems = self.method_problems()
+        drafting = [name for name, info in METHODS.items() if info.drafts and name not in problems]
+        if not drafting:
+            drafting = [name for name, info in METHODS.items() if info.drafts]
         method = next((name for name in drafting if name not in there), drafting[0])
         edited = self._edit(LaneSettings(method=method), "Add lane")
         if edited is not None:
             self.lane_settings.append(edited)
             self._lanes_edited()
+
+    def _can_add(self) -> bool:
+        return not self.controller.racing and len(self.lane_settings) < MAX_LANES
+
+    def method_problems(self) -> dict[str, str]:
+        """Method -> why it cannot draft on the chosen target: what is known of it, before it was loaded little."""
+        picker = self.setup.target
+        known = self.controller.target_known(picker.engine, picker.target)
+        return dict(known_problems(picker.engine) if known is None else known.problems)
 
     def edit_lane(self, index: int) -> None:
         """Open the editor of a lane."""
@@ -226,7 +255,12 @@ class MainWindow(QMainWindow):
         except SpecviewError as error:
             self.show_message(str(error))
             return None
-        editor = LaneEditor(lane, run, self.setup.rule.value() or "auto", self.library, self)
+        known = self.controller.target_known(run.engine, run.target)
+        editor = LaneEditor(
+            lane, run, self.setup.rule.value() or "auto", self.library, self,
+            problems=self.method_problems(), device="" if known is None else known.device,
+            scans=ExitScans(self.controller, run),
+        )
         editor.setWindowTitle(title)
         taken = editor.lane() if editor.exec() == QDialog.DialogCode.Accepted else None
         editor.deleteLater()
@@ -429,6 +463,8 @@ class MainWindow(QMainWindow):
         setup.run_requested.connect(self.run)
         setup.stop_requested.connect(controller.stop)
         setup.add_lane_requested.connect(self.add_lane)
+        self.lane_menu.method_chosen.connect(self.add_method)
+        self.lane_menu.editor_asked.connect(self.set_up_lane)
         setup.changed.connect(self._settings_changed)
         setup.prompt_changed.connect(self._ask_count)
         page.edit_lane.connect(self.edit_lane)
@@ -467,7 +503,11 @@ class MainWindow(QMainWindow):
     def _refresh_actions(self) -> None:
         controller = self.controller
         racing, state = controller.racing, controller.state
-        can_add = not racing and len(self.lane_settings) < MAX_LANES
+        can_add = self._can_add()
+        self.setup.tell_add(
+            "" if can_add else "Lanes cannot change while a race runs" if racing
+            else f"A race takes plain and up to {MAX_LANES - 1} others: remove one first"
+        )
         self.setup.set_busy(can_run=not racing, can_stop=controller.can_stop, can_edit=can_add,
                             stopping=state == "stopping")
         self.run_action.setEnabled(not racing)
@@ -557,6 +597,7 @@ class MainWindow(QMainWindow):
             sizes = looks.splitters.get(name)
             if isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(s, int) and s >= 0 for s in sizes):
                 splitter.setSizes(sizes)
+        self.page.plots.set_fourth(looks.fourth_plot)
         self._apply_looks()
 
     def _keep_looks(self) -> None:
@@ -569,6 +610,7 @@ class MainWindow(QMainWindow):
             looks.splitters["columns"] = self.page.columns.sizes()
         looks.theme, looks.font_scale = theme.choice(), theme.font_scale()
         looks.rule = self.setup.rule.value() or "auto"
+        looks.fourth_plot = self.page.plots.fourth
         try:
             run: RunSettings | None = self._raw_settings()
         except SpecviewError:

@@ -1,15 +1,22 @@
-"""A form made from `Option` declarations: one row each, with its meaning, range and default as tooltip."""
+"""A form made from `Option` declarations: one row each, with its meaning, range and default as tooltip.
+
+Two names are special: an option called `preset` fills the others with that preset's values, which can then
+be edited; one called `store` is a file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFormLayout, QLabel, QLineEdit, QWidget
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFileDialog, QFormLayout, QHBoxLayout, QLabel, QLineEdit, QPushButton, QWidget
 
-from specview.drafting.options import Option, Value
+from specview.drafting.options import Option, Value, overlay
 from specview.gui.widgets import Check, Choice, NumberEdit, label, set_tip
+
+PRESET, STORE = "preset", "store"
+_SHORTEST, _LONGEST = 5, 12
 
 
 def option_tip(option: Option) -> str:
@@ -18,8 +25,14 @@ def option_tip(option: Option) -> str:
     if option.minimum is not None or option.maximum is not None:
         parts.append(f"Takes {option.range_text()}.")
     default = ("yes" if option.default else "no") if isinstance(option.default, bool) else option.default
-    parts.append(f"Default: {default}.")
+    parts.append(f"Default: {default}." if default != "" else "Default: none.")
+    parts.append(f"In files and on the command line: {option.name}")
     return "\n".join(parts)
+
+
+def caption_of(option: Option) -> str:
+    """An option's caption in a form."""
+    return option.label or option.name.replace("_", " ").replace("-", " ")
 
 
 class OptionForm(QWidget):
@@ -32,34 +45,68 @@ class OptionForm(QWidget):
         self._form = QFormLayout(self)
         self._form.setContentsMargins(0, 0, 0, 0)
         self._form.setVerticalSpacing(6)
+        self._form.setHorizontalSpacing(14)
+        self._form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
         self._options: tuple[Option, ...] = ()
+        self._presets: Mapping[str, Mapping[str, Value]] = {}
         self._fields: dict[str, QWidget] = {}
+        self._files: dict[str, QPushButton] = {}
 
-    def fill(self, options: Sequence[Option], given: Mapping[str, Any]) -> None:
-        """Show these options with the given values, the defaults elsewhere."""
+    def fill(
+        self,
+        options: Sequence[Option],
+        given: Mapping[str, Any],
+        presets: Mapping[str, Mapping[str, Value]] | None = None,
+        hidden: Collection[str] = (),
+    ) -> None:
+        """Show these options with the given values; elsewhere those of the preset, else the defaults.
+
+        Options named in `hidden` get no row and no value.
+        """
         while self._form.rowCount():
             self._form.removeRow(0)
-        self._options = tuple(options)
-        self._fields = {}
+        self._options = tuple(option for option in options if option.name not in hidden)
+        self._presets = presets or {}
+        self._fields, self._files = {}, {}
+        standing = overlay(self._options, self._presets, given)
         for option in self._options:
-            made = self._make(option, given.get(option.name, option.default))
-            caption = option.label or option.name.replace("_", " ")
+            made = self._make(option, standing.get(option.name, option.default))
+            caption = caption_of(option)
             made.setAccessibleName(caption)
             title: QLabel = label(caption)
             title.setBuddy(made)
             for widget in (made, title):
                 set_tip(widget, option_tip(option))
             self._fields[option.name] = made
-            self._form.addRow(title, made)
+            self._form.addRow(title, self._with_file(option, made) if _is_file(option) else made)
         self.setVisible(bool(self._options))
 
     def field(self, name: str) -> QWidget:
         """Return the widget of an option."""
         return self._fields[name]
 
+    def fields(self) -> list[QWidget]:
+        """Every widget that takes the keyboard, in order."""
+        found: list[QWidget] = []
+        for name, field in self._fields.items():
+            found += [field, self._files[name]] if name in self._files else [field]
+        return found
+
     def values(self) -> dict[str, Value]:
         """Return every option's checked value; raises UsageError on the first that does not fit."""
         return {option.name: self._read(option) for option in self._options}
+
+    def set_value(self, name: str, value: Value) -> None:
+        """Put a value into an option's field."""
+        field = self._fields[name]
+        if isinstance(field, Check):
+            field.setChecked(bool(value))
+        elif isinstance(field, Choice):
+            field.set_value(str(value))
+        elif isinstance(field, NumberEdit):
+            field.set_value(value)  # type: ignore[arg-type]
+        elif isinstance(field, QLineEdit):
+            field.setText(str(value))
 
     def _make(self, option: Option, value: Any) -> QWidget:
         if isinstance(option.default, bool):
@@ -70,24 +117,65 @@ class OptionForm(QWidget):
         if option.choices:
             choice = Choice(tuple((name, name) for name in option.choices))
             choice.set_value(str(value))
+            if option.name == PRESET:
+                choice.currentIndexChanged.connect(self._take_preset)
             choice.currentIndexChanged.connect(self.changed)
             return choice
         if isinstance(option.default, str):
             line = QLineEdit(str(value))
+            line.setAcceptDrops(False)
             line.textChanged.connect(self.changed)
             return line
         whole = isinstance(option.default, int)
+        widest = max(len(f"{number:g}" if not whole else str(int(number)))
+                     for number in (option.default, option.minimum or 0, option.maximum or 0))
         number = NumberEdit(
-            option.label or option.name.replace("_", " "),
+            caption_of(option),
             value,
             whole=whole,
             minimum=option.minimum,
             maximum=option.maximum,
             step=1 if whole else 0.05,
             check=option.parse,
+            digits=min(max(widest, _SHORTEST), _LONGEST),
         )
         number.edited.connect(self.changed)
         return number
+
+    def _with_file(self, option: Option, line: QWidget) -> QWidget:
+        assert isinstance(line, QLineEdit)
+        line.setPlaceholderText("none")
+        holder = QWidget()
+        row = QHBoxLayout(holder)
+        row.setContentsMargins(0, 0, 0, 0)
+        button = QPushButton("File…")
+        button.setAccessibleName(f"Choose a file for {caption_of(option)}")
+        button.clicked.connect(lambda: self._choose_file(option, line))
+        row.addWidget(line, 1)
+        row.addWidget(button)
+        self._files[option.name] = button
+        return holder
+
+    def _choose_file(self, option: Option, line: QLineEdit) -> None:
+        """Take a file's path: one that is there, or the name of one to be made."""
+        path, _ = QFileDialog.getSaveFileName(
+            self, f"Choose a file for {caption_of(option)}", line.text(), "",
+            options=QFileDialog.Option.DontConfirmOverwrite,
+        )
+        if path:
+            line.setText(path)
+
+    def _take_preset(self) -> None:
+        """Fill in the chosen preset's values, and the defaults where another preset had its own."""
+        chooser = self._fields[PRESET]
+        assert isinstance(chooser, Choice)
+        chosen = self._presets.get(chooser.value(), {})
+        touched = {name for preset in self._presets.values() for name in preset}
+        self.blockSignals(True)
+        for option in self._options:
+            if option.name in touched and option.name != PRESET:
+                self.set_value(option.name, chosen.get(option.name, option.default))
+        self.blockSignals(False)
 
     def _read(self, option: Option) -> Value:
         field = self._fields[option.name]
@@ -99,3 +187,7 @@ class OptionForm(QWidget):
             return option.parse(field.value())
         assert isinstance(field, QLineEdit)
         return option.parse(field.text())
+
+
+def _is_file(option: Option) -> bool:
+    return option.name == STORE and isinstance(option.default, str) and not option.choices

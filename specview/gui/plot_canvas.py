@@ -182,9 +182,10 @@ class Canvas(pg.PlotWidget):
         if hasattr(self, "drawing"):
             self._set_grid()
 
-    def show_curve(self, lane: int, x: Curve, y: Curve) -> None:
-        """Draw a lane's curve; NaN leaves a gap."""
-        x, y = thinned(x, y)
+    def show_curve(self, lane: int, x: Curve, y: Curve, *, whole: bool = False) -> None:
+        """Draw a lane's curve; NaN leaves a gap. `whole` draws every point: they are few already."""
+        if not whole:
+            x, y = thinned(x, y)
         self.drawing.curves[lane] = (x, y)
         known = y[np.isfinite(y)]
         if len(known):

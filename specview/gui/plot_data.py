@@ -13,7 +13,7 @@ import numpy as np
 
 from specview.gui.view_model import Curve, LaneModel
 
-CurveName = Literal["acceptance_rate", "tokens_per_target_pass", "decode_tokens_per_s"]
+CurveName = Literal["acceptance_rate", "tokens_per_target_pass", "decode_tokens_per_s", "draft_length"]
 Over = Literal["position", "seconds"]
 MAX_POINTS = 320
 MAX_BARS = 64
@@ -37,7 +37,20 @@ def curve(lane: LaneModel, name: CurveName, options: PlotOptions) -> tuple[Curve
             y = series.tokens_per_target_pass(options.window)
         case "decode_tokens_per_s":
             y = series.tokens_per_s(options.window)
+        case "draft_length":
+            y = series.mean_draft_length(options.window)
     return x_of(lane, options), y
+
+
+def steps(lane: LaneModel, options: PlotOptions) -> tuple[Curve, Curve]:
+    """Return the draft length of each round as a step curve: flat over the round, then up or down.
+
+    Where rounds are many, one of several is drawn.
+    """
+    x, k = thinned(x_of(lane, options), lane.series.draft_lengths())
+    if not len(x):
+        return x, k
+    return np.repeat(np.r_[0.0, x], 2)[1:-1], np.repeat(k, 2)
 
 
 def x_of(lane: LaneModel, options: PlotOptions) -> Curve:

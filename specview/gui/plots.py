@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QActionGroup, QColor, QFontMetricsF, QPainter, QPaintEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import (
     QFrame,
@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QLabel,
     QMenu,
+    QPushButton,
     QSizePolicy,
     QStackedWidget,
     QToolButton,
@@ -30,7 +31,7 @@ from PySide6.QtWidgets import (
 from specview.gui import figures, theme
 from specview.gui.display_text import tooltip, visible
 from specview.gui.lane_markers import paint_marker
-from specview.gui.plot_data import CurveName, PlotOptions, bars, curve, last
+from specview.gui.plot_data import CurveName, PlotOptions, bars, curve, last, steps
 from specview.gui.view_model import LaneModel, RaceModel
 
 if TYPE_CHECKING:
@@ -195,9 +196,20 @@ CURVES: tuple[tuple[CurveName, str, str, float | None], ...] = (
     ("decode_tokens_per_s", "Decode speed", "tokens / s", None),
 )
 
+FOURTH = {"time": "Time per round", "k": "Draft length k, each round", "mean-k": "Draft length k, mean"}
+"""What the fourth plot can show, by the names that are remembered."""
+_LENGTH_TIPS = {
+    "k": ("of each round", "Draft length k = drafted tokens of a round; 0 for a round without a draft.\nOf a tree "
+          "all its tokens count. In the key: the last round's."),
+    "mean-k": ("drafted / rounds", "Mean draft length = drafted tokens / rounds, running or over the last rounds as "
+               "chosen above.\nRounds without a draft count as 0, unlike the mean k of the formulas."),
+}
+
 
 class PlotStrip(QWidget):
-    """The four plots of a race and what they run over."""
+    """The four plots of a race and what they run over; `fourth_changed` tells what the fourth one shows."""
+
+    fourth_changed = Signal(str)
 
     def __init__(self, race: RaceModel, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -213,6 +225,10 @@ class PlotStrip(QWidget):
         self._late = QTimer(self)
         self._late.setSingleShot(True)
         self._late.timeout.connect(self._catch_up)
+        self._late_name = QTimer(self)
+        self._late_name.setSingleShot(True)
+        self._late_name.setInterval(0)  # once the layout has given the card its width
+        self._late_name.timeout.connect(self._name_lane)
         self._rest_until = self._values_after = self._painted_before = 0.0
         self._poll = QTimer(self)
         self._poll.setInterval(_POLL_MS)
@@ -222,6 +238,9 @@ class PlotStrip(QWidget):
             self.cards[name] = Card(title, formula, figures.FIGURES[name].tooltip())
         self.phases = Card("Time per round", "ms", "Time of each round on the lane's clock: the target pass (verify), "
                            "drafting, and the rest.\nMeans of several rounds where there are many.")
+        self.lengths = Card("Draft length k", "", "")
+        self.fourth = "time"
+        self._choosers = {card: self._chooser_button() for card in (self.phases, self.lengths)}
         self._over = self._menu_button("What the plots run over")
         self._rates = self._menu_button("Running rates, or rates of the last rounds")
         self._back, self._forth = QToolButton(), QToolButton()
@@ -242,6 +261,16 @@ class PlotStrip(QWidget):
         button.setMenu(QMenu(button))
         return button
 
+    @staticmethod
+    def _chooser_button() -> QPushButton:
+        """A title that is a button: what the fourth plot shows."""
+        button = QPushButton()
+        button.setProperty("kind", "headline")
+        button.setToolTip("What this plot shows: time per round, or draft length k over time")
+        button.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        button.setMenu(QMenu(button))
+        return button
+
     def _build(self) -> None:
         line = QHBoxLayout()
         line.setContentsMargins(theme.px(2), 0, theme.px(2), 0)
@@ -255,9 +284,16 @@ class PlotStrip(QWidget):
         self._grid = QGridLayout()
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setSpacing(8)
-        for column, card in enumerate(self._all_cards()):
+        for column, card in enumerate(self._slots()):
             self._grid.addWidget(card, 0, column)
             self._grid.setColumnStretch(column, 1)
+        self._grid.addWidget(self.lengths, 0, len(CURVES))
+        self.lengths.hide()
+        for card, chooser in self._choosers.items():
+            card.headline.title = ""
+            card.head.setSpacing(theme.px(2))
+            card.head.insertWidget(0, chooser)
+        self._lane_button.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.phases.head.addWidget(self._lane_button)
         whole = QVBoxLayout(self)
         whole.setContentsMargins(0, 0, 0, 0)
@@ -267,11 +303,16 @@ class PlotStrip(QWidget):
         self._fill_options()
 
     def _all_cards(self) -> list[Card]:
-        return [*self.cards.values(), self.phases]
+        return [*self.cards.values(), self.phases, self.lengths]
+
+    def _slots(self) -> list[Card]:
+        """The four cards that are on, in order."""
+        return [*self.cards.values(), self.phases if self.fourth == "time" else self.lengths]
 
     def _arrange(self) -> None:
         """Show as many plots as can be read beside each other; the others are a page away."""
-        cards = self._all_cards()
+        cards = self._slots()
+        (self.lengths if self.fourth == "time" else self.phases).hide()
         count = min(max(self.width() // theme.px(CARD_PX), 1), len(cards))
         self._first = min(self._first, len(cards) - count)
         for place, card in enumerate(cards):
@@ -291,6 +332,7 @@ class PlotStrip(QWidget):
         """Show as many plots as fit."""
         super().resizeEvent(event)
         self._arrange()
+        self._late_name.start()
 
     def sizeHint(self) -> QSize:
         """As the mock: a strip of about 190 pixels."""
@@ -315,6 +357,50 @@ class PlotStrip(QWidget):
                 action.setData(change)
                 action.setActionGroup(group)
                 action.triggered.connect(lambda _=False, change=change: self.set_options(**change))
+        for chooser in self._choosers.values():
+            for name, text in FOURTH.items():
+                action = chooser.menu().addAction(text)
+                action.setCheckable(True)
+                action.setData(name)
+                action.triggered.connect(lambda _=False, name=name: self._fourth_chosen(name))
+        self._name_fourth()
+
+    def _fourth_chosen(self, name: str) -> None:
+        self.set_fourth(name)
+        self._name_fourth()  # choosing what is on already must not take its tick away
+
+    def set_fourth(self, name: str) -> None:
+        """Let the fourth plot show time per round ('time'), k of each round ('k') or its mean ('mean-k')."""
+        if name not in FOURTH or name == self.fourth:
+            return
+        focused = any(chooser.hasFocus() for chooser in self._choosers.values())
+        self.fourth = name
+        self._name_fourth()
+        self._arrange()
+        if focused:
+            self._chooser().setFocus()
+        self._bars_drawn = ()
+        if self.lengths.canvas is not None:
+            self.lengths.canvas.reset()
+            for index, lane in enumerate(self.race.lanes):
+                self._draw_length(index, lane)
+        self._draw_phases()
+        self._show_values()
+        self.fourth_changed.emit(name)
+
+    def _chooser(self) -> QPushButton:
+        return self._choosers[self.phases if self.fourth == "time" else self.lengths]
+
+    def _name_fourth(self) -> None:
+        for card, chooser in self._choosers.items():
+            chooser.setText("Time per round ▾" if card is self.phases else "Draft length k ▾")
+            for action in chooser.menu().actions():
+                action.setChecked(action.data() == self.fourth)
+        if self.fourth in _LENGTH_TIPS:
+            formula, tip = _LENGTH_TIPS[self.fourth]
+            self.lengths.headline.set_formula(formula)
+            self.lengths.headline.setToolTip(tooltip(tip))
+            self.lengths.setAccessibleName(f"Draft length k: {formula}")
 
     def set_options(self, **change: Any) -> None:
         """Change what the plots run over ('over') or the window of rates in rounds ('window')."""
@@ -345,6 +431,21 @@ class PlotStrip(QWidget):
             action.setCheckable(True)
             action.setChecked(lane is self._phase_lane())
             action.triggered.connect(lambda _=False, lane=lane: self.select_lane(lane))
+
+    def _name_lane(self) -> None:
+        """Name the lane whose times are shown, cut where the card is narrow: the title needs the room."""
+        lane = self._phase_lane()
+        name = "" if lane is None else visible(lane.name)
+        chooser = self._choosers[self.phases]
+        metrics = self._lane_button.fontMetrics()
+        around = self._lane_button.sizeHint().width() - metrics.horizontalAdvance(self._lane_button.text())
+        room = self.phases.width() - chooser.sizeHint().width() - around - theme.px(24)
+        shown = metrics.elidedText(name, Qt.TextElideMode.ElideRight, room - metrics.horizontalAdvance(" ▾"))
+        text = f"{shown} ▾"
+        if text != self._lane_button.text():
+            self._lane_button.setText(text)
+            self._lane_button.setAccessibleName(f"Lane whose round times are shown: {name}")
+            self._lane_button.setVisible(bool(name))
 
     def select_lane(self, lane: LaneModel | None) -> None:
         """Show this lane's round times."""
@@ -400,6 +501,7 @@ class PlotStrip(QWidget):
         for name, _, _, floor in CURVES:
             self.cards[name].set_canvas(self._canvas_module.Canvas(floor))
         self.phases.set_canvas(self._canvas_module.Canvas())
+        self.lengths.set_canvas(self._canvas_module.Canvas(2.0))
         self._name_options()
         self._start_anew()
         self.refresh(now=True)
@@ -470,9 +572,32 @@ class PlotStrip(QWidget):
             if len(x):
                 canvas.show_curve(index, x, y)
                 self._last[name, index] = last(y)
+        self._draw_length(index, lane)
+
+    def _draw_length(self, index: int, lane: LaneModel) -> None:
+        """Draw a lane's k, where that is what the fourth plot shows."""
+        canvas = self.lengths.canvas
+        if self.fourth == "time" or canvas is None or lane.plain or not lane.series.length:
+            return
+        x, y = steps(lane, self.options) if self.fourth == "k" else curve(lane, "draft_length", self.options)
+        canvas.show_curve(index, x, y, whole=self.fourth == "k")
+        self._last["draft_length", index] = last(y)
+
+    def _show_length_values(self) -> None:
+        shown = figures.whole if self.fourth == "k" else figures.number
+        entries = [
+            (index, lane.name, shown(self._last.get(("draft_length", index))))
+            for index, lane in enumerate(self.race.lanes) if not lane.plain and lane.series.length
+        ]
+        self.lengths.values.show_entries(entries)
+        empty = "Fills as rounds come" if any(not lane.plain for lane in self.race.lanes) else "No lane drafts"
+        self.lengths.say("" if entries else empty)
 
     def _show_values(self) -> None:
-        self._show_phase_values()
+        if self.fourth == "time":
+            self._show_phase_values()
+        else:
+            self._show_length_values()
         for name, _, _, _ in CURVES:
             entries = []
             for index, lane in enumerate(self.race.lanes):
@@ -488,12 +613,10 @@ class PlotStrip(QWidget):
             self.cards[name].say(empty)
 
     def _draw_phases(self) -> None:
+        if self.fourth != "time":
+            return
         lane = self._phase_lane()
-        name = "" if lane is None else visible(lane.name)
-        text = f"{name} ▾"
-        if text != self._lane_button.text():
-            self._lane_button.setText(text)
-            self._lane_button.setVisible(bool(name))
+        self._name_lane()
         if lane is None or not lane.series.length:
             self.phases.values.show_entries([])
             self.phases.say("Fills as rounds come")

@@ -39,7 +39,8 @@ def config_folder() -> Path:
 class WindowState:
     """How the window looks: geometry as Qt's own bytes (hex), splitters, theme, font and views.
 
-    rule is the acceptance rule of the lanes that have none of their own.
+    rule is the acceptance rule of the lanes that have none of their own; fourth_plot what the fourth plot
+    shows ('time', 'k', 'mean-k').
     """
 
     geometry: str = ""
@@ -51,6 +52,7 @@ class WindowState:
     inspector: bool = True
     rule: str = "auto"
     plots: bool = True
+    fourth_plot: str = "time"
 
 
 @dataclass(slots=True)

@@ -100,7 +100,7 @@ class SetupBar(QFrame):
         self._workload_text = ""
         self._history: tuple = ()
         self._count: int | None = None
-        self._narrow: bool | None = None
+        self._shape = ""
 
         self.target = TargetPicker(library)
         self.prompt = PromptEdit()
@@ -126,11 +126,11 @@ class SetupBar(QFrame):
         self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=6)
         self.more = QPushButton("More ▾")
         self.panel = MorePanel(self.more)
-        self.add_lane = QPushButton("+ Lane")
+        self.add_lane = QPushButton("+ Lane ▾")
         self.stop = QPushButton("Stop")
         self.run = QPushButton("Run")
         self.run.setProperty("kind", "primary")
-        set_tip(self.add_lane, "Add a lane (Ctrl+L)")
+        self.tell_add("")
         set_tip(self.stop, "Stop within one round (Esc)")
         set_tip(self.run, "Run all lanes (Ctrl+Enter or F5)")
         self._lay_out()
@@ -234,6 +234,10 @@ class SetupBar(QFrame):
         self.stop.setText("Stopping" if stopping else "Stop")
         self.add_lane.setEnabled(can_edit)
 
+    def tell_add(self, reason: str) -> None:
+        """Say in the button's tool tip why no lane can be added now; '' where one can."""
+        set_tip(self.add_lane, reason or "Add a lane: all methods (Ctrl+L)")
+
     # -- layout --------------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
@@ -283,7 +287,7 @@ class SetupBar(QFrame):
             line.setSpacing(10)
             outer.addLayout(line)
         self._target_field = Field("Target", self.target)
-        self._place(narrow=False)
+        self._place("wide")
         # Keyboard order follows the eye in both layouts.
         order = (self.target, self.caption, self.enlarge, self.prompt, self.temperature, self.rule, self.max_tokens,
                  self.seed, self.more, self.add_lane, self.stop, self.run)
@@ -296,41 +300,44 @@ class SetupBar(QFrame):
             small.setFixedHeight(caption_height())
         advance = QFontMetrics(theme.ui_font()).horizontalAdvance("Stopping")
         self.stop.setMinimumWidth(advance + theme.px(28))
-        if self._narrow is not None:
-            self._place(narrow=self.width() < self._needed())
+        if self._shape:
+            self._place(self._fitting())
 
-    def _place(self, narrow: bool) -> None:
-        if narrow == self._narrow:
+    def _place(self, shape: str) -> None:
+        """One line ('wide'), two ('narrow'), or two with the buttons on the first ('tiny')."""
+        if shape == self._shape:
             return
-        self._narrow = narrow
+        self._shape = shape
         for line in (self._first, self._second):
             while line.count():
                 line.takeAt(0)
+        self.target.set_short(shape == "tiny")
+        self.tokens.setVisible(shape != "tiny")
+        self.prompt.setMinimumWidth(theme.px(120) if shape == "tiny" else 180)
         self._first.addWidget(self._target_field)
         self._first.addWidget(self._prompt_box, 1)
-        if narrow:
-            self._second.addWidget(self._numbers)
-            self._second.addStretch(1)
-            self._second.addWidget(self._buttons)
-        else:
+        if shape == "wide":
             self._first.addWidget(self._numbers)
             self._first.addWidget(self._buttons)
+            return
+        self._second.addWidget(self._numbers)
+        self._second.addStretch(1)
+        (self._first if shape == "tiny" else self._second).addWidget(self._buttons)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._place(narrow=event.size().width() < self._needed())
+        self._place(self._fitting())
 
-    def _needed(self) -> int:
-        """Width at which everything stands on one line."""
-        return sum(
-            widget.sizeHint().width() for widget in (self._target_field, self._numbers, self._buttons)
-        ) + theme.px(250) + 58
+    def _fitting(self) -> str:
+        """The shape that the present width has room for."""
+        rest = self._numbers.sizeHint().width() + self._buttons.sizeHint().width()
+        whole = self.target.wide_width() + rest + theme.px(250) + 58
+        return "wide" if self.width() >= whole else "narrow" if self.width() >= rest + 28 + 20 else "tiny"
 
     def minimumSizeHint(self) -> QSize:
         """Narrower than its one-line layout: it breaks into two."""
         hint = super().minimumSizeHint()
-        width = self._numbers.minimumSizeHint().width() + self._buttons.minimumSizeHint().width() + 40
-        return QSize(min(hint.width(), width), hint.height())
+        return QSize(min(hint.width(), self._numbers.minimumSizeHint().width() + 40), hint.height())
 
     # -- reactions -------------------------------------------------------------------------------------
 

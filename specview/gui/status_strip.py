@@ -22,6 +22,7 @@ _WORDS: dict[State, str] = {
     "prefill": "reading the prompt",
     "running": "running",
     "stopping": "stopping",
+    "scanning": "scanning exit layers",
     "ended": "done",
 }
 
@@ -29,6 +30,7 @@ _STARTING: dict[State, str] = {
     "preloading": "loading libraries and the models, so that Run starts at once",
     "loading": "loading libraries",
     "prefill": "",
+    "scanning": "",
     "stopping": "",
 }
 
@@ -98,7 +100,7 @@ class StatusStrip(QStatusBar):
         word = _WORDS[state]
         if state == "ended":
             word = self._end_word()
-        mark = "●" if state in ("running", "prefill", "loading", "preloading", "stopping") else "○"
+        mark = "○" if state in ("ready", "ended") else "●"
         self._put(self.state, f"{mark} {word}")
         self._show_progress()
         self._show_costs()
@@ -107,7 +109,7 @@ class StatusStrip(QStatusBar):
 
     def _on_text(self) -> None:
         """Follow what loads; the rest has time until the next refresh."""
-        if self._controller.state in ("preloading", "loading", "prefill"):
+        if self._controller.state in ("preloading", "loading", "prefill", "scanning"):
             self._show_progress()
 
     # -- parts ---------------------------------------------------------------------------------------
@@ -122,7 +124,7 @@ class StatusStrip(QStatusBar):
     def _show_progress(self) -> None:
         controller = self._controller
         progress = controller.progress
-        waiting = controller.state in ("preloading", "loading", "prefill")
+        waiting = controller.state in ("preloading", "loading", "prefill", "scanning")
         if controller.state == "stopping":
             waiting = progress is not None and progress.phase != "decode" and not controller.race_running
         if not waiting:

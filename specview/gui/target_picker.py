@@ -36,6 +36,7 @@ class TargetPicker(QPushButton):
         self.engine, self.target, self.dtype, self.trust = "transformers", BUNDLED, "", False
         self.setAccessibleName("Target")
         self.setStyleSheet("text-align: left;")
+        self._short = False
         self._panel = Popover(self)
         self._engines: dict[str, Radio] = {}
         self._reasons: dict[str, QLabel] = {}
@@ -203,9 +204,20 @@ class TargetPicker(QPushButton):
     def _fit(self) -> None:
         """Follow the font. Keep one width, so that nothing jumps when the number format becomes known."""
         self.list.setMinimumSize(theme.px(440), theme.px(170))
-        self.setFixedWidth(QFontMetrics(theme.ui_font()).horizontalAdvance(f"{model_name(BUNDLED)} · transformers · fp32  ▾")
-                           + theme.px(30))
+        self.setFixedWidth(theme.px(150) if self._short else self.wide_width())
         self._show()
+
+    @staticmethod
+    def wide_width() -> int:
+        """The width that holds the bundled target's name, engine and number format, pixels."""
+        longest = f"{model_name(BUNDLED)} · transformers · fp32  ▾"
+        return QFontMetrics(theme.ui_font()).horizontalAdvance(longest) + theme.px(30)
+
+    def set_short(self, short: bool) -> None:
+        """Take less width: the name is cut in the middle, its tool tip has it whole."""
+        if short != self._short:
+            self._short = short
+            self._fit()
 
     def _show(self) -> None:
         parts = [model_name(self.target), self.engine, *([_SHORT.get(self.dtype, self.dtype)] if self.dtype else [])]

@@ -286,6 +286,10 @@ QToolButton[kind="caption"] {{ color: {theme.muted}; background: transparent; bo
     padding: 0 {px(2)}px; font-size: {small}px; border-radius: 3px; }}
 QToolButton[kind="caption"]:hover {{ color: {theme.ink}; }}
 QToolButton[kind="caption"]:focus {{ color: {theme.ink}; border: 1px solid {theme.focus}; }}
+QPushButton[kind="headline"] {{ color: {theme.ink}; background: transparent; border: 1px solid transparent;
+    padding: 0; font-size: {px(12)}px; font-weight: 600; border-radius: 3px; text-align: left; }}
+QPushButton[kind="headline"]:hover {{ background: {theme.field}; }}
+QPushButton[kind="headline"]:focus {{ border: 1px solid {theme.focus}; padding: 0; }}
 QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox, QPlainTextEdit {{ color: {theme.ink}; background: {theme.field};
     border: 1px solid {theme.border}; border-radius: 6px; padding: {px(4)}px {px(7)}px;
     selection-background-color: {theme.accent}; selection-color: {theme.accent_ink};
@@ -308,6 +312,14 @@ QListWidget {{ color: {theme.ink}; background: {theme.field}; border: 1px solid 
 QListWidget:focus {{ border: 2px solid {theme.focus}; padding: 2px; }}
 QListWidget::item {{ padding: {px(3)}px; }}
 QListWidget::item:selected {{ background: {theme.accent}; color: {theme.accent_ink}; border-radius: 4px; }}
+QTableWidget {{ color: {theme.ink}; background: {theme.field}; border: 1px solid {theme.border};
+    border-radius: 6px; outline: none; selection-background-color: {theme.accent};
+    selection-color: {theme.accent_ink}; }}
+QTableWidget:focus {{ border: 2px solid {theme.focus}; }}
+QTableWidget::item:selected {{ background: {theme.accent}; color: {theme.accent_ink}; }}
+QHeaderView {{ background: transparent; border: none; }}
+QHeaderView::section {{ color: {theme.muted}; background: {theme.panel}; border: none;
+    border-bottom: 1px solid {theme.border}; padding: {px(4)}px {px(3)}px; font-size: {small}px; }}
 QCheckBox, QRadioButton {{ color: {theme.ink}; spacing: {px(6)}px; }}
 QMenuBar {{ background: {theme.panel}; color: {theme.muted}; border-bottom: 1px solid {theme.border}; }}
 QMenuBar::item {{ background: transparent; padding: {px(4)}px {px(9)}px; border-radius: 4px; }}

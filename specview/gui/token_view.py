@@ -194,7 +194,10 @@ class TokenView(QAbstractScrollArea):
 
     def _token_words(self, token: ViewToken) -> str:
         place = "not in the output" if token.position is None else f"position {token.position}"
-        words = f"{KIND_WORDS[token.kind]} · round {self.lane.rounds[token.round_index].index} · {place}"
+        round_ = self.lane.rounds[token.round_index].index
+        if token.folded:
+            return f"{token.folded} more ignored drafts, never judged · round {round_} · {place}"
+        words = f"{KIND_WORDS[token.kind]} · round {round_} · {place}"
         return f"{words}\n{quoted(token.text) if token.text else 'no text of its own'}"
 
     # -- text -----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specview.decoding.ledger import End, Round
+from specview.decoding.ledger import End, Round, depths
 from specview.decoding.metrics import Metrics, MetricsFold
 from specview.racing.events import (
     Equality,
@@ -37,6 +37,8 @@ FINAL = -1
 """The token index of a round's final token."""
 
 GHOSTS: frozenset[str] = frozenset({"rejected", "ignored"})
+SHOWN_IGNORED = 6
+"""Ignored drafts of a chain that are drawn one by one; the others, and all those of a tree, are counted."""
 PARTS = 4
 _MIN_SPREAD_ROUNDS = 16
 
@@ -47,7 +49,8 @@ class ViewToken(NamedTuple):
     """One token to draw.
 
     round_index counts within `LaneModel.rounds`; token_index within that round's draft, FINAL (-1)
-    for its final token; position is the place in the output, None for a ghost.
+    for its final token; position is the place in the output, None for a ghost. folded is how many
+    ignored drafts this one stands for, token_index being the first of them; 0 for a token itself.
     """
 
     text: str
@@ -55,11 +58,35 @@ class ViewToken(NamedTuple):
     round_index: int
     token_index: int
     position: int | None
+    folded: int = 0
 
     @property
     def ghost(self) -> bool:
         """Whether this token was drafted but is not part of the output."""
         return self.position is None
+
+
+def drawn(round_: Round) -> tuple[list[int], list[int]]:
+    """Which of a round's drafted tokens are drawn one by one, and which are folded into one count, by index.
+
+    Of a chain the first ignored drafts are drawn, of a tree none: a lookahead round has dozens.
+    """
+    if round_.parents is None and round_.k <= SHOWN_IGNORED + 1:
+        return list(range(round_.k)), []
+    room = SHOWN_IGNORED if round_.parents is None else 0
+    shown: list[int] = []
+    folded: list[int] = []
+    for place, token in enumerate(round_.drafted):
+        if token.verdict != "ignored":
+            shown.append(place)
+        elif room > 0:
+            shown.append(place)
+            room -= 1
+        else:
+            folded.append(place)
+    if len(folded) == 1 and round_.parents is None:  # a count of one takes as much room as the token
+        return shown + folded, []
+    return shown, folded
 
 
 class Series:
@@ -68,7 +95,7 @@ class Series:
     Columns hold running sums, so a running or a windowed rate is one subtraction and one division.
     """
 
-    _COLUMNS = ("position", "t", "judged", "accepted", "draft_s", "verify_s", "other_s")
+    _COLUMNS = ("position", "t", "judged", "accepted", "draft_s", "verify_s", "other_s", "proposed")
 
     def __init__(self) -> None:
         self._data: Curve = np.zeros((256, len(self._COLUMNS)))
@@ -79,7 +106,8 @@ class Series:
         if self.length == len(self._data):
             self._data = np.concatenate([self._data, np.zeros_like(self._data)])
         gained = (
-            len(round_.emitted), 0.0, round_.judged, round_.accepted, round_.draft_s, round_.verify_s, round_.other_s
+            len(round_.emitted), 0.0, round_.judged, round_.accepted, round_.draft_s, round_.verify_s,
+            round_.other_s, round_.k,
         )
         self._data[self.length] = gained
         if self.length:
@@ -123,6 +151,14 @@ class Series:
         """Emitted / sum of round times, running or over the last `window` rounds."""
         seconds = self._column("draft_s") + self._column("verify_s") + self._column("other_s")
         return self._ratio(self.position, seconds, window)
+
+    def draft_lengths(self) -> Curve:
+        """Drafted tokens of each round, 0 for one without a draft."""
+        return np.diff(self._column("proposed"), prepend=0.0)
+
+    def mean_draft_length(self, window: int | None = None) -> Curve:
+        """Proposed / rounds, running or over the last `window` rounds; rounds without a draft count as 0."""
+        return self._ratio(self._column("proposed"), np.arange(1.0, self.length + 1), window)
 
     def phases_ms(self) -> tuple[Curve, Curve, Curve]:
         """Draft, verify and other time of each round, milliseconds."""
@@ -183,6 +219,7 @@ class LaneModel:
     version: int = 0
     _fold: MetricsFold = field(default_factory=MetricsFold)
     _starts: list[int] = field(default_factory=list)
+    _positions: list[int] = field(default_factory=list)
     _counted: bool = False
 
     @property
@@ -219,25 +256,40 @@ class LaneModel:
         return self.rounds[-1].t if self.rounds else 0.0
 
     def index_of(self, round_index: int, token_index: int) -> int | None:
-        """Return where a round's token stands in `tokens`."""
+        """Return where a round's token stands in `tokens`; one that is folded has its count's place."""
         if not 0 <= round_index < len(self.rounds):
             return None
-        start = self._starts[round_index]
-        k = self.rounds[round_index].k
+        start, round_ = self._starts[round_index], self.rounds[round_index]
+        shown, folded = drawn(round_)
         if token_index == FINAL:
-            return None if self.rounds[round_index].final is None else start + k
-        return start + token_index if 0 <= token_index < k else None
+            return None if round_.final is None else start + len(shown) + bool(folded)
+        if token_index in folded:
+            return start + len(shown)
+        return start + shown.index(token_index) if token_index in shown else None
+
+    def position_of(self, round_index: int, token_index: int) -> int:
+        """Return the output position that a round's token has, or was tried for: in a tree by its depth."""
+        first, round_ = self._positions[round_index], self.rounds[round_index]
+        if token_index == FINAL:
+            return first + round_.accepted
+        return first + (token_index if round_.parents is None else depths(round_.parents)[token_index])
 
     def add(self, round_: Round) -> None:
         """Append one finished round."""
         index = len(self.rounds)
         self.rounds.append(round_)
         self._starts.append(len(self.tokens))
-        for place, token in enumerate(round_.drafted):
+        self._positions.append(self.emitted)
+        shown, folded = drawn(round_)
+        for place in shown:
+            token = round_.drafted[place]
             position = None
             if token.verdict == "accepted":
                 position, self.emitted = self.emitted, self.emitted + 1
             self.tokens.append(ViewToken(token.text, token.verdict, index, place, position))
+        if folded:
+            count = len(folded)
+            self.tokens.append(ViewToken(f"+{count}", "ignored", index, folded[0], None, count))
         if round_.final is not None:
             self.tokens.append(ViewToken(round_.final.text, round_.final.kind, index, FINAL, self.emitted))
             self.emitted += 1

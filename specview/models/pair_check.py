@@ -1,35 +1,50 @@
-"""Whether a draft can serve a target: the same tokenizer, told before a lane starts.
+"""Whether a draft can serve a target, and how: told before a lane starts.
 
-Vocabularies are compared id by id over the range that both have. Rows of logits padded to different
-widths do not matter (152064 against 151936): padding stands for no token.
+A draft of the same tokenizer proposes its own tokens. One of another tokenizer is translated
+(specview.drafting.universal): its text is re-encoded for the rules that need no q, and it is restricted to
+the tokens that both have for those that do.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, Literal
 
 from specview.decoding.interfaces import Engine
-from specview.engines.gguf_file import TOKEN_UNUSED, read_gguf
+from specview.drafting.universal import APPROACHES
+from specview.drafting.universal_vocabulary import Pairing, Vocabulary, is_padding, pairing_of
+from specview.engines.gguf_file import (
+    TOKEN_CONTROL,
+    TOKEN_UNKNOWN,
+    TOKEN_UNUSED,
+    TOKEN_USER_DEFINED,
+    read_gguf,
+)
+from specview.engines.transformers_tokenizer import make_token_bytes
 from specview.errors import SpecviewError
 
 _MEND = "Choose a draft of the same family."
-_PADDING = re.compile(r"\[PAD\d*\]|<(?:unused|extra_id_|reserved_|dummy)[^>]*>|\[unused\d+\]|<\|(?:dummy|unused)_?\d+\|>")
-_MIN_SHARED = 0.9
-_read: WeakKeyDictionary[Any, dict[int, bytes]] = WeakKeyDictionary()
+
+WORDS = {
+    "same": "it drafts the target's own tokens",
+    "re-encode": "its text is re-encoded in the target's tokens",
+    "intersection": "it drafts the tokens that both have",
+}
+"""Approach -> what it means, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """ok, or the reason why not (one line, with the mend); shared is how many ids were compared.
+    """ok, or the reason why not (one line, with the mend).
 
-    first_difference is (id, the target's token, the draft's token). notes say what differs without
-    mattering to correctness.
+    mode: one tokenizer, or a foreign one; then `reason` says so even where it drafts all the same.
+    shared: how many ids stand for the same (same), or how many different texts are one token in both
+    (foreign); share: that over the target's. first_difference: (id, the target's token, the draft's token).
+    approach: rule -> "same", "re-encode" or "intersection"; a rule that nothing serves is not in it. notes
+    say in plain words what applies, and what differs without mattering to correctness.
     """
 
     ok: bool
@@ -39,6 +54,9 @@ class PairReport:
     draft_vocab: int = 0
     first_difference: tuple[int, str, str] | None = None
     notes: tuple[str, ...] = ()
+    mode: Literal["same", "foreign"] = "same"
+    share: float = 0.0
+    approach: Mapping[str, str] = field(default_factory=dict)
 
     def raise_if_not_ok(self) -> None:
         """Raise SpecviewError with the reason when the pair does not fit."""
@@ -46,37 +64,36 @@ class PairReport:
             raise SpecviewError(self.reason)
 
 
+_SAME = dict.fromkeys(APPROACHES, "same")
+
+
 def check_pair(target: Engine, draft: Engine) -> PairReport:
     """Compare the tokenizers of two loaded engines, id by id."""
     if target.tokenizer is draft.tokenizer:
         size = target.tokenizer.vocab_size
-        return PairReport(True, shared=size, target_vocab=size, draft_vocab=size)
-    report = _compare(
-        target.model_name,
-        draft.model_name,
-        _vocabulary_of(target),
-        _vocabulary_of(draft),
-    )
+        return PairReport(True, shared=size, target_vocab=size, draft_vocab=size, share=1.0, approach=_SAME)
+    report = _compare(target.model_name, draft.model_name, pairing_of(target, draft))
     notes = list(report.notes)
-    if report.ok and target.eos_ids != draft.eos_ids:
+    if report.mode == "same" and report.ok and target.eos_ids != draft.eos_ids:
         notes.append(
             f"They end a text with different tokens ({_ids(target.eos_ids)} and {_ids(draft.eos_ids)}): "
             "the target's count."
         )
-    if report.ok and target.vocab_size != draft.vocab_size:
+    if report.mode == "same" and report.ok and target.vocab_size != draft.vocab_size:
         notes.append(f"Their rows of logits are padded to {target.vocab_size} and {draft.vocab_size}.")
-    return _with_notes(report, notes)
+    return replace(report, notes=tuple(notes))
 
 
-def pair_from_files(target: Path, draft: Path) -> PairReport | None:
+def pair_from_files(target: Path, draft: Path, names: tuple[str, str] | None = None) -> PairReport | None:
     """Compare two models' tokenizer files (a GGUF's metadata, a folder's tokenizer.json).
 
-    Reads no weights. None when a tokenizer is stored in another form: then `check_pair` after loading.
+    names are what to call them, where not by their files. Reads no weights. None when a tokenizer is stored in another form: then `check_pair` after loading.
     """
-    first, second = _vocabulary_in(target), _vocabulary_in(draft)
+    first = vocabulary_in(target)
+    second = first if draft == target else vocabulary_in(draft)
     if first is None or second is None:
         return None
-    return _compare(_name(target), _name(draft), first, second)
+    return _compare(*(names or (_name(target), _name(draft))), Pairing(first, second))
 
 
 def _name(path: Path) -> str:
@@ -87,79 +104,102 @@ def _ids(ids: frozenset[int]) -> str:
     return ", ".join(str(token) for token in sorted(ids)) or "none"
 
 
-def _with_notes(report: PairReport, notes: list[str]) -> PairReport:
-    return replace(report, notes=tuple(notes))
+def vocabulary_in(path: Path) -> Vocabulary | None:
+    """What the ids of a model's tokenizer file stand for; None where it has none that is read here."""
+    return _of_gguf(path) if path.is_file() else _of_folder(path)
 
 
-def _vocabulary_of(engine: Engine) -> dict[int, bytes]:
-    """Id -> bytes of an engine's tokenizer, padding left out; read once per engine."""
-    known = _read.get(engine)
-    if known is not None:
-        return known
-    tokenizer = engine.tokenizer
-    token_bytes = tokenizer.token_bytes
-    vocabulary = {}
-    for token in range(min(tokenizer.vocab_size, engine.vocab_size)):
-        try:
-            value = token_bytes(token)
-        except (KeyError, IndexError, ValueError, TypeError):  # an id that stands for nothing
-            continue
-        if value and not (value[0] in b"[<" and _is_padding(value.decode("utf-8", errors="replace"))):
-            vocabulary[token] = value
-    _read[engine] = vocabulary
-    return vocabulary
+_GGUF_DECODERS = {"gpt2": "ByteLevel", "llama": "Metaspace", "t5": "Metaspace", "bert": "Metaspace"}
 
 
-def _is_padding(text: str) -> bool:
-    return _PADDING.fullmatch(text) is not None
+def _of_gguf(path: Path) -> Vocabulary | None:
+    metadata: Mapping[str, Any] = read_gguf(path).metadata
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    decoder = _GGUF_DECODERS.get(str(metadata.get("tokenizer.ggml.model")))
+    if not tokens or decoder is None:
+        return None
+    kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    to_bytes = make_token_bytes({"type": decoder})
+    named = [
+        (token, name, kind)
+        for token, (name, kind) in enumerate(zip(tokens, kinds, strict=False))
+        if name and kind != TOKEN_UNUSED and not is_padding(name)
+    ]
+    as_spelled = (TOKEN_CONTROL, TOKEN_UNKNOWN, TOKEN_USER_DEFINED)
+    specials = frozenset(token for token, _name, kind in named if kind in as_spelled[:2])
+    return Vocabulary(
+        {token: name.encode() if kind in as_spelled else to_bytes(name) for token, name, kind in named},
+        lambda: specials,
+    )
 
 
-def _vocabulary_in(path: Path) -> dict[int, bytes] | None:
-    """Id -> spelling in a model's tokenizer file, padding left out; None where it has none we read."""
-    if path.is_file():
-        metadata: Mapping[str, Any] = read_gguf(path).metadata
-        tokens = metadata.get("tokenizer.ggml.tokens")
-        if not tokens:
-            return None
-        kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-        pairs = [(index, token) for index, token in enumerate(tokens) if kinds[index] != TOKEN_UNUSED]
+def _of_folder(path: Path) -> Vocabulary | None:
+    try:
+        document = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
+        entries = document["model"]["vocab"]
+        if isinstance(entries, list):  # Unigram: [piece, score]
+            pairs = [(index, str(entry[0])) for index, entry in enumerate(entries)]
+        else:
+            pairs = [(int(index), str(token)) for token, index in entries.items()]
+        added = {int(entry["id"]): entry for entry in document.get("added_tokens", ())}
+        names = {token: str(entry["content"]) for token, entry in added.items()}
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+    to_bytes = make_token_bytes(document.get("decoder"))
+    found = {token: to_bytes(piece) for token, piece in pairs if piece and token not in added and not is_padding(piece)}
+    found |= {token: name.encode() for token, name in names.items() if name and not is_padding(name)}
+    specials = frozenset(token for token, entry in added.items() if entry.get("special"))
+    return Vocabulary(found, lambda: specials)
+
+
+def _compare(target_name: str, draft_name: str, pairing: Pairing) -> PairReport:
+    report = PairReport(
+        True,
+        shared=pairing.compared,
+        target_vocab=len(pairing.target.tokens),
+        draft_vocab=len(pairing.draft.tokens),
+        share=1.0,
+        approach=_SAME,
+    )
+    if pairing.same:
+        if report.target_vocab == report.draft_vocab:
+            return report
+        counts = f"{report.shared} tokens agree, of {report.target_vocab} and {report.draft_vocab} in all."
+        return replace(report, notes=(counts,))
+    return _foreign(report, target_name, draft_name, pairing)
+
+
+def _foreign(report: PairReport, target_name: str, draft_name: str, pairing: Pairing) -> PairReport:
+    """What a draft with another tokenizer can do."""
+    report = replace(
+        report,
+        mode="foreign",
+        shared=pairing.shared_texts,
+        share=pairing.shared_share,
+        first_difference=_first_difference(pairing),
+        approach={},
+    )
+    other = f"draft {draft_name} has another tokenizer than {target_name}"
+    if not pairing.target.texts or not pairing.draft.texts:
+        which = target_name if not pairing.target.texts else draft_name
+        return replace(report, ok=False, reason=f"{other}, and {which} has no tokens for text. {_MEND}")
+    notes = [f"Rules greedy, match and typical: {WORDS['re-encode']} (vocabulary re-encode)."]
+    approach: dict[str, str] = dict(APPROACHES)
+    if report.shared:
+        notes.append(f"Rules rejection and naive: {WORDS['intersection']} (vocabulary intersection).")
     else:
-        try:
-            document = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
-            vocabulary = document["model"]["vocab"]
-            if isinstance(vocabulary, list):  # Unigram: [piece, score]
-                pairs = [(index, entry[0]) for index, entry in enumerate(vocabulary)]
-            else:
-                pairs = [(int(index), token) for token, index in vocabulary.items()]
-            pairs += [(int(entry["id"]), entry["content"]) for entry in document.get("added_tokens", ())]
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            return None
-    return {index: token.encode() for index, token in pairs if token and not _is_padding(token)}
+        notes.append("Rules rejection and naive: not with this draft, for no token is shared; use match.")
+        approach = {rule: how for rule, how in approach.items() if how != "intersection"}
+    count = f"{report.shared:,} of the target's {len(pairing.target.ids):,} texts ({report.share:.0%})"
+    reason = f"{other}: {count} are one token of the draft too."
+    return replace(report, reason=reason, approach=approach, notes=tuple(notes))
 
 
-def _compare(
-    target_name: str, draft_name: str, target: Mapping[int, bytes], draft: Mapping[int, bytes]
-) -> PairReport:
-    shared = target.keys() & draft.keys()
-    report = PairReport(True, shared=len(shared), target_vocab=len(target), draft_vocab=len(draft))
-    other = f"draft {draft_name} has another tokenizer than {target_name}:"
-    different = [token for token in shared if target[token] != draft[token]]
-    if different:
-        token = min(different)
-        in_target, in_draft = _shown(target[token]), _shown(draft[token])
-        return replace(
-            report,
-            ok=False,
-            reason=f"{other} token {token} is {in_draft} there and {in_target} here "
-            f"({len(different)} of {len(shared)} differ). {_MEND}",
-            first_difference=(token, in_target, in_draft),
-        )
-    if len(shared) < _MIN_SHARED * max(len(target), len(draft), 1):
-        counts = f"{len(draft)} tokens there and {len(target)} here, {len(shared)} of them the same"
-        return replace(report, ok=False, reason=f"{other} {counts}. {_MEND}")
-    if len(target) != len(draft):
-        return replace(report, notes=(f"{len(shared)} tokens agree, of {len(target)} and {len(draft)} in all.",))
-    return report
+def _first_difference(pairing: Pairing) -> tuple[int, str, str] | None:
+    if pairing.first_difference is None:
+        return None
+    token, ours, theirs = pairing.first_difference
+    return token, _shown(ours), _shown(theirs)
 
 
 def _shown(token: bytes) -> str:

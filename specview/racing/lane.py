@@ -105,19 +105,7 @@ class Lane:
             problem = method.problem(self.target) if method.problem is not None else None
             if problem:
                 raise SpecviewError(f"{method.name} cannot draft for {self.target.model_name}: {problem}")
-            self._drafter = method.make(
-                DrafterContext(
-                    options=self.settings.options,
-                    max_length=self._capacity,
-                    vocab_size=self.target.vocab_size,
-                    draft_engine=self.draft,
-                    target=self.target,
-                    session=self._session,
-                    rule=self.rule,
-                    costs=self.costs,
-                    memory=self._memory,
-                )
-            )
+            self._drafter = method.make(self.drafter_context(self._capacity, self._session))
             self._policy = POLICIES[self.settings.policy].make(self.settings.policy_options, self.costs)
             self._policy.start(self.k)
         begin = self._clock()
@@ -133,6 +121,20 @@ class Lane:
         if not self.record.rounds:
             self.record.prefill_s = self.fold.prefill_s = spent
         self._begin(max_tokens)
+
+    def drafter_context(self, max_length: int, session: Session | None = None) -> DrafterContext:
+        """What this lane gives a drafter for contexts of up to max_length tokens, drafts included."""
+        return DrafterContext(
+            options=self.settings.options,
+            max_length=max_length,
+            vocab_size=self.target.vocab_size,
+            draft_engine=self.draft,
+            target=self.target,
+            session=session,
+            rule=self.rule,
+            costs=self.costs,
+            memory=self._memory,
+        )
 
     def extend(self, max_tokens: int, on_chunk: OnChunk | None = None) -> None:
         """Go on for max_tokens more after the limit, in the same caches where they have the room."""

@@ -69,6 +69,7 @@ class ModelPool:
         self._engines: dict[EngineKey, Engine] = {}
         self.warm: set[EngineKey] = set()
         self.kernel_margins: dict[Hashable, float] = {}
+        self.pass_seconds: dict[EngineKey, dict[int, float]] = {}  # by rows, as calibrated
         self._memories: dict[EngineKey, dict[str, Any]] = {}
 
     def __contains__(self, key: EngineKey) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Engine
 from specview.decoding.metrics import speedup, speedup_spread
 from specview.decoding.verification import DecisionRows, NotFiniteError
@@ -19,6 +20,7 @@ from specview.errors import SpecviewError, Stopped, UsageError
 from specview.models.loading import facts as engine_facts
 from specview.models.pair_check import check_pair
 from specview.racing import workloads
+from specview.racing.calibration import measure_passes
 from specview.racing.equality import compare_outputs
 from specview.racing.events import (
     Event,
@@ -33,11 +35,13 @@ from specview.racing.events import (
 )
 from specview.racing.lane import Lane
 from specview.racing.load_meter import LoadMeter
+from specview.racing.oracle import Oracle, oracle_of
 from specview.racing.pool import ModelPool, OnProgress, ShouldStop, draft_key, target_key
 from specview.racing.settings import RunSettings
 
 log = logging.getLogger(__name__)
 Emit = Callable[[Event], None]
+ORACLE_QUIET_S = 1.0  # how long the search for an oracle says nothing
 
 
 class Race:
@@ -60,6 +64,7 @@ class Race:
         self.lanes: list[Lane] = []
         self.target: Engine | None = None
         self.prompt_ids: list[int] = []
+        self.oracles: dict[int, Oracle] = {}
         self._owns_models = models is None
         self._clock = clock
         self._emit: Emit = lambda event: None
@@ -186,6 +191,7 @@ class Race:
         for lane, name in zip(self.lanes, names, strict=True):
             lane.record.name = name
         self._warm_up([target_key(settings), *(draft_keys[index] for index in drafts)])
+        self._calibrate([lane for index, lane in enumerate(self.lanes) if index not in errors])
         for index, lane in enumerate(self.lanes):
             try:
                 if index in errors:
@@ -230,6 +236,7 @@ class Race:
             (lane.clock - start for lane, start in zip(self.lanes, clock_at_begin, strict=True)), default=0.0
         )
         busy = meter.busy_text()
+        self._ask_oracles()
         self._emit_ends(final=True)
         self._emit(RaceEnded(self.run_id, "done", virtual / wall if wall > 0 else None, busy))
 
@@ -255,6 +262,44 @@ class Race:
             finally:
                 session.close()
             self.models.warm.add(key)
+
+    def _calibrate(self, lanes: list[Lane]) -> None:
+        """Measure the target's passes by their rows where a lane chooses by it; each lane learns on from there."""
+        lanes = [lane for lane in lanes if lane.settings.needs_costs]
+        if not lanes or self.target is None:
+            return
+
+        def tell(fraction: float) -> None:
+            self._stop_here()
+            self._emit(Progress(self.run_id, "warm-up", "Measuring the target's passes", fraction))
+
+        known = self.models.pass_seconds.setdefault(target_key(self.settings), {})
+        rows = max(lane.pass_rows for lane in lanes) + 1
+        known |= measure_passes(self.target, self.prompt_ids, rows, known, tell, self._clock)
+        for lane in lanes:
+            lane.costs = Costs(known)
+
+    def _ask_oracles(self) -> None:
+        """Find how fast each combined lane could have been; a stop leaves out what is not found yet."""
+        self.oracles.clear()
+        began = time.monotonic()
+        for index, lane in enumerate(self.lanes):
+
+            def tell(done: int, total: int, index: int = index, lane: Lane = lane) -> None:
+                self._stop_here()
+                if time.monotonic() - began > ORACLE_QUIET_S:
+                    text = f"Looking for the fastest choices of {lane.record.name}"
+                    self._emit(Progress(self.run_id, "decode", text, done / total, index))
+
+            try:
+                found = oracle_of(lane, tell)
+            except Stopped:
+                return
+            except Exception as error:  # noqa: BLE001 - the lane's own figures stand without it
+                log.warning("no oracle for %s: %s", lane.record.name, one_line(error))
+                continue
+            if found is not None:
+                self.oracles[index] = found
 
     # -- telling -------------------------------------------------------------------------------
 
@@ -298,12 +343,16 @@ class Race:
                     lane, plain, self.models.kernel_margins, target_key(self.settings), measure
                 )
         assert lane.record.end is not None
+        metrics = lane.fold.metrics(plain.fold.plain_step_s())
+        oracle = self.oracles.get(index)
+        if oracle is not None and metrics.decode_tokens_per_s is not None:
+            metrics = replace(metrics, oracle_share=metrics.decode_tokens_per_s / oracle.tokens_per_s)
         self._emit(
             LaneEnded(
                 self.run_id,
                 index,
                 lane.record.end,
-                lane.fold.metrics(plain.fold.plain_step_s()),
+                metrics,
                 lane.record.error,
                 faster,
                 spread,

@@ -237,4 +237,4 @@ def test_made_by_the_registry_over_the_lanes_draft_engine():
 def test_plain_drafts_nothing():
     assert METHODS["plain"].make is None
     assert not METHODS["plain"].drafts
-    assert list(METHODS) == ["plain", "draft-model", "prompt-lookup"]
+    assert next(iter(METHODS)) == "plain"

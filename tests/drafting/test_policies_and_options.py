@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specview.decoding.costs import Costs, interpolate
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.drafting.options import Option, resolve
 from specview.drafting.policies import LONGEST, POLICIES
@@ -20,7 +23,7 @@ def round_of(k: int, accepted: int) -> Round:
         ["accepted"] * accepted + ["rejected"] * (k > accepted) + ["ignored"] * max(0, k - accepted - 1)
     )
     drafted = tuple(DraftedToken(0, verdict) for verdict in verdicts)
-    return Round(0, 1.0, 0.0, 1.0, 0.0, drafted=drafted, final=FinalToken(0, "plain"))
+    return Round(0, 1.0, 0.0, 1.0, 0.0, drafter="d", drafted=drafted, final=FinalToken(0, "plain"))
 
 
 def make(name, k, **options):
@@ -31,13 +34,17 @@ def make(name, k, **options):
 
 
 def test_the_policies():
-    assert list(POLICIES) == ["constant", "heuristic", "confidence"]
+    assert list(POLICIES) == ["constant", "heuristic", "confidence", "adaptive", "off-below"]
     for name, info in POLICIES.items():
         policy = make(name, 3)
         assert policy.name == info.name == name
-        assert policy.budget() == 3
+        assert 0 <= policy.budget() <= 3
         assert info.label
         assert info.description
+        assert all(option.help and option.label for option in info.options), name
+    assert [name for name in POLICIES if POLICIES[name].needs_costs] == ["adaptive"]
+    for name in ("constant", "heuristic", "confidence"):
+        assert make(name, 3).budget() == 3
 
 
 def test_constant_is_always_k():
@@ -74,6 +81,193 @@ def test_confidence_goes_on_at_the_threshold_and_stops_below():
     assert not make("confidence", 6).proceed(0.39)
     with pytest.raises(UsageError, match="threshold"):
         make("confidence", 6, threshold=1.5)
+
+
+# -- off-below ------------------------------------------------------------------------------------------
+
+
+def drive(policy, chance, rounds, proposes=None, seed=1):
+    """Rounds of a drafter whose tokens each hold with `chance`; `proposes` limits what it has to say."""
+    draws, made = random.Random(seed), []
+    for index in range(rounds):
+        k = policy.budget() if proposes is None else min(policy.budget(), proposes(index))
+        accepted = 0
+        while accepted < k and draws.random() < chance:
+            accepted += 1
+        made.append(round_of(k, accepted))
+        policy.observe(made[-1])
+        costs = getattr(policy, "costs_of_test", None)
+        if costs is not None:  # as a lane does
+            seconds = interpolate(costs.calibrated, k + 1)
+            costs.observe(replace(made[-1], verify_s=seconds, draft_s=0.0, drafter="d" if k else ""))
+    return made
+
+
+def test_off_below_goes_to_k_where_drafts_hold_and_stays():
+    policy = make("off-below", 16)
+    lengths = [round_.k for round_ in drive(policy, 1.0, 12)]
+    assert lengths == [1, 2, 4, 8, 16, 16, 16, 16, 16, 16, 16, 16]
+
+
+def test_off_below_costs_next_to_nothing_where_nothing_holds():
+    """Over 128 rounds a drafter that is always wrong drafts one token, six times."""
+    rounds = drive(make("off-below", 48), 0.0, 128)
+    drafted = [index for index, round_ in enumerate(rounds) if round_.k]
+    assert sum(round_.k for round_ in rounds) == len(drafted) <= 6
+    gaps = [b - a for a, b in zip(drafted, drafted[1:], strict=False)]
+    assert gaps == sorted(gaps)
+    assert gaps[1] - 1 == 2 * (gaps[0] - 1)
+
+
+def test_off_below_turns_off_after_a_window_of_bad_drafts_and_comes_back():
+    policy = make("off-below", 8, window=16)
+    drive(policy, 1.0, 8)
+    assert policy.budget() == 8
+    bad = drive(policy, 0.0, 3)
+    assert [round_.k for round_ in bad][:1] == [8]
+    assert policy.budget() == 0
+    again = drive(policy, 1.0, 20)
+    assert again[-1].k == 8
+    assert sum(round_.k == 0 for round_ in again) <= 8
+
+
+def test_off_below_keeps_on_at_the_threshold_and_not_below():
+    for threshold, stays in ((0.5, True), (0.51, False)):
+        policy = make("off-below", 4, threshold=threshold, window=16)
+        drive(policy, 1.0, 6)
+        for _ in range(12):
+            policy.observe(round_of(policy.budget(), min(2, policy.budget())))
+            if not policy.budget():
+                break
+        assert (policy.budget() == 4) == stays
+
+
+def test_off_below_a_drafter_with_nothing_to_propose_costs_nothing_and_is_not_judged():
+    policy = make("off-below", 16)
+    rounds = drive(policy, 1.0, 40, proposes=lambda index: 0)
+    assert all(round_.k == 0 for round_ in rounds)
+    assert policy.budget() == 1  # still on its first probation
+
+
+def test_off_below_one_token_drafts():
+    policy = make("off-below", 1)
+    assert [round_.k for round_ in drive(policy, 1.0, 3)] == [1, 1, 1]
+    assert sum(round_.k for round_ in drive(make("off-below", 1), 0.0, 128)) <= 6
+
+
+def test_off_below_begins_anew_with_a_run():
+    policy = make("off-below", 16)
+    drive(policy, 0.0, 50)
+    policy.start(4)
+    assert policy.budget() == 1
+
+
+# -- adaptive -------------------------------------------------------------------------------------------
+
+CHEAP = {1: 1.0, 2: 1.05, 4: 1.1, 8: 1.2, 16: 1.4, 33: 2.0}
+DEAR = {1: 1.0, 2: 1.8, 3: 2.6, 4: 2.9, 5: 3.5, 17: 11.0}
+
+
+def adaptive(k, passes, **options):
+    info = POLICIES["adaptive"]
+    costs = Costs(passes)
+    policy = info.make(resolve(info.options, options, "adaptive"), costs)
+    policy.start(k)
+    policy.costs_of_test = costs
+    return policy
+
+
+def later(rounds):
+    return [round_.k for round_ in rounds[len(rounds) // 2 :]]
+
+
+def test_adaptive_drafts_long_where_tokens_hold_and_short_where_they_do_not():
+    means = []
+    for chance in (0.3, 0.6, 0.8, 0.99):
+        lengths = later(drive(adaptive(32, CHEAP), chance, 200))
+        means.append(sum(lengths) / len(lengths))
+    assert means == sorted(means)
+    assert means[0] < 4
+    assert means[-1] > 16
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("passes", [CHEAP, DEAR])
+def test_adaptive_is_near_the_best_constant_length(chance, passes):
+    """On independent tokens, where the best constant is best: within a tenth, over 400 rounds, retries included."""
+    costs = Costs(passes)
+    times = costs.rounds_s("", 16, copies=True)
+    best = max((1 + sum(chance**i for i in range(1, k + 1))) / times[k] for k in range(17))
+    rounds = drive(adaptive(16, passes), chance, 400)
+    speed = sum(len(round_.emitted) for round_ in rounds) / sum(times[round_.k] for round_ in rounds)
+    assert speed > 0.9 * best
+
+
+def test_adaptive_leaves_drafting_where_plain_is_faster_and_retries_ever_less_often():
+    rounds = drive(adaptive(16, DEAR), 0.1, 400)
+    tried = [index for index, round_ in enumerate(rounds) if round_.k]
+    assert len(tried) < 30
+    assert sum(rounds[index].k for index in tried) < 3 * len(tried)
+    gaps = [b - a for a, b in zip(tried, tried[1:], strict=False)]
+    assert max(gaps) >= 32
+
+
+def test_adaptive_follows_the_text():
+    policy = adaptive(16, DEAR)
+    drive(policy, 0.05, 60)
+    assert sum(later(drive(policy, 0.98, 120, seed=2))) / 60 > 6
+    assert sum(later(drive(policy, 0.05, 120, seed=3))) / 60 < 1
+
+
+def test_adaptive_never_drafts_more_than_k():
+    for k in (1, 2, 5):
+        assert max(round_.k for round_ in drive(adaptive(k, CHEAP), 1.0, 60)) == k
+
+
+def test_adaptive_lets_a_drafter_that_is_sure_go_on():
+    """Once the drafter has asked, the length is settled token by token."""
+    policy = adaptive(16, CHEAP)
+    lengths = []
+    for _ in range(60):
+        most, k = policy.budget(), 0
+        if most:
+            go_on = policy.proceed
+            while k < most:
+                k += 1
+                if not go_on(0.98 if k <= 4 else 0.05):
+                    break
+        held = min(k, 4)
+        verdicts = ["accepted"] * held + ["rejected"] * (k > held) + ["ignored"] * max(0, k - held - 1)
+        drafted = tuple(
+            DraftedToken(0, verdict, confidence=0.98 if place < 4 else 0.05) for place, verdict in enumerate(verdicts)
+        )
+        policy.observe(Round(0, 1.0, 0.0, 1.1, 0.0, drafter="d", drafted=drafted, final=FinalToken(0, "bonus")))
+        lengths.append(k)
+    assert set(lengths[20:]) <= {4, 5, 6}
+
+
+def test_adaptive_without_a_calibration_takes_passes_as_equal():
+    policy = make("adaptive", 8)
+    assert 1 <= policy.budget() <= 8
+    assert len(drive(policy, 0.9, 50)) == 50
+
+
+def test_adaptive_learns_what_a_trees_other_nodes_cost():
+    """A tree of 8 leaves for every depth: rows that the length alone does not tell."""
+    policy = adaptive(8, DEAR)
+    drafted_rounds = 0
+    for _ in range(60):
+        depth = policy.budget()
+        if not depth:
+            policy.observe(round_of(0, 0))
+            continue
+        drafted_rounds += 1
+        parents = tuple(-1 if node < 8 else node - 8 for node in range(8 * depth))
+        verdicts = ["accepted" if node % 8 == 0 else "rejected" if depth == 1 else "ignored" for node in range(8 * depth)]
+        drafted = tuple(DraftedToken(node, verdict) for node, verdict in enumerate(verdicts))
+        policy.observe(Round(0, 1.0, 0.0, 4.0, 0.0, drafter="t", parents=parents, drafted=drafted))
+    chain = adaptive(8, DEAR)
+    assert drafted_rounds < sum(round_.k > 0 for round_ in drive(chain, 1.0, 60)) / 2
 
 
 NUMBER = Option("count", 3, "How many.", 1, 32)

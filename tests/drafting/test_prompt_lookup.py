@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.acceptance import COPIES
 from specview.drafting.prompt_lookup import OPTIONS, PromptLookup
 from specview.drafting.registry import METHODS, DrafterContext
 from specview.errors import UsageError
+from tests.drafting.ngram_helpers import finished
 
 torch = pytest.importorskip("torch")
 CHECKED = settings(deadline=None, derandomize=True, max_examples=150)
@@ -118,14 +122,28 @@ def test_its_drafts_are_point_masses_and_carry_its_name():
     drafter = lookup()
     drafter.start([1, 2, 1], SamplingParams())
     draft = drafter.propose([1, 2, 1], 2)
-    assert (draft.tokens, draft.q, draft.parents, draft.confidences, draft.drafter) == (
-        (2, 1),
-        None,
-        None,
-        (),
-        "prompt-lookup",
-    )
+    assert (draft.tokens, draft.q, draft.parents, draft.drafter) == ((2, 1), None, None, "prompt-lookup")
     assert drafter.exact_q
+
+
+def test_its_confidence_follows_the_match_and_what_held_after_one():
+    drafter = lookup()
+    drafter.start([1, 2, 1], SamplingParams())
+    draft = drafter.propose([1, 2, 1], 2)  # a match of one token, then of two
+    assert draft.confidences == pytest.approx(COPIES[1:3])
+    long = lookup()
+    text = [5, 6, 7, 8, 9, 5, 6, 7, 8]
+    long.start(text, SamplingParams())
+    assert long.propose(text, 1).confidences == pytest.approx(COPIES[4:5])
+    drafter.observe(finished(draft, 1, 3), {})
+    second = drafter.propose([1, 2, 1], 2).confidences
+    assert second[0] > draft.confidences[0]  # held after one
+    assert second[1] < draft.confidences[1]  # and not after two
+    assert drafter.propose([1, 2, 1], 2, lambda confidence: confidence > 0.7).tokens == (2,)
+    drafter.observe(replace(finished(draft, 0, 3), drafter="another"), {})  # a cascade tells everyone
+    assert drafter.propose([1, 2, 1], 2).confidences == second
+    drafter.start([1, 2, 1], SamplingParams())
+    assert drafter.propose([1, 2, 1], 2).confidences == draft.confidences
 
 
 def test_nothing_is_kept_from_an_earlier_request():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import MetricsFold
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped
 from specview.racing.events import (
     Equality,
@@ -20,6 +21,7 @@ from specview.racing.events import (
     RaceEnded,
     RaceStarted,
 )
+from specview.racing.exit_scan import ConfirmedRun, ExitFigures, ExitScan
 from tests.gui.views_data import make_rounds
 
 
@@ -38,6 +40,9 @@ class Script:
     fail_lane: int | None = None
     count: int | None = 131
     ignore_stop_s: float = 0.0
+    scan_s: float = 0.1
+    fail_scan: str = ""
+    facts: tuple[str, dict[str, str]] | None = ("cpu", {})
     log: list[str] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
     emitted_rounds: int = 0
@@ -113,7 +118,8 @@ class FakeRace:
         self.made = [
             iter(make_rounds(300, 0 if lane.method == "plain" else lane.k or 4, seed=i,
                              alpha=0.65 if lane.method == "draft-model" else 0.8,
-                             rule="greedy" if self.settings.sampling.greedy else "rejection"))
+                             rule="greedy" if self.settings.sampling.greedy else "rejection",
+                             drafters=METHODS[lane.method].members(lane.options) or (lane.method,)))
             for i, lane in enumerate(lanes)
         ]
         self._race(emit, should_stop, script.rounds)
@@ -141,9 +147,12 @@ class FakeRace:
         for index, fold in enumerate(self.folds):
             if index == script.fail_lane:
                 continue
+            metrics = fold.metrics(plain)
+            if METHODS[self.settings.lanes[index].method].combines:
+                metrics = replace(metrics, oracle_share=0.93)
             equal = Equality(index != 2, 128, None if index != 2 else 57, 0.11, 0.2) if index else None
             emit(
-                LaneEnded(self.run_id, index, "eos" if script.eos else "limit", fold.metrics(plain), "",
+                LaneEnded(self.run_id, index, "eos" if script.eos else "limit", metrics, "",
                           None if not index else 1.4 + 0.3 * index, None if not index else (1.2, 2.1), equal)
             )
         emit(RaceEnded(self.run_id, "done", 0.34))
@@ -154,6 +163,18 @@ class FakeRace:
 
     def close(self):
         self.script.log.append(f"close {self.run_id}")
+
+
+def exit_scan(layers=12):
+    """A scan whose sixth exit is best, and pays."""
+    exits = []
+    for layer in range(1, layers):
+        alpha, cost = layer / layers, layer / layers
+        worth = 1.3 - abs(layer - 6) * 0.1
+        run = ConfirmedRun(2, (worth, worth + 0.02), alpha, 1.8) if 5 <= layer <= 7 else None
+        predicted = (worth - 0.1, worth, worth - 0.2)
+        exits.append(ExitFigures(layer, int(alpha * 64), 64, cost, (1.1, 1.2, 1.3), predicted, run))
+    return ExitScan("fake", layers, 131, 64, 0.045, tuple(exits))
 
 
 class FakeBackend:
@@ -175,6 +196,24 @@ class FakeBackend:
 
     def count_tokens(self, settings):
         return self.script.count
+
+    def target_facts(self, settings):
+        return self.script.facts
+
+    def scan_exits(self, settings, tell, should_stop):
+        self.script.log.append("scan")
+        self.script.threads.add(threading.current_thread().name)
+        tell("Loading the target", None)
+        if self.script.fail_scan:
+            raise SpecviewError(self.script.fail_scan)
+        for step in range(10):
+            end = time.perf_counter() + self.script.scan_s / 10
+            while time.perf_counter() < end:
+                if should_stop():
+                    raise Stopped
+                time.sleep(0.002)
+            tell("Costs, interleaved", step / 10)
+        return exit_scan()
 
     def close(self):
         self.script.closed = True

@@ -13,6 +13,7 @@ from specview.drafting.options import Option
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
+from specview.gui import pair_checks
 from specview.gui.lane_editor import LaneEditor, model_name, rule_text
 from specview.gui.library import Found, FoundModel, Library
 from specview.gui.option_form import OptionForm, option_tip
@@ -27,6 +28,11 @@ OPTIONS = (
     Option("match", "first", "Which one.", choices=("first", "last")),
     Option("note", "x", "Any text."),
 )
+
+
+@pytest.fixture(autouse=True)
+def _no_files_are_compared(monkeypatch) -> None:
+    monkeypatch.setattr(pair_checks, "check", lambda pair: ("small", ""))
 
 
 @pytest.fixture
@@ -172,7 +178,7 @@ def test_methods_and_policies_bring_their_own_options(qtbot, library):
     editor.method.set_value("draft-model")
     assert editor.draft.isVisible()
     assert editor.lane().method == "draft-model"
-    assert editor.lane().options == {}
+    assert editor.lane().options == METHODS["draft-model"].resolve({})
     editor.method.set_value("prompt-lookup")
     assert editor.lane().options["match"] == "last"
     editor.policy.set_value("confidence")

@@ -340,10 +340,14 @@ def test_no_more_than_five_lanes(make_window, qtbot, monkeypatch):
     window = make_window(first=replace(first, lanes=(*first.lanes, LaneSettings("prompt-lookup", k=3))))
     monkeypatch.setattr(window, "_edit", lambda lane, title: replace(lane, k=5))
     assert window.setup.add_lane.isEnabled()
-    window.add_lane()
+    window.set_up_lane()
     assert len(window.page.panels) == 5
     assert not window.setup.add_lane.isEnabled()
+    assert "remove one" in window.setup.add_lane.accessibleDescription()
+    window.set_up_lane()
     window.add_lane()
+    assert not window.lane_menu.isVisible()
+    window.add_method("prompt-lookup")
     assert len(window.lane_settings) == 5
     ran(qtbot, window)
     assert len(window.controller.race.lanes) == 5
@@ -356,6 +360,9 @@ def test_lanes_cannot_change_while_a_race_runs(window, qtbot, script):
     window.remove_lane(1)
     window.move_lane(1, 1)
     window.add_lane()
+    assert not window.lane_menu.isVisible()
+    window.add_method("prompt-lookup")
+    window.set_up_lane()
     window.edit_lane(1)
     assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "prompt-lookup"]
     window.controller.stop()

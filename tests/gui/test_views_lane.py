@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
@@ -12,6 +14,7 @@ from specview.gui import figures, lane_words, theme
 from specview.gui.lane_panel import LanePanel
 from specview.gui.view_model import LaneModel, RaceModel, Speedup
 from specview.racing.events import Equality, LaneEnded, Progress
+from tests.gui.methods_fake import made_up_methods
 from tests.gui.views_data import LANES, make_race, make_rounds, stream
 
 
@@ -202,3 +205,109 @@ def test_all_sizes_and_themes_are_drawn(qtbot: QtBot) -> None:
                     assert shown.view.height() > 0
     finally:
         theme.apply(app, "dark", 1.0)
+
+
+# -- combined methods ----------------------------------------------------------------------------------
+
+
+def combined_race(rounds: int = 30) -> RaceModel:
+    """A race whose second lane combines two drafters."""
+    race = RaceModel()
+    race.set_lanes([("plain", {"method": "plain"}), (
+        "x-cascade", {"method": "x-cascade", "rule": "greedy", "k": 4, "option_members": "x-simple+draft-model"})])
+    for round_ in make_rounds(rounds, drafters=("x-simple", "draft-model")):
+        race.lanes[1].add(round_)
+    for round_ in make_rounds(rounds, 0):
+        race.lanes[0].add(round_)
+    return race
+
+
+def test_shares_of_a_combined_lane_are_those_of_its_rounds(qtbot: QtBot) -> None:
+    """Each member's share and acceptance, in the members' order, live; other lanes have no such line."""
+    with made_up_methods():
+        race = combined_race()
+        shown = panel(qtbot, race, 1)
+        rounds = race.lanes[1].rounds
+        assert shown._shares.isVisible()
+        parts = shown._shares.mark.text.split(" · ")
+        assert [part.split(" ")[0] for part in parts] == ["x-simple", "draft-model"]
+        for part, name in zip(parts, ("x-simple", "draft-model"), strict=True):
+            own = [round_ for round_ in rounds if round_.drafter == name]
+            alpha = sum(r.accepted for r in own) / sum(r.judged for r in own)
+            assert part == f"{name} {len(own) / len(rounds):.0%} α {alpha:.2f}"
+            assert f"{sum(r.accepted for r in own)} / {sum(r.judged for r in own)}" in shown._shares.mark.tip
+        assert not panel(qtbot, race, 0)._shares.isVisible()
+        # live: another round moves the shares
+        before = shown._shares.mark
+        for round_ in make_rounds(9, seed=5, drafters=("draft-model",)):
+            race.lanes[1].add(round_)
+        shown.refresh_figures()
+        assert shown._shares.mark != before
+
+
+def test_members_without_a_draft_and_unexpected_ones_are_named() -> None:
+    """A member that has drafted nothing has 0%; before the first round the members stand in order."""
+    with made_up_methods():
+        metrics = fold(make_rounds(3, drafters=("draft-model",)))
+        mark = lane_words.shares(("x-simple", "suffix"), metrics)
+        assert mark.text.startswith("x-simple 0% · suffix 0% · draft-model 100% α")
+        assert lane_words.shares(("x-simple", "suffix"), fold([])).text == "x-simple → suffix"
+        assert lane_words.members({"method": "x-cascade"}) == ("x-simple", "draft-model")
+        assert lane_words.members({"method": "draft-model"}) == ()
+        assert lane_words.members({"method": "gone"}) == ()
+
+
+def test_distance_to_the_oracle_once_it_is_known(qtbot: QtBot) -> None:
+    """Beside the badge, with its formula in the tool tip; not there while it is not known."""
+    with made_up_methods():
+        race = combined_race()
+        shown = panel(qtbot, race, 1, width=420)
+        assert not any("oracle" in note for note in shown._badge.notes)
+        metrics = replace(fold(race.lanes[1].rounds), oracle_share=0.934)
+        race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=1.5))
+        shown.refresh()
+        shown.refresh_figures()
+        assert shown._badge.notes[0] == "93% of oracle"
+        assert "93% of oracle" in shown._badge.shown_notes()
+        assert "oracle which always picks" in shown._shares.mark.tip
+        shown.grab()
+
+
+def test_what_the_figures_have_no_room_for_stands_beside_the_badge(qtbot: QtBot) -> None:
+    """In a narrow panel spread and prediction move beside the badge; in a wide one they stand with the speedup."""
+    race = make_race(3)
+    stream(race, 3.0)
+    shown = panel(qtbot, race, 1, width=310)
+    qtbot.waitUntil(lambda: len(shown._badge.notes) == 2)
+    spread, predicted = shown._badge.notes
+    assert "–" in spread and predicted.startswith("pred. ")
+    assert shown._badge.shown_notes() == f"{spread} · {predicted}"
+    shown.resize(700, 480)
+    qtbot.waitUntil(lambda: shown._badge.notes == ())
+
+
+def test_a_lane_that_failed_before_its_first_round_has_no_verdict_on_its_output() -> None:
+    """It did not run: no 'exact rule'. One that failed later keeps its badge."""
+    lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"}, state="ended", end="error", error="No room.")
+    assert lane_words.badge(lane).text == "did not run" and lane_words.badge(lane).tip == "No room."
+    for round_ in make_rounds(1):
+        lane.add(round_)
+    lane.state, lane.end = "ended", "error"
+    assert "exact rule" in lane_words.badge(lane).text
+
+
+def test_chips_name_what_differs_from_the_preset_chosen() -> None:
+    """Values that come with a preset are its own; members' options carry the member's name."""
+    def texts(**options: object) -> list[str]:
+        flat = {"method": "x-simple", **{f"option_{name}": value for name, value in options.items()}}
+        return [mark.text for mark in lane_words.chips(flat)]
+
+    with made_up_methods():
+        assert texts(preset="code", size_n=12, size_m=48, min_hits=1) == []
+        assert texts(preset="text", size_n=8, size_m=48, min_hits=2) == ["preset text"]
+        assert texts(preset="text", size_n=9, size_m=48, min_hits=2) == ["preset text", "size n 9"]
+        flat = {"method": "x-cascade", "option_members": "x-suffix+x-simple", "option_patience": 2,
+                "option_x-suffix.shared": True, "option_x-simple.preset": "text", "option_x-simple.size_n": 8,
+                "option_x-simple.min_hits": 2, "option_x-simple.size_m": 48}
+        assert [mark.text for mark in lane_words.chips(flat)] == [
+            "x-suffix → x-simple", "x-suffix shared on", "x-simple preset text"]

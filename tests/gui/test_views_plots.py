@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import fold
 from specview.gui import theme
-from specview.gui.plot_data import MAX_POINTS, PlotOptions, bars, curve, step_up, thinned
+from specview.gui.plot_data import MAX_POINTS, PlotOptions, bars, curve, step_up, steps, thinned
 from specview.gui.plots import PlotStrip
-from specview.gui.view_model import LaneModel, RaceModel
+from specview.gui.view_model import LaneModel, RaceModel, Series
 from specview.racing.events import RaceStarted
-from tests.gui.views_data import filled_lane, make_race, stream
+from tests.gui.views_data import filled_lane, make_race, make_rounds, stream
 
 
 @pytest.fixture
@@ -236,3 +239,118 @@ def test_values_of_the_last_rounds_are_shown_though_nothing_new_comes(strip: Plo
     qtbot.waitUntil(
         lambda: {n: v for _, n, v in strip.cards["acceptance_rate"].values.entries}["draft-model"] == expected
     )
+
+
+# -- draft length ------------------------------------------------------------------------------------
+
+
+def changing_lane(race: RaceModel, index: int, lengths: list[int]) -> LaneModel:
+    """A lane whose rounds draft these lengths."""
+    lane = race.lanes[index]
+    for place, k in enumerate(lengths):
+        (made,) = make_rounds(1, k, seed=place)
+        lane.add(replace(made, index=place, t=0.1 * (place + 1)))
+    return lane
+
+
+def test_draft_length_is_a_step_curve_of_every_round(strip: PlotStrip, qtbot: QtBot) -> None:
+    """Flat over each round at its k, 0 where nothing was drafted; the key has the last; plain is not drawn."""
+    lengths = [4, 6, 0, 2, 0, 8]
+    lane = changing_lane(strip.race, 1, lengths)
+    changing_lane(strip.race, 0, [0, 0])
+    strip.refresh(now=True)
+    canvas = strip.lengths.canvas
+    assert canvas is not None and not canvas.drawn() and strip.phases.isVisible()
+    with qtbot.waitSignal(strip.fourth_changed):
+        strip.set_fourth("k")
+    assert strip.lengths.isVisible() and not strip.phases.isVisible()
+    assert set(canvas.drawn()) == {1}
+    x, y = canvas.drawn()[1]
+    edges = [0.0, *lane.series.position]
+    assert list(x) == [edge for pair in zip(edges, edges[1:], strict=False) for edge in pair]
+    assert list(y) == [k for k in lengths for _ in range(2)]
+    assert strip.lengths.values.entries == [(1, "draft-model", "8")]
+    # it goes on as rounds come
+    changing_lane(strip.race, 2, [3])
+    strip.refresh(now=True)
+    assert set(canvas.drawn()) == {1, 2}
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 12))
+def test_mean_draft_length_counts_rounds_without_a_draft(lengths: list[int], window: int) -> None:
+    """Drafted over rounds, running or of the last rounds."""
+    series = Series()
+    for place, k in enumerate(lengths):
+        drafted = tuple(DraftedToken(1, "ignored") for _ in range(k))
+        series.add(Round(place, 0.1 * place, 0, 0.1, 0, drafted=drafted, final=FinalToken(1, "plain")))
+    assert list(series.draft_lengths()) == lengths
+    for place in range(len(lengths)):
+        assert series.mean_draft_length()[place] == pytest.approx(np.mean(lengths[: place + 1]))
+        assert series.mean_draft_length(window)[place] == pytest.approx(np.mean(lengths[max(0, place + 1 - window): place + 1]))
+
+
+def test_mean_draft_length_follows_the_window(strip: PlotStrip) -> None:
+    """The third choice draws the mean; the window is that of the other rates."""
+    lengths = [4, 6, 0, 2, 0, 8, 8, 8, 8, 8, 8]
+    changing_lane(strip.race, 1, lengths)
+    strip.set_fourth("mean-k")
+    canvas = strip.lengths.canvas
+    assert canvas is not None
+    assert canvas.drawn()[1][1][-1] == pytest.approx(np.mean(lengths))
+    assert strip.lengths.headline.formula == "drafted / rounds"
+    strip.set_options(window=8)
+    assert canvas.drawn()[1][1][-1] == pytest.approx(np.mean(lengths[-8:]))
+    strip.set_fourth("time")
+    assert strip.phases.isVisible() and not strip.lengths.isVisible()
+
+
+def test_fourth_plot_is_chosen_with_the_keyboard(strip: PlotStrip, qtbot: QtBot) -> None:
+    """The title is a button with a menu; the focus stays on it; what is on is ticked."""
+    chooser = strip._chooser()
+    assert chooser.focusPolicy() & Qt.FocusPolicy.TabFocus
+    chooser.setFocus()
+    actions = chooser.menu().actions()
+    assert [action.isChecked() for action in actions] == [True, False, False]
+    actions[0].trigger()
+    assert actions[0].isChecked() and strip.fourth == "time"
+    actions[1].trigger()
+    assert strip.fourth == "k" and strip._chooser() is not chooser and strip._chooser().hasFocus()
+    assert [action.isChecked() for action in strip._chooser().menu().actions()] == [False, True, False]
+    assert "Draft length" in strip._chooser().text() and strip.lengths.headline.toolTip()
+    strip.set_fourth("nonsense")
+    assert strip.fourth == "k"
+
+
+def test_a_long_run_of_draft_lengths_is_thinned(strip: PlotStrip) -> None:
+    """Thousands of rounds are drawn with a few hundred points, ending at the last one."""
+    lane = strip.race.lanes[1]
+    for place in range(3000):
+        drafted = (DraftedToken(1, "ignored"),) * (place % 7)
+        lane.add(Round(place, 0.1 * (place + 1), 0, 0.1, 0, drafted=drafted, final=FinalToken(1, "plain")))
+    x, y = steps(lane, PlotOptions())
+    assert len(x) == len(y) <= 2 * (MAX_POINTS + 1)
+    assert x[0] == 0 and x[-1] == lane.emitted and y[-1] == 2999 % 7
+    assert (np.diff(x) >= 0).all()
+
+
+def test_draft_lengths_of_an_empty_race(qtbot: QtBot) -> None:
+    """Without a drafting lane it says so; without pyqtgraph nothing breaks."""
+    made = PlotStrip(make_race(1))
+    qtbot.addWidget(made)
+    made.set_fourth("k")
+    made.load()
+    made.refresh(now=True)
+    assert made.lengths._empty.text() == "No lane drafts"
+    assert len(steps(LaneModel(), PlotOptions())[0]) == 0
+
+
+def test_a_long_lane_name_leaves_the_title_its_room(strip: PlotStrip, qtbot: QtBot) -> None:
+    """The lane's button is cut, not the title."""
+    strip.race.lanes[1].name = "a lane with a very long name indeed"
+    stream(strip.race, 0.5)
+    strip.resize(800, 200)
+    strip.refresh(now=True)
+    qtbot.waitUntil(lambda: "…" in strip._lane_button.text())
+    chooser = strip._chooser()
+    assert chooser.width() >= chooser.sizeHint().width()
+    assert "very long name" in strip._lane_button.accessibleName()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Round
+from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Rider, Round
 from specview.gui.view_model import LaneModel, RaceModel
 from specview.racing.events import LanePrefilled, LaneRound, RaceStarted
 
@@ -46,9 +46,9 @@ def top(rng: random.Random, text: str) -> tuple[Candidate, ...]:
 
 def make_rounds(
     count: int, k: int = 4, *, alpha: float = 0.7, rule: str = "rejection", seed: int = 0, text: str = CODE,
-    step_s: float = 0.04,
+    step_s: float = 0.04, drafters: Sequence[str] = ("draft",),
 ) -> list[Round]:
-    """Make rounds that emit `text`, over and over; k 0 is plain decoding."""
+    """Make rounds that emit `text`, over and over; k 0 is plain decoding. `drafters` draft in random turns."""
     rng = random.Random(seed)
     words = iter(pieces(text * (2 + count * (k + 1) * 9 // len(text)), rng))
     rounds: list[Round] = []
@@ -87,9 +87,46 @@ def make_rounds(
         final = FinalToken(ids[0][0], kind, word, p=ids[0][2], margin=rng.uniform(0, 4), p_top=ids, entropy=1.1)
         draft_s, verify_s = k * 0.0018 * rng.uniform(0.9, 1.2), step_s * (1 + 0.07 * k) * rng.uniform(0.95, 1.1)
         clock += draft_s + verify_s + 0.0005
-        rounds.append(Round(index, clock, draft_s, verify_s, 0.0005, 0.002, "draft" if k else "", None,
+        rounds.append(Round(index, clock, draft_s, verify_s, 0.0005, 0.002, "" if not k else drafters[0] if len(drafters) == 1 else rng.choice(drafters), None,
                             tuple(drafted), final))
     return rounds
+
+
+def lookahead_round(index: int = 0, t: float = 0.1, *, wide: int = 7, levels: int = 3, guesses: int = 5,
+                    accepted: int = 2, seed: int = 0) -> Round:
+    """A lookahead round: `guesses` pooled n-grams as a tree from the context, and a window that rode along.
+
+    The second n-gram is accepted for `accepted` tokens; the first one's head was tried before and rejected.
+    """
+    rng = random.Random(seed)
+    drafted: list[DraftedToken] = []
+    parents: list[int] = []
+    for guess in range(guesses):
+        for depth in range(levels):
+            verdict = "ignored"
+            if guess == 0 and depth == 0 or guess == 1 and depth == accepted:
+                verdict = "rejected"
+            elif guess == 1 and depth < accepted:
+                verdict = "accepted"
+            parents.append(-1 if depth == 0 else len(drafted) - 1)
+            word = rng.choice(GUESSES)
+            drafted.append(DraftedToken(
+                guess * levels + depth, verdict, q=1.0, p=0.5 if verdict == "accepted" else 0.1,  # type: ignore[arg-type]
+                accept=0.1, u=0.6, text=word, p_top=top(rng, word),
+            ))
+    riders: list[Rider] = []
+    below = list(range(-1, wide - 1))  # level 0: the context's last token, then a chain of riders
+    for column in range(wide - 1):
+        riders.append(Rider(1000 + column, rng.choice(GUESSES), column - 1))
+    for _ in range(levels - 1):
+        here = []
+        for column in range(wide):
+            here.append(len(riders))
+            riders.append(Rider(1000 + len(riders), rng.choice(GUESSES), below[column]))
+        below = here
+    kind = "bonus" if accepted >= levels else "corrected"
+    final = FinalToken(7, kind, " end", p=0.6, margin=1.0, p_top=top(rng, " end"), entropy=1.0)
+    return Round(index, t, 0.001, 0.05, 0.0005, 0.001, "lookahead", tuple(parents), tuple(drafted), final, tuple(riders))
 
 
 LANES: tuple[tuple[str, dict[str, object], float], ...] = (

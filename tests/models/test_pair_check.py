@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from specview.decoding.verification import RULES
+from specview.engines.detokenize import ByteDetokenizer
 from specview.errors import SpecviewError
 from specview.models.pair_check import check_pair, pair_from_files
 
@@ -26,6 +28,13 @@ class Words:
         if word is None:
             raise IndexError(token)
         return word.encode("utf-8", "surrogateescape")
+
+    def encode(self, text: str) -> list[int]:
+        return [self.words.index(text)] if text in self.words else []
+
+    def detokenizer(self) -> ByteDetokenizer:
+        silent = [token for token, word in enumerate(self.words) if word and word.startswith("<s")]
+        return ByteDetokenizer(self.token_bytes, frozenset(silent))
 
 
 class Made:
@@ -54,21 +63,64 @@ def test_the_same() -> None:
     assert report.reason == ""
     assert report.shared == 40
     assert report.notes == ()
+    assert (report.mode, report.shared, report.share) == ("same", 40, 1.0)
+    assert report.approach == dict.fromkeys(RULES, "same")
     report.raise_if_not_ok()
 
 
-def test_the_first_differing_token_is_named() -> None:
+def test_a_foreign_draft_serves_and_is_told() -> None:
     other = list(WORDS)
     other[17], other[30] = "a\n", "z"
     report = check_pair(engine("Y", WORDS), engine("X", other))
-    assert not report.ok
+    assert report.ok
+    report.raise_if_not_ok()
+    assert report.mode == "foreign"
     assert report.first_difference == (17, "'w17'", "'a\\n'")
+    # Token 0 ends a text in both: it is no text.
+    assert (report.shared, report.share) == (37, pytest.approx(37 / 39))
+    assert report.reason == (
+        "draft X has another tokenizer than Y: 37 of the target's 39 texts (95%) are one token of the draft too."
+    )
+    assert report.approach == {
+        "greedy": "re-encode",
+        "match": "re-encode",
+        "typical": "re-encode",
+        "rejection": "intersection",
+        "naive": "intersection",
+    }
+    assert report.notes == (
+        "Rules greedy, match and typical: its text is re-encoded in the target's tokens (vocabulary re-encode).",
+        "Rules rejection and naive: it drafts the tokens that both have (vocabulary intersection).",
+    )
+
+
+def test_no_token_in_common_serves_the_rules_without_q() -> None:
+    report = check_pair(engine("T", WORDS), engine("D", [f"v{index}" for index in range(40)]))
+    assert report.ok
+    assert report.shared == 0
+    assert set(report.approach) == {"greedy", "match", "typical"}
+    assert report.notes[1] == "Rules rejection and naive: not with this draft, for no token is shared; use match."
+
+
+def test_a_draft_without_text_serves_nothing() -> None:
+    report = check_pair(engine("T", WORDS), engine("D", ["<s>", "<s2>"]))
+    assert not report.ok
+    assert report.approach == {}
     with pytest.raises(SpecviewError) as caught:
         report.raise_if_not_ok()
     assert str(caught.value) == (
-        "draft X has another tokenizer than Y: token 17 is 'a\\n' there and 'w17' here (2 of 40 differ). "
-        "Choose a draft of the same family."
+        "draft D has another tokenizer than T, and D has no tokens for text. Choose a draft of the same family."
     )
+
+
+def test_what_the_check_says_is_what_the_drafter_does() -> None:
+    """The report's approach and the class that the method makes, for every rule."""
+    from specview.drafting import universal
+
+    target, same, foreign = engine("T", WORDS), engine("S", WORDS), engine("F", WORDS[::-1])
+    for rule in RULES:
+        for draft in (same, foreign):
+            assert check_pair(target, draft).approach[rule] == universal.approach("auto", rule, target, draft)
 
 
 def test_padding_does_not_matter() -> None:
@@ -90,8 +142,10 @@ def test_a_few_more_tokens_are_a_note() -> None:
 
 def test_a_vocabulary_half_as_long_is_another() -> None:
     report = check_pair(engine("T", WORDS), engine("D", WORDS[:20]))
-    assert not report.ok
-    assert "20 tokens there and 40 here, 20 of them the same" in report.reason
+    assert report.mode == "foreign"
+    assert report.first_difference is None
+    assert report.shared == 19
+    assert "19 of the target's 39 texts (49%)" in report.reason
 
 
 def test_other_end_tokens_are_a_note() -> None:
@@ -104,9 +158,10 @@ def test_text_that_is_no_utf8_and_long_text() -> None:
     target: list[str | None] = [*WORDS, "\udcff"]
     draft: list[str | None] = [*WORDS, "x" * 5000]
     report = check_pair(engine("T", target), engine("D", draft))
-    assert not report.ok
-    assert "\\xff" in report.reason
-    assert len(report.reason) < 300
+    assert report.first_difference is not None
+    token, ours, theirs = report.first_difference
+    assert (token, ours) == (40, "'\\\\xff'")
+    assert len(theirs) < 60
 
 
 def test_files(make_gguf: Make, make_folder: Make, cache: Path) -> None:
@@ -120,8 +175,11 @@ def test_files(make_gguf: Make, make_folder: Make, cache: Path) -> None:
     assert report is not None and report.ok, "a GGUF and the tokenizer.json made of it agree"
     folder = make_folder("other", vocabulary={f"v{word}": word for word in words})
     report = pair_from_files(path, folder)
-    assert report is not None and not report.ok
-    assert "draft other has another tokenizer than a: token 0 is 'v0' there and '<|end|>' here" in report.reason
+    assert report is not None and report.ok and report.mode == "foreign"
+    assert report.first_difference == (0, "'<|end|>'", "'v0'")
+    assert report.reason.startswith("draft other has another tokenizer than a: 0 of the target's 263 texts (0%)")
+    named = pair_from_files(path, folder, ("the target", "a draft"))
+    assert named is not None and named.reason.startswith("draft a draft has another tokenizer than the target: ")
     assert pair_from_files(path, make_folder("bare", tokenizer=False)) is None
 
 
@@ -136,3 +194,47 @@ def test_special_tokens_of_tokenizer_json_count(make_folder: Make) -> None:
     report = pair_from_files(first, second)
     assert report is not None
     assert report.first_difference == (3, "'<end>'", "'<stop>'")
+
+
+def test_kinds_of_vocabulary_meet_by_their_bytes(make_gguf: Make, make_folder: Make, cache: Path) -> None:
+    """Byte-level BPE ("Ġthe"), metaspace ("▁the") and byte fallback ("<0x0A>") spell the same texts."""
+    byte_level = make_gguf("byte.gguf", vocabulary=["<|end|>", "Ġthe", "Ċ", "é", "Ã©", "▁a"])
+    pieces = ["<unk>", "<s>", "</s>", "▁the", "<0x0A>", "é", "▁a", "<0xC3>", "[PAD9]"]
+    kinds = [2, 3, 3, 1, 6, 1, 4, 6, 1]  # unknown, control, control, normal, byte, normal, user-defined, byte
+    metaspace = make_gguf("spm.gguf", sentencepiece=(pieces, [0.0] * len(pieces), kinds))
+    report = pair_from_files(byte_level, metaspace)
+    assert report is not None
+    # " the", "\n" and "é" (its two bytes are one token in GPT-2's alphabet) are in both; so is "▁a" as it is
+    # spelled, for a user-defined token is its own text, and GPT-2's alphabet has no such character.
+    assert report.shared == 4
+    folder = make_folder("folder", vocabulary={"▁the": 0, "<0x0A>": 1, "x": 2})
+    report = pair_from_files(byte_level, folder)
+    assert report is not None and report.shared == 2
+
+
+@pytest.mark.parametrize("kind", ["gguf", "folder"])
+def test_files_and_loaded_engines_agree(make_gguf: Make, cache: Path, kind: str) -> None:
+    pytest.importorskip("llama_cpp")
+    pytest.importorskip("torch")
+    from specview.models.loading import load_engine
+
+    path, other = make_gguf("a.gguf", seed=0), make_gguf("b.gguf", seed=1, vocabulary=_other_vocabulary())
+    engines = [load_engine(str(file), "transformers") for file in (path, other)]
+    try:
+        loaded = check_pair(*engines)
+    finally:
+        for one in engines:
+            one.close()
+    from specview.models.converted import convert
+
+    files = pair_from_files(path, other) if kind == "gguf" else pair_from_files(convert(path), convert(other))
+    assert files is not None
+    assert (files.mode, files.shared, files.share) == ("foreign", loaded.shared, loaded.share)
+    assert files.first_difference == loaded.first_difference
+
+
+def _other_vocabulary() -> list[str]:
+    from tests.models.conftest import SPECIAL, byte_alphabet, tokens
+
+    rest = [token for token in tokens() if token not in (*SPECIAL, *byte_alphabet())]
+    return [*SPECIAL, *reversed(byte_alphabet()), *rest]

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.registry import METHODS
 from specview.models.bundled import target_gguf
 from specview.racing.events import Failed, LaneEnded
 from specview.racing.race import Race
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
 from specview.racing.workloads import list_workloads, load
 
 pytestmark = pytest.mark.real_model
@@ -46,28 +47,63 @@ def checked(engine: str, **changes: Any) -> RunSettings:
     )
 
 
+SHORT = {"size_n": 3, "size_m": 6}  # n-grams that recur within a short run
+LANES: dict[str, LaneSettings] = {
+    "draft-model": LaneSettings("draft-model", k=3),
+    "prompt-lookup": LaneSettings("prompt-lookup", k=5),
+    "ngram-simple": LaneSettings("ngram-simple", options=SHORT),
+    "ngram-map-k": LaneSettings("ngram-map-k", options=SHORT),
+    "ngram-map-k4v": LaneSettings("ngram-map-k4v", options=SHORT, policy="off-below"),
+    "ngram-mod": LaneSettings("ngram-mod", options={"n_match": 3, "n_min": 1, "n_max": 8}),
+    "suffix": LaneSettings("suffix"),
+    "lookahead": LaneSettings("lookahead", options={"window_size": 3, "level": 3, "guess_set_size": 3}),
+    "early-exit": LaneSettings("early-exit", k=3, options={"exit_layer": 20}),
+    "cascade": LaneSettings("cascade", k=5, options={"members": "ngram-simple+lookahead+draft-model"}),
+    "auto": LaneSettings("auto", k=8),
+    "adaptive": LaneSettings("draft-model", name="adaptive", policy="adaptive"),
+}
+"""One lane of every method, and of the policies that choose lengths by what they measure."""
+ALL = bool(os.environ.get("SPECVIEW_CHECK_ALL"))
+"""Every lane on every workload (half an hour and more); else each workload has some of them, in turn."""
+
+
+def lanes_of(engine: str, place: int) -> list[LaneSettings]:
+    """The lanes that the workload at `place` is decoded with."""
+    names = [name for name in LANES if engine == "transformers" or name != "early-exit"]
+    chosen = names if ALL else [names[(3 * place + offset) % len(names)] for offset in range(3)]
+    return [LANES[name] for name in chosen]
+
+
+def test_every_method_has_a_lane() -> None:
+    assert {lane.method for lane in LANES.values()} == {name for name, method in METHODS.items() if method.drafts}
+
+
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "match"])
 @pytest.mark.parametrize("workload", list_workloads())
 def test_lanes_equal_plain(engine_name: str, model_pool: Any, workload: str, sampling: SamplingParams) -> None:
     """Greedy lanes equal greedy plain decoding; `match` at temperature 1 equals sampled plain."""
     prompt = load(workload).prompts[0]
     rule = "greedy" if sampling.greedy else "match"
-    settings = checked(
-        engine_name,
-        prompt=prompt.text,
-        system=prompt.system,
-        sampling=sampling,
-        lanes=(
-            LaneSettings(),
-            LaneSettings("draft-model", k=3, rule=rule),
-            LaneSettings("prompt-lookup", k=5, rule=rule),
-        ),
-    )
-    runner, ends = race(settings, model_pool)
-    plain, *others = [record.token_ids for record in runner.records]
-    assert plain
-    assert others == [plain] * len(others)
-    assert all(ends[lane].equality is not None and ends[lane].equality.equal for lane in (1, 2))
+    # Sampled runs take other lanes of a workload than greedy ones: over all workloads each meets both.
+    lanes = lanes_of(engine_name, list_workloads().index(workload) + (0 if sampling.greedy else 5))
+    for begin in range(0, len(lanes), MAX_LANES - 1):
+        group = [replace(lane, rule=rule) for lane in lanes[begin : begin + MAX_LANES - 1]]
+        settings = checked(
+            engine_name,
+            prompt=prompt.text,
+            system=prompt.system,
+            sampling=sampling,
+            lanes=(LaneSettings(), *group),
+        )
+        runner, ends = race(settings, model_pool)
+        plain, *others = [record.token_ids for record in runner.records]
+        assert plain
+        assert {lane.label: ids for lane, ids in zip(group, others, strict=True)} == {
+            lane.label: plain for lane in group
+        }
+        for index in range(1, len(others) + 1):
+            equality = ends[index].equality
+            assert equality is not None and equality.equal
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "rejection"])

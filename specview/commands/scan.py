@@ -1,0 +1,158 @@
+"""`specview scan`: which of the target's layers is worth drafting from on this prompt."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from specview.commands.arguments import Parser, settings_of, whole
+from specview.commands.outputs import Outputs
+from specview.commands.stopping import StopRequest, stop_on_signals
+from specview.commands.terminal import ProgressLine, figure, safe_text, table
+from specview.errors import UsageError
+from specview.racing import workloads
+from specview.racing.exit_scan import MAX_TOKENS, ExitFigures, ExitScan
+from specview.racing.settings import BUNDLED, RunSettings
+from specview.runs.schema import Json, plain
+
+_DESCRIPTION = """\
+For every layer that early-exit could draft from: how often it is right on this prompt, what drafting and
+verifying cost there, which k is best and what that is worth; the best few are run for real.
+Acceptance is greedy agreement with the target's own continuation: at a temperature it differs.
+Without flags: the bundled target, the workload chat."""
+
+_EXAMPLES = """\
+examples:
+  specview scan --workload code-edit
+  specview scan --prompt-file notes.txt --tokens 128 --json scan.json
+  specview run --lane "early-exit,exit_layer=12,k=3"   # with what it found"""
+
+_IDLE = {
+    "draft": None,
+    "draft_engine": None,
+    "lanes": None,
+    "policy": None,
+    "rule": None,
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "seed": 0,
+    "observe": "off",
+    "trace": None,
+    "check_mode": False,
+}
+"""What the shared settings need and a scan has no flag for: it drafts greedily with the target itself."""
+
+
+def make_parser() -> Parser:
+    """Make the command's parser."""
+    parser = Parser("specview scan", _DESCRIPTION, _EXAMPLES)
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--engine", default="transformers", help="transformers (default); llama.cpp has no exits"
+    )
+    model.add_argument(
+        "--target", default=BUNDLED, help="a GGUF file, a model folder or a hub id (default: bundled)"
+    )
+    model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: the engine's choice)")
+    model.add_argument("--dtype", help="float32, bfloat16 or float16 (transformers)")
+    model.add_argument("--threads", type=whole, help="CPU threads")
+    model.add_argument(
+        "--gpu-layers", type=whole, default=0, help="layers on the GPU, -1 for all (llama.cpp)"
+    )
+    model.add_argument("--context", type=whole, help="context length in tokens (llama.cpp)")
+    model.add_argument("--trust-remote-code", action="store_true",
+                       help="run Python code that comes with this very target; off unless you read it")  # fmt: skip
+    prompt = parser.add_argument_group("prompt")
+    source = prompt.add_mutually_exclusive_group()
+    source.add_argument("--prompt", metavar="TEXT")
+    source.add_argument("--prompt-file", metavar="FILE", help="a text file; - is standard input")
+    source.add_argument("--workload", metavar="NAME",
+                        help=f"one that comes along (default: {workloads.DEFAULT}): {', '.join(workloads.KINDS)}; "
+                             "add -pt for its Portuguese twin")  # fmt: skip
+    form = prompt.add_mutually_exclusive_group()
+    form.add_argument("--chat", dest="chat", action="store_true", default=True,
+                      help="through the model's chat template (default)")  # fmt: skip
+    form.add_argument("--raw", dest="chat", action="store_false", help="the bare prompt, to be continued")
+    prompt.add_argument(
+        "--system", metavar="TEXT", help="the chat's system text (default: none, or the workload's)"
+    )
+    scan = parser.add_argument_group("scan")
+    scan.add_argument("--tokens", dest="max_tokens", type=whole, default=64,
+                      help="tokens of the target's own text that every exit is asked about (default: 64)")  # fmt: skip
+    scan.add_argument("--k", type=whole, default=8, help="longest draft that is considered (default: 8)")
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else"
+    )
+    parser.set_defaults(**_IDLE)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    arguments = make_parser().parse_args(argv)
+    if not 1 <= arguments.max_tokens <= MAX_TOKENS:
+        raise UsageError(f"tokens is {arguments.max_tokens}.", f"Use 1 to {MAX_TOKENS}.")
+    settings = settings_of(arguments, ("plain",)).checked()
+    with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
+        return _scan(settings, arguments.k, outputs, should_stop)
+
+
+def _scan(settings: RunSettings, k: int, outputs: Outputs, should_stop: StopRequest) -> int:
+    from specview.models.loading import facts
+    from specview.racing.exit_scan import scan_exits
+    from specview.racing.pool import ModelPool, target_key
+    from specview.racing.race import tokenize_prompt
+
+    progress = ProgressLine(sys.stderr)
+    models = ModelPool()
+    try:
+        target = models.get(target_key(settings), progress.show, should_stop)
+        prompt_ids = tokenize_prompt(settings, target)
+        found = scan_exits(target, prompt_ids, settings.max_tokens, k, should_stop, progress.show)
+        known = facts(target)
+    finally:
+        progress.clear()
+        models.close()
+    outputs.document(_document(settings, known, found))
+    if not outputs.to_stdout:
+        sys.stdout.write(scan_table(found))
+    return 0
+
+
+def _document(settings: RunSettings, known: Json, found: ExitScan) -> Json:
+    flat = settings.flat(settings.lanes[0])
+    asked = {key: flat[key] for key in ("engine", "target", "threads", "workload", "chat", "system")}
+    return {"run": plain({**asked, **known}), "prompt": settings.prompt, **plain(found.as_dict())}
+
+
+def scan_table(found: ExitScan) -> str:
+    """Return the scan for people: a line per exit, the best one marked, and what it says in a sentence."""
+    heading = ["layer", "acceptance", "c", "best k", "v(k)", "predicted", "measured", ""]
+    rows = [heading, *(_row(one, one is found.best and found.pays) for one in found.exits)]
+    about = (
+        f"{safe_text(found.model_name)}, {found.layers} layers; {found.exits[0].judged} tokens after a prompt of "
+        f"{found.prompt_tokens}; a plain step takes {1000 * found.plain_step_s:.1f} ms"
+    )
+    words = (
+        "acceptance: greedy agreement with the target's own text; c: a draft step, v(k): a verifying pass, in "
+        "plain steps; predicted, measured: times plain decoding"
+    )
+    lines = [found.sentence, *([safe_text(found.busy)] if found.busy else [])]
+    return f"{about}\n\n{table(rows, left=0)}\n{words}\n\n" + "\n".join(lines) + "\n"
+
+
+def _row(one: ExitFigures, best: bool) -> list[str]:
+    run = one.confirmed
+    return [
+        str(one.layer),
+        figure(one.acceptance_rate, 3),
+        figure(one.draft_cost, 3),
+        str(one.best_k),
+        figure(one.verify_cost[one.best_k - 1]),
+        figure(one.predicted_speedup),
+        figure(None if run is None else run.speedup),
+        "best" if best else "",
+    ]

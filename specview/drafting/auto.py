@@ -1,0 +1,239 @@
+"""`auto`: picks the drafter and the length of each round from what each has earned so far on this text.
+
+For every member and length it predicts tokens per second: the expected tokens, from the member's running
+acceptance on this text, over the measured time of draft, pass and the rest. The best is drafted, or nothing
+where plain decoding is best.
+
+A member that copies (the n-gram family) proposes at no real cost, so all of them do in every round; what they
+proposed is compared with the text that came, whoever drafted it, so that each is judged on every token. A
+member that drafts with a model is judged by its own drafts alone, and is retried now and then.
+
+The choice depends on the text so far, on past rounds and clocks, and on proposals that are point masses;
+never on a token sampled from q. So what is exact for the members stays exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from specview.decoding.costs import Costs
+from specview.decoding.interfaces import Drafter
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
+from specview.drafting.acceptance import (
+    COPIES,
+    UNKNOWN,
+    Acceptance,
+    GoOn,
+    Matches,
+    depth_of,
+    fastest,
+    learn_round,
+)
+from specview.drafting.cascade import Combined, copying, make_members
+from specview.drafting.options import Option, Value
+
+if TYPE_CHECKING:
+    from specview.drafting.registry import DrafterContext
+
+DEFAULT_K = 48
+FIRST_PAUSE = 4  # rounds before a member that drafts with a model is retried
+LONGEST_PAUSE = 64
+RETRY_ABOVE = 0.6  # of the best prediction: a member below it is not retried
+FADES = 0.99  # a round, of what was learned of a member that did not draft in it
+
+OPTIONS = (
+    Option(
+        "members",
+        "prompt-lookup+suffix+ngram-map-k+draft-model",
+        "Methods joined by +, among which each round picks. Options of a member are given as member.option.",
+        label="members",
+    ),
+)
+
+
+@dataclass(slots=True)
+class Standing:
+    """A member and what it has earned.
+
+    copies says that its proposals are point masses at no real cost; then `proposed` is its last one, which
+    began at place `begin` of the context and has been compared up to `compared`.
+    """
+
+    drafter: Drafter
+    copies: bool
+    acceptance: Acceptance
+    proposed: Draft = EMPTY_DRAFT
+    begin: int = 0
+    compared: int = 0
+    extra: float = 0.0  # rows of a pass beside the last token and the draft's length
+    asks: bool = False  # whether it asks, token by token, to go on
+    pause: int = FIRST_PAUSE
+    idle: int = 0
+
+    @property
+    def name(self) -> str:
+        """The member's name, as it stands in the ledger."""
+        return self.drafter.name
+
+    def compare(self, context: Sequence[int]) -> None:
+        """Learn how the last proposal compares with what has been written since."""
+        draft = self.proposed
+        until = min(len(draft), len(context) - self.begin)
+        while self.compared < until:
+            place = self.compared
+            held = draft.tokens[place] == context[self.begin + place]
+            confidence = draft.confidences[place] if place < len(draft.confidences) else None
+            self.acceptance.learn(confidence, held)
+            self.compared += 1
+            if not held:
+                self.proposed = EMPTY_DRAFT
+                return
+
+    def propose(self, context: Sequence[int], budget: int, matches: Matches) -> Draft:
+        """The proposal of a member that copies, remembered for the next comparison.
+
+        Its run is the match that it goes on from; where the text has none, what has held so far.
+        """
+        self.compare(context)
+        draft = self.drafter.propose(context, budget)
+        if draft:
+            self.proposed, self.begin, self.compared = draft, len(context), 0
+            self.acceptance.run = matches.length(context, draft.tokens[0]) or self.acceptance.run
+        return draft
+
+
+class Auto(Combined):
+    """Drafts with the member, and to the length, that is predicted to give the most tokens per second.
+
+    copying names the members that propose point masses at no real cost.
+    """
+
+    name = "auto"
+
+    def __init__(self, members: Sequence[Drafter], copying: Sequence[bool], costs: Costs | None = None) -> None:
+        super().__init__(members)
+        self._costs = costs or Costs()
+        self._copying = tuple(copying)
+        self._stand()
+
+    def _stand(self) -> None:
+        self._matches = Matches()
+        self.standings = [
+            Standing(
+                member,
+                copies,
+                Acceptance(COPIES if copies else UNKNOWN),
+            )
+            for member, copies in zip(self.members, self._copying, strict=True)
+        ]
+
+    def start(self, prompt_tokens: Sequence[int], sampling: Any, on_chunk: Any = None) -> None:
+        """Give every member the prompt, and begin with nothing earned."""
+        self._stand()
+        super().start(prompt_tokens, sampling, on_chunk)
+
+    def propose(
+        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
+    ) -> Draft:
+        """Draft what is predicted to be fastest; nothing where plain decoding is."""
+        self._matches.extend(context)
+        plain_speed = 1 / self._costs.rounds_s("", 0)[0]
+        best, best_draft, best_length, best_speed = None, EMPTY_DRAFT, 0, plain_speed
+        model, model_length, model_speed = None, 0, 0.0
+        for standing in self.standings:
+            if standing.copies:
+                draft = standing.propose(context, budget, self._matches)
+                if not draft:
+                    continue
+                reaches = standing.acceptance.reaches(len(draft), draft.confidences)
+                length, speed = fastest(reaches, self._costs.rounds_s(standing.name, len(draft), copies=True))
+                if speed > best_speed:
+                    best, best_draft, best_length, best_speed = standing, draft, length, speed
+            else:
+                times = self._costs.rounds_s(standing.name, budget, standing.extra)
+                length, speed = fastest(standing.acceptance.reaches(budget), times)
+                if speed > model_speed:
+                    model, model_length, model_speed = standing, length, speed
+        if model is not None and self._turn_of(model, model_speed, best_speed):
+            speed, retry = max(best_speed, model_speed), model_speed <= best_speed
+            draft = self._draft_with(model, context, budget, model_length, speed, proceed, retry)
+            if draft or draft.riders:
+                return draft
+        if best is None:
+            return EMPTY_DRAFT
+        return shortened(best_draft, best_length, proceed)
+
+    def _turn_of(self, standing: Standing, speed: float, best_speed: float) -> bool:
+        """Whether a member that drafts with a model is the fastest, or due for a retry."""
+        if speed > best_speed:
+            return True
+        return standing.idle >= standing.pause and speed > RETRY_ABOVE * best_speed
+
+    def _draft_with(
+        self,
+        standing: Standing,
+        context: Sequence[int],
+        budget: int,
+        length: int,
+        speed: float,
+        proceed: Callable[[float], bool] | None,
+        retry: bool,
+    ) -> Draft:
+        """Let a model draft; where it says how sure it is, the length is settled while it drafts."""
+        times = self._costs.rounds_s(standing.name, budget, standing.extra)
+        go_on = GoOn(standing.acceptance, times, speed)
+        if standing.asks and not retry:
+            length = budget
+
+        def both(confidence: float) -> bool:
+            return go_on(confidence) and (proceed is None or proceed(confidence))
+
+        draft = standing.drafter.propose(context, length, both)
+        standing.asks = go_on.asked
+        return draft
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Tell every member, and learn what those that draft with a model have earned."""
+        super().observe(round_, features)
+        for standing in self.standings:
+            if standing.copies:
+                continue
+            if round_.k and round_.drafter == standing.name:
+                depth = depth_of(round_)
+                standing.extra += (round_.rows - 1 - depth - standing.extra) / 2
+                learn_round(standing.acceptance, round_)
+                failed = standing.idle and round_.accepted < depth
+                standing.pause = min(2 * standing.pause, LONGEST_PAUSE) if failed else FIRST_PAUSE
+                standing.idle = 0
+            else:
+                standing.idle += 1
+                standing.acceptance.fade(FADES)
+
+
+def shortened(draft: Draft, length: int, proceed: Callable[[float], bool] | None = None) -> Draft:
+    """The first `length` tokens of a draft, or fewer where `proceed` ends it."""
+    if proceed is not None:
+        for place, confidence in enumerate(draft.confidences[:length]):
+            if confidence is not None and not proceed(confidence):
+                length = place + 1
+                break
+    return replace(
+        draft,
+        tokens=draft.tokens[:length],
+        parents=None if draft.parents is None else draft.parents[:length],
+        q=None if draft.q is None else draft.q[:length],
+        confidences=draft.confidences[:length],
+        raw_logits=None if draft.raw_logits is None else draft.raw_logits[:length],
+    )
+
+
+def make(context: DrafterContext) -> Auto:
+    """Make the drafter."""
+    return Auto(make_members(context), copying(context.options), context.costs)
+
+
+def default_k(options: Mapping[str, Value]) -> int:
+    """The longest draft that a round may pick."""
+    return DEFAULT_K

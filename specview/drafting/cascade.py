@@ -1,0 +1,122 @@
+"""`cascade`: an ordered list of drafters; the first that has a proposal drafts.
+
+The usual order is from cheap to dear: an n-gram method that is silent most of the time, then a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specview.decoding.interfaces import Drafter, OnChunk
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
+from specview.decoding.sampling import SamplingParams
+from specview.drafting.options import Option, Value
+
+if TYPE_CHECKING:
+    from specview.drafting.registry import DrafterContext
+
+OPTIONS = (
+    Option(
+        "members",
+        "ngram-simple+draft-model",
+        "Methods joined by +, in order: in every round the first with a proposal drafts. Options of a member are "
+        "given as member.option (llama.cpp takes such a list too: --spec-type ngram-simple,draft-simple).",
+        label="members",
+    ),
+    Option(
+        "model_k",
+        2,
+        "Longest draft of a member that runs a model; the n-gram methods draft up to k "
+        "(llama.cpp: --spec-draft-n-max beside its n-gram sizes).",
+        1,
+        64,
+        label="k of a model",
+    ),
+)
+
+
+class Combined:
+    """Several drafters on one sequence. Every member is told of every round, whoever drafted it."""
+
+    name = ""
+
+    def __init__(self, members: Sequence[Drafter]) -> None:
+        self.members = tuple(members)
+        self.exact_q = all(member.exact_q for member in self.members)
+        layers = [layer for member in self.members for layer in member.feature_layers]
+        self.feature_layers: tuple[Any, ...] = tuple(dict.fromkeys(layers))
+
+    def start(
+        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
+    ) -> None:
+        """Give every member the prompt."""
+        for member in self.members:
+            member.start(prompt_tokens, sampling, on_chunk)
+
+    def propose(
+        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
+    ) -> Draft:
+        """Draft up to `budget` tokens."""
+        raise NotImplementedError
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Tell every member what became of the round; `round_.drafter` says whose draft it was."""
+        for member in self.members:
+            member.observe(round_, features)
+
+    def close(self) -> None:
+        """Close every member."""
+        for member in self.members:
+            member.close()
+
+
+class Cascade(Combined):
+    """The first member with a proposal drafts; longest gives the longest draft of each member, if it has one."""
+
+    name = "cascade"
+
+    def __init__(self, members: Sequence[Drafter], longest: Sequence[int | None] = ()) -> None:
+        super().__init__(members)
+        self._longest = tuple(longest) or (None,) * len(self.members)
+
+    def propose(
+        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
+    ) -> Draft:
+        """Return the first proposal, under its member's name; nothing where no member has one."""
+        for member, longest in zip(self.members, self._longest, strict=True):
+            draft = member.propose(context, budget if longest is None else min(budget, longest), proceed)
+            if draft or draft.riders:
+                return draft
+        return EMPTY_DRAFT
+
+
+def make_members(context: DrafterContext) -> list[Drafter]:
+    """Make the drafters that the option `members` names; close those made where one cannot be."""
+    made: list[Drafter] = []
+    try:
+        for name in names_of(context.options):
+            made.append(context.member(name))
+    except BaseException:
+        for member in made:
+            member.close()
+        raise
+    return made
+
+
+def make(context: DrafterContext) -> Cascade:
+    """Make the drafter."""
+    model_k = int(context.options["model_k"])
+    return Cascade(make_members(context), [None if copies else model_k for copies in copying(context.options)])
+
+
+def names_of(options: Mapping[str, Value]) -> list[str]:
+    """The members' names, in order."""
+    return str(options["members"]).split("+")
+
+
+def copying(options: Mapping[str, Value]) -> list[bool]:
+    """Per member whether it is of the n-gram family: point masses, proposed at no real cost."""
+    from specview.drafting.registry import METHODS
+
+    return [METHODS[name].family == "n-gram" for name in names_of(options)]

@@ -1,0 +1,134 @@
+"""`early-exit`: the target's own first layers draft, its final norm and head on top of them.
+
+Self-speculation as in LayerSkip, Elhoushi et al. 2024 (arXiv 2404.16710), section 3.3; transformers calls
+the layer `assistant_early_exit`. The first layers' keys, values and hidden states of the drafted tokens are
+taken up by the verifying pass, which runs the remaining layers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from array_api_compat import array_namespace
+
+from specview.decoding.interfaces import EarlyExitSession, Engine, OnChunk
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
+from specview.decoding.sampling import SamplingParams, softmax
+from specview.drafting.options import Option
+from specview.drafting.sampled import choose
+from specview.errors import SpecviewError, UsageError
+
+if TYPE_CHECKING:
+    from specview.drafting.registry import DrafterContext
+
+OPTIONS = (
+    Option(
+        "exit_layer",
+        0,
+        "E: how many of the target's layers draft; 0 is a quarter of them, as for models trained to be left "
+        "early. Others are right only after their last layers: specview scan finds the best for a prompt "
+        "(LayerSkip: exit_layer; transformers: assistant_early_exit).",
+        0,
+        label="exit layer E",
+    ),
+)
+
+
+class EarlyExit:
+    """Drafts with the lane's own session, left after the first layers.
+
+    q is exactly the distribution each token was sampled from: the exit's logits after the target's
+    temperature and filters.
+    """
+
+    name = "early-exit"
+    exact_q = True
+    feature_layers: tuple[Any, ...] = ()
+
+    def __init__(self, session: EarlyExitSession, layer: int, max_length: int) -> None:
+        self._session = session
+        self.layer = layer
+        self._max_length = max_length
+        self._prompt_length = 0
+        self._sampling = SamplingParams()
+
+    def start(
+        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
+    ) -> None:
+        """Take the prompt's length: the session is the target's, which has it already."""
+        self._sampling = sampling
+        self._prompt_length = len(prompt_tokens)
+
+    def propose(
+        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
+    ) -> Draft:
+        """Draft up to `budget` tokens; the last one is not fed, for nothing is drafted after it."""
+        budget = min(budget, self._max_length - len(context))
+        if budget <= 0:
+            return EMPTY_DRAFT
+        feed = context[-1]
+        tokens: list[int] = []
+        q: list[Array] = []
+        raw: list[Array] = []
+        confidences: list[float | None] = []
+        position = len(context) - self._prompt_length
+        for step in range(budget):
+            logits = self._session.forward_exit([feed], self.layer)[-1]
+            # The engine may reuse its logit buffer in the next step; the rule reads these rows later.
+            logits = array_namespace(logits).asarray(logits, copy=True)
+            whose = f"the target, left after layer {self.layer},"
+            feed, row = choose(logits, self._sampling, position + step, whose)
+            tokens.append(feed)
+            raw.append(logits)
+            if row is not None:
+                q.append(row)
+            if proceed is not None:
+                confidence = float(softmax(logits)[feed])
+                confidences.append(confidence)
+                if not proceed(confidence):
+                    break
+        return Draft(
+            tokens=tuple(tokens),
+            q=tuple(q) or None,
+            confidences=tuple(confidences),
+            drafter=self.name,
+            raw_logits=tuple(raw),
+        )
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Learn nothing: the verifying pass took up, or dropped, what was fed."""
+
+    def close(self) -> None:
+        """Nothing of its own to free: the session is the lane's."""
+
+
+def default_layer(layers: int) -> int:
+    """The exit where the user named none: after a quarter of the layers, within what can be left."""
+    return min(max(1, round(layers / 4)), layers - 1)
+
+
+def problem(engine: Engine) -> str | None:
+    """Say why this target cannot be left early, or None."""
+    if engine.exit_layers > 1:
+        return None
+    if engine.exit_layers == 1:
+        return "it has one layer only."
+    return engine.exit_problem or "it cannot be left after some of its layers."
+
+
+def make(context: DrafterContext) -> EarlyExit:
+    """Make the drafter; raises UsageError where the exit layer is out of range."""
+    engine, session = context.target, context.session
+    if engine is None or session is None or problem(engine) is not None:
+        reason = "it has no session of its own." if engine is None else problem(engine)
+        raise SpecviewError(f"early-exit cannot draft here: {reason}")
+    layers = engine.exit_layers
+    layer = int(context.options["exit_layer"]) or default_layer(layers)
+    if not 1 <= layer < layers:
+        raise UsageError(
+            f"exit_layer is {layer}, and {engine.model_name} has {layers} layers.",
+            f"Use 1 to {layers - 1}, or 0 for a quarter of them.",
+        )
+    assert isinstance(session, EarlyExitSession)
+    return EarlyExit(session, layer, context.max_length)

@@ -1,0 +1,138 @@
+"""`ngram-simple`: copy what followed the last n tokens where they last occurred.
+
+llama.cpp's --spec-type ngram-simple (common/ngram-map.cpp, common_ngram_simple_draft; b11434), with its
+parameters, defaults and conditions. There the text is scanned; here the place is looked up, with the
+same result. llama.cpp takes --spec-ngram-simple-min-hits but its ngram-simple never reads it; here it
+counts, as its documentation says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from specview.decoding.interfaces import OnChunk
+from specview.decoding.sampling import SamplingParams
+from specview.drafting.base import Guess, ModelFreeDrafter
+from specview.drafting.ngram_index import LARGEST, RollingHashes, check_window, draft_length, preset_option
+from specview.drafting.options import Option, Value
+from specview.errors import UsageError
+
+if TYPE_CHECKING:
+    from specview.drafting.registry import DrafterContext
+
+OPTIONS = (
+    preset_option("n-grams of 8 that occurred twice before, as prose repeats shorter runs, and less surely."),
+    Option(
+        "size_n",
+        12,
+        "Tokens that must occur again, word for word, before anything is drafted "
+        "(llama.cpp: --spec-ngram-simple-size-n, default 12).",
+        1,
+        LARGEST,
+        label="n-gram",
+    ),
+    Option(
+        "size_m",
+        48,
+        "Tokens copied at most; a round drafts at most k of them. As in llama.cpp nothing is drafted until "
+        "the text has size_n + size_m + 2 tokens, or where fewer than size_n could be copied "
+        "(llama.cpp: --spec-ngram-simple-size-m, default 48).",
+        1,
+        LARGEST,
+        label="draft",
+    ),
+    Option(
+        "min_hits",
+        1,
+        "Earlier occurrences of the n-gram that a draft needs "
+        "(llama.cpp: --spec-ngram-simple-min-hits, default 1, which its ngram-simple takes but ignores).",
+        1,
+        LARGEST,
+        label="hits, at least",
+    ),
+)
+
+PRESETS: Mapping[str, Mapping[str, Value]] = {
+    "code": {"size_n": 12, "size_m": 48, "min_hits": 1},
+    "text": {"size_n": 8, "size_m": 48, "min_hits": 2},
+}
+
+
+class NgramSimple(ModelFreeDrafter):
+    """Drafts from an index of every n-gram's last place.
+
+    Places are those that llama.cpp's scan finds: not the first token's, and not one token before the
+    end. The last token of the context is what llama.cpp calls `sampled`: it ends the n-gram and is
+    never copied.
+    """
+
+    name = "ngram-simple"
+    OPTIONS = OPTIONS
+
+    def __init__(self, options: Mapping[str, Value] | None = None) -> None:
+        super().__init__(options)
+        self._n, self._m = int(self.options["size_n"]), int(self.options["size_m"])
+        self._min_hits = int(self.options["min_hits"])
+        if self._m < self._n:
+            raise UsageError(
+                f"ngram-simple: size_m ({self._m}) is less than size_n ({self._n}), and llama.cpp's rule drafts "
+                "nothing shorter than size_n.",
+                "Set size_m to size_n or more.",
+            )
+        self._reset()
+
+    def _reset(self) -> None:
+        self._windows = RollingHashes(self._n)
+        self._last_place: dict[int, int] = {}
+        self._hits: dict[int, int] = {}
+        self._indexed = 1
+
+    def start(
+        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
+    ) -> None:
+        """Index the prompt."""
+        super().start(prompt_tokens, sampling, on_chunk)
+        self._reset()
+        self._index(prompt_tokens)
+
+    def guess(self, context: Sequence[int], budget: int) -> Guess:
+        """Copy what followed the n-gram's last place; nothing where llama.cpp would draft nothing."""
+        self._index(context)
+        n, size = self._n, len(context)
+        if size - 1 <= n + self._m + 1:
+            return ()
+        window = self._windows.hashes[size - n]
+        place = self._last_place.get(window)
+        if place is None or (self._min_hits > 1 and self._hits[window] < self._min_hits):
+            return ()
+        copied = min(self._m, size - 1 - place - n)
+        if copied < n or context[place : place + n] != context[size - n :]:
+            return ()
+        return context[place + n : place + n + min(copied, budget)]
+
+    def close(self) -> None:
+        """Drop the index."""
+        self._reset()
+
+    def _index(self, context: Sequence[int]) -> None:
+        """Index the n-grams that have become earlier ones."""
+        self._windows.extend(context)
+        hashes, places, hits = self._windows.hashes, self._last_place, self._hits
+        end = len(context) - self._n - 1
+        for place in range(self._indexed, end):
+            places[hashes[place]] = place
+            if self._min_hits > 1:
+                hits[hashes[place]] = hits.get(hashes[place], 0) + 1
+        self._indexed = max(self._indexed, end)
+
+
+def default_k(options: Mapping[str, Value]) -> int:
+    """size_m, so that without a k of the user's own the drafts are llama.cpp's."""
+    return draft_length(options, "size_m")
+
+
+def make(context: DrafterContext) -> NgramSimple:
+    """Make the drafter."""
+    check_window(context, "ngram-simple", OPTIONS[1])
+    return NgramSimple(context.options)

@@ -1,0 +1,133 @@
+"""The menu of methods: every method one click away, by family, with the reason where one cannot run.
+
+What is offered, how it is called and what it says comes from the registry alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QLabel, QMenu, QWidget, QWidgetAction
+
+from specview.drafting.registry import METHODS
+from specview.gui import theme
+from specview.gui.display_text import tooltip
+from specview.gui.widgets import label
+
+FAMILIES = {"draft model": "Draft model", "n-gram": "N-gram: no second model", "self": "The target itself",
+            "combined": "Combined"}
+
+
+def by_family(names: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Group method names by family, families in the registry's order, known ones first."""
+    groups: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for name in names:
+        groups.setdefault(METHODS[name].family, []).append(name)
+    return [(family, found) for family, found in groups.items() if found]
+
+
+def add_methods(
+    menu: QMenu, names: Iterable[str], problems: Mapping[str, str], chosen: Callable[[str], Any]
+) -> list[QAction]:
+    """Put methods into a menu, grouped; those with a problem are disabled and say it. Returns the actions."""
+    made: list[QAction] = []
+    for family, found in by_family(names):
+        if made:
+            menu.addSeparator()
+        heading = QWidgetAction(menu)
+        text = label(FAMILIES.get(family, family), "small")
+        text.setContentsMargins(10, 4, 10, 2)
+        heading.setDefaultWidget(text)
+        heading.setEnabled(False)
+        menu.addAction(heading)
+        for name in found:
+            info = METHODS[name]
+            action = menu.addAction(info.label.replace("&", "&&"))
+            action.setData(name)
+            problem = problems.get(name, "")
+            action.setEnabled(not problem)
+            words = info.description if not problem else f"{info.description}\nNot here: {problem}"
+            action.setToolTip(tooltip(words))
+            action.setWhatsThis(words)
+            action.triggered.connect(lambda _=False, name=name: chosen(name))
+            made.append(action)
+    return made
+
+
+class LaneMenu(QMenu):
+    """What the + Lane button opens: `method_chosen` with a method's name, `editor_asked` for the form first."""
+
+    method_chosen = Signal(str)
+    editor_asked = Signal()
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setToolTipsVisible(True)
+        self.setAccessibleName("Add a lane")
+        self._methods: list[QAction] = []
+        self.editor = QAction("Set up before adding…", self)
+        self._words: QLabel | None = None
+        self.hovered.connect(self._describe)
+
+    def fill(self, problems: Mapping[str, str]) -> None:
+        """List all methods that draft."""
+        self.clear()
+        drafting = [name for name, info in METHODS.items() if info.drafts]
+        self._methods = add_methods(self, drafting, problems, self.method_chosen.emit)
+        self.addSeparator()
+        self.editor = self.addAction("Set up before adding…")
+        words = "Choose method, draft, length and options in the editor first."
+        self.editor.setToolTip(tooltip(words))
+        self.editor.setWhatsThis(words)
+        self.editor.triggered.connect(lambda _=False: self.editor_asked.emit())
+        self.addSeparator()
+        # The chosen line's words, for who moves over the menu with the keyboard and sees no tool tip.
+        self._words = label("", "small")
+        self._words.setWordWrap(True)
+        self._words.setContentsMargins(10, 2, 10, 4)
+        self._words.setFixedSize(theme.px(270), self._words.fontMetrics().lineSpacing() * 4)
+        self._words.setAlignment(Qt.AlignmentFlag.AlignTop | Qt.AlignmentFlag.AlignLeft)
+        footer = QWidgetAction(self)
+        footer.setDefaultWidget(self._words)
+        footer.setEnabled(False)
+        self.addAction(footer)
+
+    def _describe(self, action: QAction) -> None:
+        """Say in words what the chosen line is."""
+        if self._words is not None:
+            self._words.setText(action.whatsThis())
+
+    def actions_by_name(self) -> dict[str, QAction]:
+        """The methods' actions by method name."""
+        return {str(action.data()): action for action in self._methods}
+
+    def open_under(self, anchor: QWidget) -> None:
+        """Open beneath a button, the first method that can run chosen, so that the arrow keys go on from it."""
+        self.popup(anchor.mapToGlobal(anchor.rect().bottomLeft()))
+        first = next((action for action in self._methods if action.isEnabled()), None)
+        if first is not None:
+            self.setActiveAction(first)
+            self._describe(first)
+
+
+def known_problems(engine: str) -> Mapping[str, str]:
+    """Method -> why it cannot draft on this engine, as far as that is known before a model is loaded."""
+    if engine != "llama.cpp":
+        return {}
+    from specview.engines.llama_cpp_engine import LlamaCppEngine
+
+    unloaded: Any = LlamaCppEngine  # the class itself says what holds for every model
+    found: dict[str, str] = {}
+    for name, info in METHODS.items():
+        if info.problem is None:
+            continue
+        try:
+            reason = info.problem(unloaded)
+        except (AttributeError, TypeError):  # it asks for what only a loaded model knows
+            continue
+        if reason:
+            found[name] = reason
+    return found

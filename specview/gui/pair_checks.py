@@ -1,0 +1,140 @@
+"""Whether a draft's tokenizer fits the target's, told where the draft is chosen.
+
+Tokenizer files are read on a short-lived thread of its own: a vocabulary takes a while. A model that is
+not on this machine yet is compared when it loads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from specview.errors import SpecviewError
+from specview.racing.settings import BUNDLED
+
+if TYPE_CHECKING:
+    from specview.models.pair_check import PairReport
+
+log = logging.getLogger(__name__)
+
+POLL_MS = 50
+LATER = "The tokenizers are compared when the models load."
+Pair = tuple[str, str, str, str]
+"""(target, its engine, draft, its engine), as settings name them."""
+
+
+def pair_words(report: PairReport) -> str:
+    """Say in one line whether the pair fits, how much of the vocabulary is shared, and what then applies."""
+    if not report.ok:
+        return report.reason
+    if report.mode == "foreign":  # then the reason says how much of the vocabulary is shared
+        words = " ".join((report.reason, *report.notes))
+        return words[:1].upper() + words[1:]
+    return " ".join((f"Same tokenizer as the target: {report.shared:,} tokens agree.", *report.notes))
+
+
+def check(pair: Pair) -> tuple[str, str]:
+    """Return (kind, words) of a pair: kind is 'small' for a pair that fits, else 'warning'.
+
+    ('small', '') where it cannot be told from files.
+    """
+    from specview.models.catalog import resolve
+    from specview.models.pair_check import pair_from_files
+
+    target, engine, draft, draft_engine = pair
+    if not (_here(target) and _here(draft)):
+        return "small", LATER
+    try:
+        first = resolve(target, _reader(target, engine), "target").path
+        second = resolve(draft, _reader(draft, draft_engine), "draft").path
+        report = None if first is None or second is None else pair_from_files(first, second)
+    except SpecviewError as error:
+        return "warning", str(error)
+    except OSError as error:
+        return "warning", f"The tokenizers cannot be compared: {error.strerror or error}."
+    if report is None:
+        return "small", LATER
+    return "small" if report.ok else "warning", pair_words(report)
+
+
+def _reader(ref: str, engine: str) -> str:
+    """The engine whose file to read: of the bundled models the GGUF files carry their tokenizer."""
+    return "llama.cpp" if ref == BUNDLED else engine
+
+
+def _here(ref: str) -> bool:
+    """Whether a reference is bundled, a file or a folder here: hub ids would need the hub library, see `library`."""
+    try:
+        return ref == BUNDLED or Path(ref).expanduser().exists()
+    except OSError:
+        return False
+
+
+class PairChecks(QObject):
+    """Answers are kept; `changed` fires on the Qt thread when one has come."""
+
+    changed = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._known: dict[Pair, tuple[str, str]] = {}
+        self._wanted: Pair | None = None
+        self._asked: Pair | None = None
+        self._result: tuple[str, str] | None = None
+        self._thread: threading.Thread | None = None
+        self._timer = QTimer(self)
+        self._timer.setInterval(POLL_MS)
+        self._timer.timeout.connect(self._poll)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a comparison is under way."""
+        return self._thread is not None
+
+    def words(self, *pair: str) -> tuple[str, str]:
+        """(kind, words) of a pair as far as known."""
+        target, engine, draft, draft_engine = pair
+        key = (target, engine, draft, draft_engine)
+        return self._known.get(key, ("small", "Comparing the tokenizers…" if self.busy else ""))
+
+    def ask(self, target: str, engine: str, draft: str, draft_engine: str) -> None:
+        """Compare this pair in the background, unless that is known."""
+        self._wanted = (target, engine, draft, draft_engine)
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._thread is not None or self._wanted is None or self._wanted in self._known:
+            return
+        self._asked, self._result = self._wanted, None
+        self._thread = threading.Thread(target=self._work, args=(self._asked,), name="specview-pair", daemon=True)
+        self._thread.start()
+        self._timer.start()
+
+    def _work(self, pair: Pair) -> None:
+        try:
+            self._result = check(pair)
+        except Exception:
+            log.exception("comparing the tokenizers failed")
+            self._result = "small", LATER
+
+    def _poll(self) -> None:
+        if self._thread is None or self._thread.is_alive():
+            return
+        self._thread = None
+        self._timer.stop()
+        if self._asked is not None and self._result is not None:
+            self._known[self._asked] = self._result
+        self._begin()
+        self.changed.emit()
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Tell nothing any more. A comparison under way ends by itself; it is waited for `timeout_s` at most."""
+        self._timer.stop()
+        self._wanted = None
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            self._thread = None
