@@ -12,13 +12,15 @@ from specview import cli
 from specview.commands import arguments
 from specview.commands.compare import make_parser as compare_parser
 from specview.commands.run import make_parser as run_parser
+from specview.commands.scan import make_parser as scan_parser
 from specview.drafting import registry
+from specview.drafting.policies import POLICIES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.S)
 COMMANDS = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
-PARSERS = {"run": run_parser, "compare": compare_parser}
+PARSERS = {"run": run_parser, "compare": compare_parser, "scan": scan_parser}
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -29,19 +31,21 @@ def test_commands_are_as_the_program_takes_them(line: str) -> None:
     if words[0] == "./packaging/test" or len(words) == 1:
         return
     assert words[1] in cli.COMMANDS
+    if words[1] not in PARSERS:
+        return
     arguments.settings_of(PARSERS[words[1]]().parse_args(words[2:]), ("draft-model",)).checked()
 
 
 def test_every_flag_is_named_and_exists() -> None:
-    section = README.split("## Commands")[1].split("## Reading")[0]
-    named = set(re.findall(r"--[a-z][a-z-]*", section)) - {"--help"}
+    section = README.split("## Commands")[1].split("## Methods")[0]
+    named = set(re.findall(r"--[a-z][a-z-]*", section)) - {"--help", "--tokens"}
     known = {flag for parser in (run_parser(), compare_parser()) for flag in parser._option_string_actions}
     assert named == {flag for flag in known if flag.startswith("--")} - {"--help", "--trust-remote-code"}
 
 
 def test_every_command_is_named() -> None:
     section = README.split("## Commands")[1]
-    assert set(re.findall(r"\| `specview (\w+)` \|", section)) == set(cli.COMMANDS)
+    assert set(re.findall(r"\| `specview (\w+)[ A-Z]*` \|", section)) == set(cli.COMMANDS)
 
 
 def test_the_drafter_of_the_readme_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +58,12 @@ def test_the_drafter_of_the_readme_drafts(monkeypatch: pytest.MonkeyPatch) -> No
     draft = drafter.propose([1, 2, 3, 4, 5], 2)
     assert (draft.tokens, draft.q, draft.drafter) == ((3, 4), None, "echo")
     assert sum(bool(line.strip()) for line in code.splitlines()) <= 10
+
+
+def test_every_method_and_policy_is_named() -> None:
+    section = README.split("## Methods")[1].split("## Reading")[0]
+    assert {name for name, method in registry.METHODS.items() if method.drafts} <= set(re.findall(r"`([a-z0-9-]+)`", section))
+    assert all(f"`{name}`" in section for name in POLICIES)
 
 
 def test_the_version_has_an_entry_in_the_changelog() -> None:

@@ -108,6 +108,8 @@ def _compare(settings: RunSettings, repeats: int, outputs: Outputs, should_stop:
             sys.stdout.write(compare_table(document))
             if result.busy:
                 sys.stdout.write(safe_text(result.busy) + "\n")
+    if result.trouble:
+        raise SpecviewError(f"lane {result.trouble}")
     return _exit_code(document, stopped=result.end == "stopped")
 
 

@@ -122,6 +122,6 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
         if screen.colour and ended.metrics.proposed:
             sys.stdout.write(legend() + "\n\n")
         sys.stdout.write(run_summary(document))
-    if ended.end == "error":
-        raise SpecviewError(safe_text(ended.error))
+    if ended.end == "error" or race.trouble:
+        raise SpecviewError(safe_text(ended.error or race.trouble))
     return STOPPED_CODE if ended.end == "stopped" else 0

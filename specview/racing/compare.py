@@ -36,7 +36,10 @@ class LaneResult:
 
 @dataclass(slots=True)
 class CompareResult:
-    """All lanes, plain first; facts of the run; how it ended ('done', 'stopped' or 'error')."""
+    """All lanes, plain first; facts of the run; how it ended ('done', 'stopped' or 'error').
+
+    trouble says what a lane could not keep for its user.
+    """
 
     lanes: list[LaneResult] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -45,6 +48,7 @@ class CompareResult:
     end: str = "done"
     busy: str = ""
     real_time_fraction: float | None = None
+    trouble: str = ""
 
 
 def compare(
@@ -93,6 +97,7 @@ def compare(
                     records.append(race.records)
             finally:
                 race.close()
+                result.trouble = result.trouble or race.trouble
             if result.end == "stopped":
                 break
     finally:

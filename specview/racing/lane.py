@@ -192,12 +192,14 @@ class Lane:
 
     def _release(self) -> None:
         self._rounds = None
-        if self._drafter is not None:
-            self._drafter.close()
-            self._drafter = None
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        drafter, session = self._drafter, self._session
+        self._drafter = self._session = None
+        try:
+            if drafter is not None:
+                drafter.close()
+        finally:
+            if session is not None:
+                session.close()
 
     def close(self) -> None:
         """Free the caches."""

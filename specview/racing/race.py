@@ -65,6 +65,7 @@ class Race:
         self.target: Engine | None = None
         self.prompt_ids: list[int] = []
         self.oracles: dict[int, Oracle] = {}
+        self.trouble = ""
         self._owns_models = models is None
         self._clock = clock
         self._emit: Emit = lambda event: None
@@ -111,9 +112,16 @@ class Race:
         return replace(self.settings, history=(*self.settings.history, *turn), prompt=text, workload=None)
 
     def close(self) -> None:
-        """Free the lanes' caches, and the models if this race loaded them for itself."""
+        """Free the lanes' caches, and the models if this race loaded them for itself.
+
+        `trouble` then says which lane could not keep what its user asked for (suffix's store).
+        """
         for lane in self.lanes:
-            lane.close()
+            try:
+                lane.close()
+            except SpecviewError as error:
+                self.trouble = self.trouble or f"{lane.record.name}: {error}"
+                log.warning("%s", self.trouble)
         if self._owns_models:
             self.models.close()
 
@@ -253,7 +261,9 @@ class Race:
                 for count in sorted({1, 2, rows}):
                     self._stop_here()
                     if session.length + count <= engine.context_length:
-                        forward = session.forward([self.prompt_ids[-1]] * count)
+                        # A draft of another tokenizer may not have the target's last token.
+                        token = min(self.prompt_ids[-1], engine.vocab_size - 1)
+                        forward = session.forward([token] * count)
                         session.synchronize()
                         # The decision's own first call (imports, kernels) is no part of a round either.
                         DecisionRows(forward.logits, self.settings.sampling).choose(0, 0.5)
