@@ -304,7 +304,7 @@ class LaneEditor(QDialog):
         width = max(self.width(), self.minimumSizeHint().width())
         wish = self._rows.totalHeightForWidth(width - theme.px(40)) if self._rows.hasHeightForWidth() else (
             self._rows.sizeHint().height())
-        rest = self._error.minimumHeight() + self.buttons.sizeHint().height() + theme.px(52)
+        rest = self._error.minimumHeight() + self.buttons.sizeHint().height() + theme.px(32)
         height = min(wish + rest, room.height() - theme.px(60))
         if height > self.height() or not self.isVisible():
             self.resize(min(width, room.width()), height)
