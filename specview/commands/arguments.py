@@ -75,22 +75,45 @@ class _AddLane(argparse.Action):
         namespace.lanes = [*(namespace.lanes or []), (option_string == "--lane", values)]
 
 
-def add_shared_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of DESIGN section 8 that run and compare share."""
+def add_target_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the flags that say which target runs, where and how; return their group."""
     model = parser.add_argument_group("models")
     model.add_argument("--engine", default="transformers", help="transformers (default) or llama.cpp")
     model.add_argument("--target", default=BUNDLED, help="a GGUF file, a model folder or a hub id (default: bundled)")
-    model.add_argument("--draft", help="the draft model of methods that need one (default: bundled)")
-    model.add_argument("--draft-engine", help="the draft's engine (default: the target's)")
     model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: the engine's choice)")
     model.add_argument("--dtype", help="float32, bfloat16 or float16 (transformers)")
     model.add_argument("--threads", type=whole, help="CPU threads")
     model.add_argument("--gpu-layers", type=whole, default=0, help="layers on the GPU, -1 for all (llama.cpp)")
     model.add_argument("--context", type=whole, help="context length in tokens (llama.cpp)")
-    model.add_argument("--check-mode", action="store_true",
-                       help="pad one-row passes, so that lossless lanes equal plain exactly; not for timing")  # fmt: skip
     model.add_argument("--trust-remote-code", action="store_true",
                        help="run Python code that comes with this very target; off unless you read it")  # fmt: skip
+    return model
+
+
+def add_prompt_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the flags that say what the prompt is; return their group."""
+    prompt = parser.add_argument_group("prompt")
+    source = prompt.add_mutually_exclusive_group()
+    source.add_argument("--prompt", metavar="TEXT")
+    source.add_argument("--prompt-file", metavar="FILE", help="a text file; - is standard input")
+    source.add_argument("--workload", metavar="NAME",
+                        help=f"one that comes along (default: {workloads.DEFAULT}): {', '.join(workloads.KINDS)}; "
+                             "add -pt for its Portuguese twin")  # fmt: skip
+    form = prompt.add_mutually_exclusive_group()
+    form.add_argument("--chat", dest="chat", action="store_true", default=True,
+                      help="through the model's chat template (default)")  # fmt: skip
+    form.add_argument("--raw", dest="chat", action="store_false", help="the bare prompt, to be continued")
+    prompt.add_argument("--system", metavar="TEXT", help="the chat's system text (default: none, or the workload's)")
+    return prompt
+
+
+def add_shared_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of DESIGN section 8 that run and compare share."""
+    model = add_target_flags(parser)
+    model.add_argument("--draft", help="the draft model of methods that need one (default: bundled)")
+    model.add_argument("--draft-engine", help="the draft's engine (default: the target's)")
+    model.add_argument("--check-mode", action="store_true",
+                       help="pad one-row passes, so that lossless lanes equal plain exactly; not for timing")  # fmt: skip
 
     lanes = parser.add_argument_group("drafting")
     lanes.add_argument("--method", action=_AddLane, dest="lanes", metavar="METHOD", help=", ".join(METHODS))
@@ -108,18 +131,7 @@ def add_shared_flags(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--min-p", type=real, default=0.0, help="0 is off (default)")
     sampling.add_argument("--seed", type=whole, default=0)
 
-    prompt = parser.add_argument_group("prompt")
-    source = prompt.add_mutually_exclusive_group()
-    source.add_argument("--prompt", metavar="TEXT")
-    source.add_argument("--prompt-file", metavar="FILE", help="a text file; - is standard input")
-    source.add_argument("--workload", metavar="NAME",
-                        help=f"one that comes along (default: {workloads.DEFAULT}): {', '.join(workloads.KINDS)}; "
-                             "add -pt for its Portuguese twin")  # fmt: skip
-    form = prompt.add_mutually_exclusive_group()
-    form.add_argument("--chat", dest="chat", action="store_true", default=True,
-                      help="through the model's chat template (default)")  # fmt: skip
-    form.add_argument("--raw", dest="chat", action="store_false", help="the bare prompt, to be continued")
-    prompt.add_argument("--system", metavar="TEXT", help="the chat's system text (default: none, or the workload's)")
+    prompt = add_prompt_flags(parser)
     prompt.add_argument("--max-tokens", type=whole, default=128)
 
     output = parser.add_argument_group("output")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from specview.commands.arguments import Parser, settings_of, whole
+from specview.commands.arguments import Parser, add_prompt_flags, add_target_flags, settings_of, whole
 from specview.commands.outputs import Outputs
 from specview.commands.stopping import StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.errors import UsageError
-from specview.racing import workloads
 from specview.racing.exit_scan import MAX_TOKENS, ExitFigures, ExitScan
-from specview.racing.settings import BUNDLED, RunSettings
+from specview.racing.settings import RunSettings
 from specview.runs.schema import Json, plain
 
 _DESCRIPTION = """\
@@ -48,36 +47,8 @@ _IDLE = {
 def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview scan", _DESCRIPTION, _EXAMPLES)
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--engine", default="transformers", help="transformers (default); llama.cpp has no exits"
-    )
-    model.add_argument(
-        "--target", default=BUNDLED, help="a GGUF file, a model folder or a hub id (default: bundled)"
-    )
-    model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: the engine's choice)")
-    model.add_argument("--dtype", help="float32, bfloat16 or float16 (transformers)")
-    model.add_argument("--threads", type=whole, help="CPU threads")
-    model.add_argument(
-        "--gpu-layers", type=whole, default=0, help="layers on the GPU, -1 for all (llama.cpp)"
-    )
-    model.add_argument("--context", type=whole, help="context length in tokens (llama.cpp)")
-    model.add_argument("--trust-remote-code", action="store_true",
-                       help="run Python code that comes with this very target; off unless you read it")  # fmt: skip
-    prompt = parser.add_argument_group("prompt")
-    source = prompt.add_mutually_exclusive_group()
-    source.add_argument("--prompt", metavar="TEXT")
-    source.add_argument("--prompt-file", metavar="FILE", help="a text file; - is standard input")
-    source.add_argument("--workload", metavar="NAME",
-                        help=f"one that comes along (default: {workloads.DEFAULT}): {', '.join(workloads.KINDS)}; "
-                             "add -pt for its Portuguese twin")  # fmt: skip
-    form = prompt.add_mutually_exclusive_group()
-    form.add_argument("--chat", dest="chat", action="store_true", default=True,
-                      help="through the model's chat template (default)")  # fmt: skip
-    form.add_argument("--raw", dest="chat", action="store_false", help="the bare prompt, to be continued")
-    prompt.add_argument(
-        "--system", metavar="TEXT", help="the chat's system text (default: none, or the workload's)"
-    )
+    add_target_flags(parser)
+    add_prompt_flags(parser)
     scan = parser.add_argument_group("scan")
     scan.add_argument("--tokens", dest="max_tokens", type=whole, default=64,
                       help="tokens of the target's own text that every exit is asked about (default: 64)")  # fmt: skip

@@ -236,7 +236,7 @@ METHODS: dict[str, MethodInfo] = {
         MethodInfo(
             "lookahead",
             "lookahead",
-            "Guesses n-grams by Jacobi iteration in the same pass that verifies them; no draft at all "
+            "Guesses n-grams by Jacobi iteration in the same pass that verifies them; no draft model "
             "(Fu et al. 2024).",
             lookahead.make,
             lookahead.OPTIONS,

@@ -110,13 +110,20 @@ class ExitScan:
     @property
     def best(self) -> ExitFigures:
         """The exit worth most: among those run for real where there are any."""
-        confirmed = [one for one in self.exits if one.confirmed is not None]
-        return max(confirmed or self.exits, key=lambda one: one.worth)
+        right = [one for one in self.exits if one.agreed] or list(self.exits)
+        confirmed = [one for one in right if one.confirmed is not None]
+        return max(confirmed or right, key=lambda one: one.worth)
 
     @property
     def pays(self) -> bool:
-        """Whether the best exit beats plain decoding."""
-        return self.best.worth > 1
+        """Whether the best exit beats plain decoding: in every real run, and by more than a noisy clock.
+
+        An exit that is never right cannot.
+        """
+        best = self.best
+        if not best.agreed:
+            return False
+        return best.worth > 1 if best.confirmed is None else min(best.confirmed.speedups) > 1
 
     @property
     def sentence(self) -> str:

@@ -147,8 +147,6 @@ class Lane:
     def _begin(self, max_tokens: int) -> None:
         assert self._session is not None
         room = self._capacity - len(self.sequence.context)
-        if METHODS[self.settings.method].pass_rows is not None:
-            room -= self.pass_rows  # a tree's dropped branches need their cells too
         self._rounds = decode(
             self._session,
             self.sequence,

@@ -10,7 +10,7 @@ import pytest
 from specview.decoding import theory
 from specview.decoding.sampling import SamplingParams
 from specview.errors import SpecviewError, Stopped, UsageError
-from specview.racing.exit_scan import _between, scan_exits
+from specview.racing.exit_scan import ConfirmedRun, ExitFigures, ExitScan, _between, scan_exits
 from tests.decoding.toy import FakeClock, FakeEngine, FakeSession, TableModel, plain_reference
 
 VOCAB = 6
@@ -270,3 +270,13 @@ def test_an_engine_that_cannot_is_one_line():
     engine = engine_of({}, context_length=len(PROMPT))
     with pytest.raises(SpecviewError, match="the prompt has 5 tokens and fake takes 5"):
         scan(engine)
+
+
+def test_an_exit_that_is_never_right_is_not_the_best_whatever_a_noisy_clock_says():
+    lucky = ExitFigures(1, 0, 20, 0.1, (1.0,), (0.9,), ConfirmedRun(1, (1.3, 1.1), 0.0, 1.0))
+    mixed = ExitFigures(5, 15, 20, 0.3, (1.0,), (1.2,), ConfirmedRun(1, (0.98, 1.3), 0.75, 1.7))
+    sure = ExitFigures(5, 15, 20, 0.3, (1.0,), (1.2,), ConfirmedRun(1, (1.05, 1.2), 0.75, 1.7))
+    assert not ExitScan("m", 8, 9, 20, 0.1, (lucky,)).pays
+    scan = ExitScan("m", 8, 9, 20, 0.1, (lucky, mixed))
+    assert scan.best is mixed and not scan.pays and "Plain decoding wins" in scan.sentence
+    assert ExitScan("m", 8, 9, 20, 0.1, (lucky, sure)).pays
