@@ -36,7 +36,7 @@ SURE_WEIGHT = 4.0  # trials that a confidence itself counts for
 SURE_KEEP = 0.95
 LOSS_KEEP = 0.95
 FIRST_LEAD = 1.0  # nats by which confidence is taken to predict better than the run, before either has
-LOOKED_AT = 16  # places of a pair of tokens
+LOOKED_AT = 4  # places of a pair of tokens
 LONGEST_MATCH = 24
 NEGLIGIBLE = 0.01  # a chance beyond which no further look is taken
 
@@ -93,12 +93,21 @@ class Acceptance:
         return self.trust * self.sure(confidence) + (1 - self.trust) * hazard
 
     def reaches(self, length: int, confidences: Sequence[float | None] = ()) -> list[float]:
-        """Per place of a draft of `length` tokens the chance that it and all before it hold."""
+        """Per place of a draft of `length` tokens the chance that it and all before it hold.
+
+        It ends where that has become negligible.
+        """
+        rates, trust = self.rates(), self.trust
         reached, reaches = 1.0, []
         for place in range(length):
+            chance = rates[_bucket(self.run + place)]
             confidence = confidences[place] if place < len(confidences) else None
-            reached *= self.chance(self.run + place, confidence)
+            if confidence is not None:
+                chance = trust * self.sure(confidence) + (1 - trust) * chance
+            reached *= chance
             reaches.append(reached)
+            if reached < NEGLIGIBLE:
+                break
         return reaches
 
     def learn(self, confidence: float | None, held: bool) -> None:
@@ -136,19 +145,23 @@ class Matches:
 
     def extend(self, context: Sequence[int]) -> None:
         """Index the pairs of tokens that are new since the last call."""
-        for after in range(self._indexed, len(context)):
-            self._places.setdefault((context[after - 1], context[after]), []).append(after - 1)
+        begin = self._indexed - 1
+        new = context[begin:]
+        for offset in range(len(new) - 1):
+            self._places.setdefault((new[offset], new[offset + 1]), []).append(begin + offset)
         self._indexed = max(self._indexed, len(context))
 
     def length(self, context: Sequence[int], token: int) -> int:
         """The longest match that `token` follows, among the latest places of the last token and it; at most 24."""
-        end = len(context) - 1
+        tail = context[-LONGEST_MATCH:][::-1]
         longest = 0
-        for place in self._places.get((context[end], token), ())[-LOOKED_AT:]:
+        for place in reversed(self._places.get((tail[0], token), ())[-LOOKED_AT:]):
             length = 1
-            while length < LONGEST_MATCH and length <= place and context[place - length] == context[end - length]:
+            while length < len(tail) and length <= place and context[place - length] == tail[length]:
                 length += 1
             longest = max(longest, length)
+            if length == LONGEST_MATCH:
+                break
         return longest
 
 
@@ -166,8 +179,6 @@ def fastest(reaches: Sequence[float], times: Sequence[float]) -> tuple[int, floa
         expected += reached
         if expected > speed * times[length]:
             best, speed = length, expected / times[length]
-        if reached < NEGLIGIBLE:
-            break
     return best, speed
 
 

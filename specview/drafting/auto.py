@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from specview.decoding.costs import Costs
-from specview.decoding.interfaces import Drafter
+from specview.decoding.interfaces import Drafter, OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
+from specview.decoding.sampling import SamplingParams
 from specview.drafting.acceptance import (
     COPIES,
     UNKNOWN,
@@ -46,7 +47,7 @@ FADES = 0.99  # a round, of what was learned of a member that did not draft in i
 OPTIONS = (
     Option(
         "members",
-        "prompt-lookup+suffix+ngram-map-k+draft-model",
+        "prompt-lookup+suffix+draft-model",
         "Methods joined by +, among which each round picks. Options of a member are given as member.option.",
         label="members",
     ),
@@ -121,15 +122,13 @@ class Auto(Combined):
     def _stand(self) -> None:
         self._matches = Matches()
         self.standings = [
-            Standing(
-                member,
-                copies,
-                Acceptance(COPIES if copies else UNKNOWN),
-            )
+            Standing(member, copies, Acceptance(COPIES if copies else UNKNOWN))
             for member, copies in zip(self.members, self._copying, strict=True)
         ]
 
-    def start(self, prompt_tokens: Sequence[int], sampling: Any, on_chunk: Any = None) -> None:
+    def start(
+        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
+    ) -> None:
         """Give every member the prompt, and begin with nothing earned."""
         self._stand()
         super().start(prompt_tokens, sampling, on_chunk)
@@ -200,7 +199,7 @@ class Auto(Combined):
         for standing in self.standings:
             if standing.copies:
                 continue
-            if round_.k and round_.drafter == standing.name:
+            if round_.rows > 1 and round_.drafter == standing.name:
                 depth = depth_of(round_)
                 standing.extra += (round_.rows - 1 - depth - standing.extra) / 2
                 learn_round(standing.acceptance, round_)

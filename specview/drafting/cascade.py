@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OPTIONS = (
     Option(
         "members",
-        "ngram-simple+draft-model",
+        "suffix+draft-model",
         "Methods joined by +, in order: in every round the first with a proposal drafts. Options of a member are "
         "given as member.option (llama.cpp takes such a list too: --spec-type ngram-simple,draft-simple).",
         label="members",

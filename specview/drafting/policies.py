@@ -188,11 +188,12 @@ class Adaptive:
             self._paused -= 1
             self._acceptance.fade(PAUSE_FADES)
             return
+        depth = depth_of(round_)
+        if round_.rows > 1:
+            self._extra += (round_.rows - 1 - depth - self._extra) / 2
         if not round_.k:
             return
         self._drafter = round_.drafter
-        depth = depth_of(round_)
-        self._extra += (round_.rows - 1 - depth - self._extra) / 2
         learn_round(self._acceptance, round_)
         if not self._off:
             return

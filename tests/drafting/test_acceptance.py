@@ -121,8 +121,7 @@ def test_the_fastest_length_has_the_best_ratio(chances, steps):
     length, speed = fastest(reaches, times)
     ratios = [(1 + sum(reaches[:k])) / times[k] for k in range(1, len(reaches) + 1)]
     assert speed == pytest.approx(ratios[length - 1])
-    # Beyond a reach of a hundredth nothing is looked at, and nothing is to be had.
-    assert speed >= max(ratios) * 0.97 or max(ratios) == pytest.approx(speed, rel=0.2)
+    assert speed == pytest.approx(max(ratios))
 
 
 @pytest.mark.parametrize(("confidence", "goes_on"), [(0.99, True), (0.01, False)])

@@ -210,7 +210,7 @@ def test_rows_and_lengths_come_from_the_members():
     assert method.pass_rows(window, 4) >= METHODS["lookahead"].pass_rows(own, 4)
     assert method.branches(window) == METHODS["lookahead"].branches(own)
     assert method.branches(long) == 1
-    assert replace(method, name="x").members({}) == ("ngram-simple", "draft-model")
+    assert replace(method, name="x").members({}) == ("suffix", "draft-model")
 
 
 def test_rejection_with_sampled_members_keeps_the_targets_distribution():
