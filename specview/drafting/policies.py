@@ -108,9 +108,10 @@ class OffBelow(Constant):
         if self._paused:
             self._paused -= 1
             return
-        if not round_.k:
+        if not round_.k and not round_.riders:
             return
-        self._recent.append((round_.accepted, depth_of(round_)))
+        # A pass that only carried lookahead's window cost rows and gave nothing: a draft that failed.
+        self._recent.append((round_.accepted, depth_of(round_) or 1))
         while len(self._recent) > 1 and sum(size for _, size in self._recent) - self._recent[0][1] >= self._window:
             self._recent.popleft()
         proposed = sum(size for _, size in self._recent)
@@ -119,7 +120,7 @@ class OffBelow(Constant):
             self._paused = self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             self._probation()
-        elif self._on_probation and round_.accepted >= depth_of(round_):
+        elif self._on_probation and round_.k and round_.accepted >= depth_of(round_):
             if self._allowed >= self._k:
                 self._on_probation = False
                 self._pause = self._first_pause
@@ -191,10 +192,13 @@ class Adaptive:
         depth = depth_of(round_)
         if round_.rows > 1:
             self._extra += (round_.rows - 1 - depth - self._extra) / 2
-        if not round_.k:
+        if round_.k:
+            self._drafter = round_.drafter
+            learn_round(self._acceptance, round_)
+        elif round_.riders:
+            self._acceptance.learn(None, False)  # lookahead's window cost rows, and it had no guess
+        else:
             return
-        self._drafter = round_.drafter
-        learn_round(self._acceptance, round_)
         if not self._off:
             return
         if (round_.accepted + 1) * self._times[0] > self._times[min(depth, self._longest)]:

@@ -154,7 +154,7 @@ def _longest_default(options: Mapping[str, Value]) -> int:
 
 def _most_rows(options: Mapping[str, Value], k: int) -> int:
     """Most tokens of one pass beyond the first, over the members."""
-    return max((method.pass_rows(own, k) for method, own in _each(options) if method.pass_rows is not None), default=k)
+    return max(k, *(method.pass_rows(own, k) for method, own in _each(options) if method.pass_rows is not None), 0)
 
 
 def _most_branches(options: Mapping[str, Value]) -> int:

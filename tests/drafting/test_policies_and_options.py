@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specview.decoding.costs import Costs, interpolate
-from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.decoding.ledger import DraftedToken, FinalToken, Rider, Round
 from specview.drafting.options import Option, resolve
 from specview.drafting.policies import LONGEST, POLICIES
 from specview.drafting.prompt_lookup import OPTIONS
@@ -362,3 +362,19 @@ def test_ranges_in_words():
     assert Option("a", 1, "", minimum=2).range_text() == "2 or more"
     assert Option("a", 1, "", maximum=2).range_text() == "2 or less"
     assert Option("a", 1, "").range_text() == "a number"
+
+
+@pytest.mark.parametrize("name", ["off-below", "adaptive"])
+def test_a_window_that_never_has_a_guess_is_paused(name):
+    """Lookahead's riders cost a wide pass even where nothing was drafted."""
+    costs = Costs({1: 0.04, 9: 0.06, 65: 0.3})
+    policy = POLICIES[name].make(resolve(POLICIES[name].options, {}, name), costs)
+    policy.start(2)
+    wide = Round(0, 0.06, 0.0, 0.06, 0.0, riders=(Rider(1), Rider(2, "", 0)), final=FinalToken(3, "plain"))
+    plain = Round(0, 0.04, 0.0, 0.04, 0.0, final=FinalToken(3, "plain"))
+    drafted = 0
+    for _ in range(120):
+        budget = policy.budget()
+        drafted += budget > 0
+        policy.observe(wide if budget else plain)
+    assert 1 <= drafted <= 12
