@@ -253,7 +253,9 @@ class NgramMap(ModelFreeDrafter):
         if self._memory is not None:
             self._text += round_.emitted
         if self._drafted is not None and round_.drafter == self.name and round_.k:
-            self._accepted[self._drafted] = round_.accepted
+            # A draft that k cut short and that held says nothing of where a longer one would have failed.
+            if round_.accepted < round_.k or round_.k >= self._m:
+                self._accepted[self._drafted] = round_.accepted
         self._drafted = None
 
     def close(self) -> None:

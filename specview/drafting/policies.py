@@ -169,7 +169,7 @@ class Adaptive:
             return 0
         times = self._times = self._costs.rounds_s(self._drafter, self._longest, self._extra)
         best, speed = fastest(self._acceptance.reaches(self._longest), times)
-        asked = self._go_on is not None and self._go_on.asked
+        asked = self._go_on is None or self._go_on.asked  # all of ours ask; one that does not drafts long once
         self._go_on = GoOn(self._acceptance, times, speed, asked)
         if self._off:
             return best  # the retry, with the least bad length
