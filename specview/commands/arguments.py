@@ -288,7 +288,7 @@ def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Nam
             policy_options[key.removeprefix("policy.")] = value
         else:
             names = ", ".join(["k", "rule", "policy", "draft", "draft-engine", "name", *sorted(own | policys)])
-            raise UsageError(f"a {method} lane has no key {key!r}.", f"Its keys: {names}.")
+            raise UsageError(f"a lane of {method} has no key {key!r}.", f"Its keys: {names}.")
     return LaneSettings(
         method=lane.method,
         name=lane.name,

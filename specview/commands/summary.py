@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specview.commands.terminal import figure, pairs, safe_text, table
+from specview.drafting.registry import METHODS
 from specview.runs.exporters import equality_words, is_lossy
 
 
@@ -37,21 +38,23 @@ def run_summary(document: Mapping[str, Any]) -> str:
             f"  (expected at this alpha: {figure(metrics.get('expected_tokens'))})",
             "draft / verify / other": _shares(metrics),
         }
-        shares = member_words(metrics)
+        shares = member_words(run, metrics)
         if shares:
             words["drafted by"] = shares
     return pairs(words)
 
 
-def member_words(metrics: Mapping[str, Any]) -> str:
-    """Say who drafted what of a combined method, and how far it is from its oracle; '' for one drafter."""
-    members = metrics.get("by_drafter") or {}
-    if len(members) < 2 and metrics.get("oracle_share") is None:
+def member_words(run: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """Say who drafted what in a combined lane, and how far it is from its oracle; '' for other lanes."""
+    method = METHODS.get(str(run.get("method")))
+    if method is None or not method.combines:
         return ""
     parts = [
         f"{safe_text(name)} {figure(100 * (member.get('share') or 0), 0)}% (alpha {figure(member.get('acceptance_rate'))})"
-        for name, member in sorted(members.items(), key=lambda item: -(item[1].get("share") or 0))
-    ]
+        for name, member in sorted(
+            (metrics.get("by_drafter") or {}).items(), key=lambda item: -(item[1].get("share") or 0)
+        )
+    ] or ["no member"]
     if metrics.get("oracle_share") is not None:
         parts.append(f"{figure(100 * metrics['oracle_share'], 0)}% of an oracle's speed")
     return ", ".join(parts)
@@ -91,9 +94,14 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
     repeats = len(lanes[0].get("repeats") or [])
     if repeats > 1:
         notes.append(f"Medians of {repeats} repeats; speedup is the median of ratios, with least and greatest.")
+    elif any(lane.get("speedup_spread") for lane in lanes):
+        notes.append(
+            "Behind a speedup: the middle half of its eighths of the run. A lane that gains in a burst may lie "
+            "outside; --repeats gives least and greatest."
+        )
     for lane in lanes:
         name = safe_text(lane["name"]).replace("\n", " ")
-        shares = member_words(lane["metrics"] or {})
+        shares = member_words(lane["run"], lane["metrics"] or {})
         if shares:
             notes.append(f"{name}: drafted by {shares}.")
         if is_lossy(lane["run"].get("rule")):

@@ -24,8 +24,9 @@ class Metrics:
     accepted at i / judged at i (in trees i is a depth). mean_k is proposed / rounds with a draft.
     distinct_4grams is the share of distinct ones among the output's 4-grams: a text that loops has few,
     and flatters drafters that copy. by_drafter has per drafter that drafted (a cascade's members) its
-    rounds, share of the drafts, and its own counts and acceptances. oracle_share is this lane's decode
-    tok/s over that of an oracle that always picks the right member and length. Shares are of decode
+    rounds, share of the drafts, and its own counts and acceptances. oracle_share is the
+    time of an oracle that always picks the right member and length over that of this lane's rounds, both by
+    the lane's measured costs. Shares are of decode
     time. draft_cost (c), verify_cost (v) and the
     predictions need the plain lane of the same race.
     """

@@ -252,10 +252,10 @@ class NgramMap(ModelFreeDrafter):
         super().observe(round_, features)
         if self._memory is not None:
             self._text += round_.emitted
-        if self._drafted is not None and round_.drafter == self.name and round_.k:
-            # A draft that k cut short and that held says nothing of where a longer one would have failed.
-            if round_.accepted < round_.k or round_.k >= self._m:
-                self._accepted[self._drafted] = round_.accepted
+        # A draft that k cut short and that held says nothing of where a longer one would have failed.
+        failed = round_.accepted < round_.k or round_.k >= self._m
+        if self._drafted is not None and round_.drafter == self.name and round_.k and failed:
+            self._accepted[self._drafted] = round_.accepted
         self._drafted = None
 
     def close(self) -> None:

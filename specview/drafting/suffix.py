@@ -213,6 +213,7 @@ class Store:
 
     path: Path
     tokenizer: str
+    vocab_size: int
 
     def check(self) -> None:
         """Raise UsageError where no file can be written there."""
@@ -244,6 +245,8 @@ class Store:
                 raise ValueError("other arrays")
             if (lengths < 0).any() or int(lengths.sum()) != len(tokens) or (tokens < 0).any():
                 raise ValueError("its parts do not fit together")
+            if tokenizer == self.tokenizer and (tokens >= self.vocab_size).any():
+                raise ValueError("ids that the vocabulary does not have")
         except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error):
             raise SpecviewError(
                 f"suffix: {self.path} is not a store of earlier runs, or is damaged.",
@@ -311,7 +314,7 @@ def make(context: DrafterContext) -> Suffix:
     max_tokens, max_runs = int(options["memory_mb"]) * (1 << 20) // BYTES_PER_TOKEN, int(options["max_cached_requests"])
     store = None
     if name:
-        store = Store(Path(name).expanduser().absolute(), tokenizer_mark(context))
+        store = Store(Path(name).expanduser().absolute(), tokenizer_mark(context), context.vocab_size)
         store.check()
         key = f"suffix {store.path}"
     else:

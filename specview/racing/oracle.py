@@ -36,9 +36,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """The fastest schedule: its seconds, its speed, and its rounds."""
+    """The fastest schedule: its seconds, its speed, and its rounds; own_seconds are the lane's own rounds'.
+
+    All seconds are by the lane's measured costs, so that a noisy clock cannot set one above the other.
+    """
 
     seconds: float
+    own_seconds: float
     tokens_per_s: float
     schedule: tuple[Choice, ...]
 
@@ -59,7 +63,9 @@ def oracle_of(lane: Lane, on_position: OnPosition | None = None) -> Oracle | Non
     if any(METHODS[name].family == "self" for name in members):
         return None
     prompt = list(lane.record.prompt_ids)
-    context = lane.drafter_context(len(prompt) + len(output) + lane.pass_rows + 1)
+    # A policy may draft beyond the lane's k (heuristic does): so may the oracle.
+    k = max([lane.k, *(round_.k for round_ in lane.record.rounds)])
+    context = lane.drafter_context(len(prompt) + len(output) + max(k, lane.pass_rows) + 1)
     found: dict[str, list[Reach]] = {}
     for index, name in enumerate(members):
         done = index * len(output)
@@ -68,9 +74,17 @@ def oracle_of(lane: Lane, on_position: OnPosition | None = None) -> Oracle | Non
             if on_position is not None:
                 on_position(done + position, len(members) * len(output))
 
-        found[name] = member_accepts(context, name, prompt, output, lane.k, lane.run.sampling, tell)
-    schedule, seconds = fastest_schedule(found, len(output), lane.k, lane.costs)
-    return Oracle(seconds, len(output) / seconds, schedule) if seconds > 0 else None
+        found[name] = member_accepts(context, name, prompt, output, k, lane.run.sampling, tell)
+    schedule, seconds = fastest_schedule(found, len(output), k, lane.costs)
+    times = {name: _times(lane.costs, name, k) for name in members}
+    plain = lane.costs.rounds_s("", 0)[0]
+    own = sum(times[round_.drafter][round_.k] if round_.k else plain for round_ in lane.record.rounds)
+    return Oracle(seconds, own, len(output) / seconds, schedule) if seconds > 0 else None
+
+
+def _times(costs: Costs, name: str, k: int) -> list[float]:
+    """Seconds of a round in which this member drafts 0 to k tokens."""
+    return costs.rounds_s(name, k, copies=METHODS[name].family == "n-gram")
 
 
 def member_accepts(
@@ -141,7 +155,7 @@ def fastest_schedule(
     A round that drafts `length` tokens emits those of them that hold, and one more. More than hold are drafted
     only where a longer pass takes less time.
     """
-    times = {name: costs.rounds_s(name, k, copies=METHODS[name].family == "n-gram") for name in reaches}
+    times = {name: _times(costs, name, k) for name in reaches}
     plain = costs.rounds_s("", 0)[0]
     best: list[tuple[float, str, int]] = [(0.0, "", 0)] * (tokens + 1)
     for position in range(tokens - 1, -1, -1):

@@ -355,8 +355,8 @@ class Race:
         assert lane.record.end is not None
         metrics = lane.fold.metrics(plain.fold.plain_step_s())
         oracle = self.oracles.get(index)
-        if oracle is not None and metrics.decode_tokens_per_s is not None:
-            metrics = replace(metrics, oracle_share=metrics.decode_tokens_per_s / oracle.tokens_per_s)
+        if oracle is not None and oracle.own_seconds:
+            metrics = replace(metrics, oracle_share=oracle.seconds / oracle.own_seconds)
         self._emit(
             LaneEnded(
                 self.run_id,

@@ -78,8 +78,8 @@ def equality_to_json(equality: Equality | None) -> Json | None:
 def compare_document(result: CompareResult) -> Json:
     """Return a compare as a document: `lanes`, the plain one first.
 
-    A lane is a `run_document` with `speedup`, `speedup_spread` [least, greatest] and
-    `equal_to_plain`. With repeats, `repeats` lists each one's {metrics, rounds, output, prefill_s},
+    A lane is a `run_document` with `speedup`, `speedup_spread` ([least, greatest] over repeats; of one, the
+    quartiles over eighths of the run) and `equal_to_plain`. With repeats, `repeats` lists each one's {metrics, rounds, output, prefill_s},
     `metrics` holds the medians and the rest is that of the median repeat.
     """
     return {

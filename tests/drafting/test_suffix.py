@@ -258,6 +258,17 @@ def test_a_damaged_store_is_one_clear_line(tmp_path, content):
         made({}, tie=True, store=str(path))
 
 
+def test_a_store_with_ids_beyond_the_vocabulary_is_one_clear_line(tmp_path):
+    path = tmp_path / "runs.npz"
+    run({}, [0, *SONG], tie=True, store=str(path))
+    with np.load(path) as file:
+        content = dict(file)
+    content["tokens"][0] = 999_999_999
+    np.savez(path, **content)
+    with pytest.raises(SpecviewError, match="damaged"):
+        made({}, tie=True, store=str(path))
+
+
 def test_a_truncated_store_is_one_clear_line(tmp_path):
     path = tmp_path / "runs.npz"
     run({}, [0, *SONG], tie=True, store=str(path))

@@ -128,6 +128,15 @@ def test_a_race_tells_the_share_of_the_oracle(world, lane, rule):
     assert len(still_open) == 1, "the lane's own, for a continuation"
 
 
+@pytest.mark.parametrize("policy", ["heuristic", "adaptive", "off-below", "confidence"])
+def test_a_policy_that_drafts_beyond_k_is_not_ahead_of_the_oracle(world, policy):
+    lane = replace(CASCADE, k=1, policy=policy)
+    race, events = world.run(lane)
+    share = last_ends(events)[1].metrics.oracle_share
+    assert share is not None and 0 < share <= 1 + 1e-9
+    race.close()
+
+
 def test_the_oracle_is_off_every_clock_and_changes_no_output(world):
     race, events = world.run(AUTO, max_tokens=40)
     lane = race.lanes[1]
