@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from specview.decoding.interfaces import Engine
 
 ROWS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129)
-SECONDS = 1.2  # after which no further repeat begins; every count is measured once in any case
+SECONDS = 1.6  # after which no further repeat begins; every count is measured once in any case
 REPEATS = 7
 CONTEXT = 128  # tokens of the prompt that are in the cache meanwhile
 
@@ -34,7 +34,9 @@ def measure_passes(
 ) -> dict[int, float]:
     """Seconds of a target pass for some row counts up to `rows`; counts in `known` are not measured again.
 
-    The counts are interleaved, so that a noisy moment hits all alike, and repeated while there is time.
+    The counts are interleaved, so that a noisy moment hits all alike, and repeated while there is time. Each
+    is run once before it is timed: llama.cpp lays its graph out anew where the rows of a pass are not those of
+    the one before, which rounds of one length do not pay (plain decoding least of all).
     Each gets its median, of an even number the lower one: what a neighbour adds is no cost of the pass.
     """
     found = dict(known or {})
@@ -57,11 +59,13 @@ def measure_passes(
                     break
                 if on_count is not None:
                     on_count(min(1.0, spent / SECONDS) if repeat else (index / len(counts)) / 2)
-                start = clock()
-                session.forward(fed[:count])
-                session.synchronize()
-                times[count].append(clock() - start)
-                session.truncate(cached)
+                for timed in (False, True):
+                    start = clock()
+                    session.forward(fed[:count])
+                    session.synchronize()
+                    if timed:
+                        times[count].append(clock() - start)
+                    session.truncate(cached)
     finally:
         session.close()
     found |= {count: sorted(spent)[(len(spent) - 1) // 2] for count, spent in times.items()}
