@@ -97,7 +97,7 @@ def test_the_session_is_thrown_away_even_after_a_stop():
 
     with pytest.raises(Stopped):
         measure_passes(target, [1, 2], 9, on_count=stop, clock=clock)
-    assert target.forwards == 3
+    assert target.forwards == 4
     assert all(session.closed for session in target.sessions)
 
 
