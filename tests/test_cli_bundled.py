@@ -52,6 +52,10 @@ def assert_close(found: Any, told: Any, name: str) -> None:
             assert_close(one, other, name)
     elif told is None or found is None:
         assert found == told, name
+    elif isinstance(told, dict):
+        assert found.keys() == told.keys(), name
+        for key in told:
+            assert_close(found[key], told[key], f"{name}.{key}")
     else:
         assert found == pytest.approx(told, rel=2e-5), name
 
@@ -236,12 +240,15 @@ def test_bad_models_are_one_line_each(
             assert code in (1, 2) and err.count("\n") == 1 and says in err, (name, flag, err)
 
 
-def test_a_draft_with_another_tokenizer_is_refused(
+def test_a_draft_with_another_tokenizer_is_translated_or_refused_on_request(
     capsys: pytest.CaptureFixture[str], tiny_llama: Path
 ) -> None:
-    code = cli.main(
-        ["compare", "--method", "draft-model", "--draft", str(tiny_llama), "--prompt", "a", "--max-tokens", "4"]
-    )
+    rest = ["--draft", str(tiny_llama), "--prompt", "a", "--max-tokens", "4"]
+    code = cli.main(["compare", "--method", "draft-model", *rest])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    assert "yes" in out.splitlines()[2]  # greedy, and equal to plain whatever was drafted
+    code = cli.main(["compare", "--lane", "draft-model,vocabulary=same", *rest])
     out, err = capsys.readouterr()
     assert code == 1 and err.count("\n") == 1 and "token" in err
     assert "plain" in out  # the other lane ran

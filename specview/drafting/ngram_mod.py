@@ -108,6 +108,16 @@ class ModMemory:
             self.table[entry] = text[place + n]
 
 
+def check(options: Mapping[str, Value]) -> None:
+    """Raise UsageError where the lengths do not fit together."""
+    if options["n_min"] > options["n_max"]:  # type: ignore[operator]
+        raise UsageError(
+            f"ngram-mod: its shortest draft, n_min ({options['n_min']}), is longer than its longest, n_max "
+            f"({options['n_max']}).",
+            "Set n_min to n_max or less.",
+        )
+
+
 class NgramMod(ModelFreeDrafter):
     """Drafts along a table of constant size."""
 
@@ -118,12 +128,7 @@ class NgramMod(ModelFreeDrafter):
         super().__init__(options)
         self._n = int(self.options["n_match"])
         self._n_min, self._n_max = int(self.options["n_min"]), int(self.options["n_max"])
-        if self._n_min > self._n_max:
-            raise UsageError(
-                f"ngram-mod: its shortest draft, n_min ({self._n_min}), is longer than its longest, n_max "
-                f"({self._n_max}).",
-                "Set n_min to n_max or less.",
-            )
+        check(self.options)
         self._memory = memory
         self._table = _empty_table()
         self._reset()

@@ -71,11 +71,11 @@ class Option:
     def range_text(self) -> str:
         """Say which values fit."""
         if self.minimum is not None and self.maximum is not None:
-            return f"a value from {self.minimum:g} to {self.maximum:g}"
+            return f"a value from {self.minimum:,.10g} to {self.maximum:,.10g}"
         if self.minimum is not None:
-            return f"{self.minimum:g} or more"
+            return f"{self.minimum:,.10g} or more"
         if self.maximum is not None:
-            return f"{self.maximum:g} or less"
+            return f"{self.maximum:,.10g} or less"
         return "a number"
 
 

@@ -169,8 +169,9 @@ class Adaptive:
             return 0
         times = self._times = self._costs.rounds_s(self._drafter, self._longest, self._extra)
         best, speed = fastest(self._acceptance.reaches(self._longest), times)
-        asked = self._go_on is None or self._go_on.asked  # all of ours ask; one that does not drafts long once
-        self._go_on = GoOn(self._acceptance, times, speed, asked)
+        first = self._go_on is None  # all of our drafters ask; one that does not drafts long once
+        asked = self._go_on is None or self._go_on.asked
+        self._go_on = GoOn(self._acceptance, times, speed, asked and not first)
         if self._off:
             return best  # the retry, with the least bad length
         if speed * times[0] > 1:

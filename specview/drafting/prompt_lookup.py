@@ -38,6 +38,16 @@ OPTIONS = (
 )
 
 
+def check(options: Mapping[str, Value]) -> None:
+    """Raise UsageError where the sizes do not fit together."""
+    if options["ngram_min"] > options["ngram_max"]:  # type: ignore[operator]
+        raise UsageError(
+            f"prompt-lookup's shortest n-gram ({options['ngram_min']}) is longer than its longest "
+            f"({options['ngram_max']}).",
+            "Set ngram_min to ngram_max or less.",
+        )
+
+
 class PromptLookup(ModelFreeDrafter):
     """Drafts from an index of every n-gram's first or last place; a lookup costs the same at any length."""
 
@@ -48,11 +58,7 @@ class PromptLookup(ModelFreeDrafter):
         super().__init__(options)
         self._longest = int(self.options["ngram_max"])
         self._shortest = int(self.options["ngram_min"])
-        if self._shortest > self._longest:
-            raise UsageError(
-                f"prompt-lookup's shortest n-gram ({self._shortest}) is longer than its longest ({self._longest}).",
-                "Set ngram_min to ngram_max or less.",
-            )
+        check(self.options)
         self._keep_first = self.options["match"] == "first"
         self._places: dict[tuple[int, ...], int] = {}
         self._indexed = 0

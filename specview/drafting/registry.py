@@ -65,7 +65,7 @@ class MethodInfo:
     `members` names other methods, whose own options are taken as "member.option". needs_costs asks for a
     calibration of the target's passes. pass_rows gives the most tokens of one pass beyond the first for
     (options, k); branches the most leaves of a draft tree. problem gives the reason why the method
-    cannot draft on this target, or None.
+    cannot draft on this target, or None. check raises UsageError where option values do not fit together.
     """
 
     name: str
@@ -82,6 +82,7 @@ class MethodInfo:
     pass_rows: Callable[[Mapping[str, Value], int], int] | None = None
     branches: Callable[[Mapping[str, Value]], int] | None = None
     problem: Callable[[Engine], str | None] | None = None
+    check: Callable[[Mapping[str, Value]], None] | None = None
 
     @classmethod
     def of(cls, drafter: type[ModelFreeDrafter], description: str, **more: Any) -> MethodInfo:
@@ -127,6 +128,8 @@ class MethodInfo:
                 raise UsageError(f"{self.name} names {name} twice.", "Name each method once.")
         own = {key: value for key, value in given.items() if not members or "." not in key}
         values = resolve(self.options, overlay(self.options, self.presets, own), self.name)
+        if self.check is not None:
+            self.check(values)
         for name in members:
             prefix = f"{name}."
             theirs = {key.removeprefix(prefix): given[key] for key in given if key.startswith(prefix)}
@@ -184,6 +187,7 @@ METHODS: dict[str, MethodInfo] = {
             "Copies what followed the same n-gram earlier in the text; no second model (Saxena 2023).",
             prompt_lookup.make,
             prompt_lookup.OPTIONS,
+            check=prompt_lookup.check,
         ),
         MethodInfo(
             "ngram-simple",
@@ -223,6 +227,7 @@ METHODS: dict[str, MethodInfo] = {
             ngram_mod.OPTIONS,
             presets=ngram_mod.PRESETS,
             default_k=ngram_mod.default_k,
+            check=ngram_mod.check,
         ),
         MethodInfo(
             "suffix",

@@ -14,6 +14,7 @@ import pytest
 
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from tests.decoding.statistics import chi_square_p, sampled_variation, uniform_ks, variation_bound
 from tests.decoding.toy import (
@@ -125,7 +126,7 @@ def sample(
             else draft_model(draft, target.vocab_size, max_length=16)
         )
         drafter.start([BOS], params)
-        lengths = POLICIES[policy].make({"threshold": 0.4})
+        lengths = POLICIES[policy].make(resolve(POLICIES[policy].options, {}, policy))
         lengths.start(k)
         sequence = Sequence([BOS])
         steps = decode(

@@ -8,6 +8,7 @@ import pytest
 from specview.decoding.ledger import EMPTY_DRAFT, Draft, DraftedToken, FinalToken, Round, RunRecord
 from specview.decoding.observation import Observer, join_text, top_margin
 from specview.decoding.sampling import SamplingParams, probabilities
+from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from tests.decoding.toy import FakeEngine, FakeTokenizer, TableModel, draft_model, entropy, run_decode
 
@@ -49,7 +50,7 @@ def observed(level, rule="rejection", namespace="numpy", policy="constant", temp
     tokenizer = FakeTokenizer(VOCAB, eos_ids=[5])
     target = FakeEngine(TableModel(VOCAB), VOCAB, namespace=namespace, tokenizer=tokenizer)
     draft = FakeEngine(TableModel(VOCAB, noise=0.35), VOCAB, namespace=namespace)
-    lengths = POLICIES[policy].make({"threshold": 0.3})
+    lengths = POLICIES[policy].make(resolve(POLICIES[policy].options, {}, policy))
     lengths.start(4)
     sampling = SamplingParams(temperature, seed=4, top_k=4 if temperature else 0)
     output, rounds, _, _ = run_decode(

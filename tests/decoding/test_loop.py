@@ -14,6 +14,7 @@ from specview.decoding.loop import Sequence, decode
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams, probabilities
 from specview.decoding.verification import RULES
+from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.prompt_lookup import PromptLookup
 from specview.errors import SpecviewError
@@ -124,7 +125,7 @@ def test_match_equals_sampled_plain_token_for_token(
 ):
     params = SamplingParams(**sampling, seed=seed)
     target = engine(order=3, namespace=namespace)
-    lengths = POLICIES[policy].make({"threshold": 0.4})
+    lengths = POLICIES[policy].make(resolve(POLICIES[policy].options, {}, policy))
     lengths.start(k)
     output, rounds, end, _ = run_decode(
         target,
