@@ -185,15 +185,12 @@ def fastest(reaches: Sequence[float], times: Sequence[float]) -> tuple[int, floa
 class GoOn:
     """Asked with the confidence of each drafted token: whether some number of further ones is worth its time.
 
-    speed is the tokens per second that the round is expected to reach. asked tells whether a drafter that asks
-    has been met.
+    speed is the tokens per second that the round is expected to reach. asked tells whether the drafter asked.
     """
 
-    def __init__(
-        self, acceptance: Acceptance, times: Sequence[float], speed: float, asked: bool = False
-    ) -> None:
+    def __init__(self, acceptance: Acceptance, times: Sequence[float], speed: float) -> None:
         self._acceptance, self._times, self._speed = acceptance, times, speed
-        self.asked = asked
+        self.asked = False
         self._drafted = 0
         self._reached = 1.0
 

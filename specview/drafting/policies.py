@@ -161,6 +161,7 @@ class Adaptive:
         self._paused = 0
         self._pause = self._first_pause
         self._go_on: GoOn | None = None
+        self._asks: bool | None = None  # whether the drafter asks, token by token; None until it has drafted
         self._times: list[float] = []
 
     def budget(self) -> int:
@@ -169,9 +170,8 @@ class Adaptive:
             return 0
         times = self._times = self._costs.rounds_s(self._drafter, self._longest, self._extra)
         best, speed = fastest(self._acceptance.reaches(self._longest), times)
-        first = self._go_on is None  # all of our drafters ask; one that does not drafts long once
-        asked = self._go_on is None or self._go_on.asked
-        self._go_on = GoOn(self._acceptance, times, speed, asked and not first)
+        asked = self._asks is not False  # all of our drafters ask; one that does not drafts long once
+        self._go_on = GoOn(self._acceptance, times, speed)
         if self._off:
             return best  # the retry, with the least bad length
         if speed * times[0] > 1:
@@ -194,6 +194,7 @@ class Adaptive:
         if round_.rows > 1:
             self._extra += (round_.rows - 1 - depth - self._extra) / 2
         if round_.k:
+            self._asks = self._go_on is not None and self._go_on.asked
             self._drafter = round_.drafter
             learn_round(self._acceptance, round_)
         elif round_.riders:
@@ -236,7 +237,7 @@ def _retry(rounds: int) -> Option:
 POLICIES: dict[str, PolicyInfo] = {
     info.name: info
     for info in (
-        PolicyInfo("constant", "constant", "Every round drafts k tokens.", Constant),
+        PolicyInfo("constant", "constant", "Every round drafts k tokens, where the method finds that many.", Constant),
         PolicyInfo(
             "heuristic",
             "heuristic",

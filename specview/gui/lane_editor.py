@@ -394,10 +394,9 @@ class LaneEditor(QDialog):
 
     def _show_policy(self) -> None:
         if self._policy_shown:
-            self._keep(self.policy_form, self._policy_options, self._policy_shown)
+            self._policy_options[self._policy_shown] = self.policy_form.held()
         self._policy_shown = self.policy.value()
         info = POLICIES[self._policy_shown]
-        self._policy_text.setText(info.description)
         self.policy_form.fill(info.options, self._policy_options.get(info.name, {}))
         self._rows.setRowVisible(self.policy_form, bool(info.options))
         self._check()
@@ -405,23 +404,12 @@ class LaneEditor(QDialog):
         self._fit()
 
     def _keep_method(self) -> None:
-        """Remember the method's options while another is shown; bad ones are forgotten."""
+        """Remember what the method's forms hold, values that do not fit too, while another is shown."""
         name = self._method_shown
-        try:
-            options: dict[str, Any] = dict(self.form.values())
-            if METHODS[name].combines:
-                options |= {MEMBERS: self.members.joined(), **self.members.values()}
-            self._options[name] = options
-        except SpecviewError:
-            self._options.pop(name, None)
-
-    @staticmethod
-    def _keep(form: OptionForm, kept: dict[str, Mapping[str, Any]], name: str) -> None:
-        """Remember a form's values while another policy is shown; bad ones are forgotten."""
-        try:
-            kept[name] = form.values()
-        except SpecviewError:
-            kept.pop(name, None)
+        options: dict[str, Any] = dict(self.form.held())
+        if METHODS[name].combines:
+            options |= {MEMBERS: self.members.joined(), **self.members.held()}
+        self._options[name] = options
 
     def _check(self) -> None:
         rule = self.rule.value()
@@ -470,7 +458,15 @@ class LaneEditor(QDialog):
             standing = ""
         self.k.setPlaceholderText(f"auto: {standing}" if standing else "auto")
         policy = POLICIES[self.policy.value()]
-        means = K_MEANS.get(policy.name, policy.description)
+        means, about = K_MEANS.get(policy.name, policy.description), policy.description
+        if policy.name == "constant" and info.combines:
+            means = "the longest draft that a member may make"
+            about = "k stays as it is: the longest draft that a member may make."
+        elif policy.name == "constant" and info.branches is not None:
+            means = "the longest path of a draft, whose guesses branch"
+            about = "k stays as it is: the longest path of a draft, whose guesses branch."
+        if about != self._policy_text.text():
+            self._policy_text.setText(about)
         empty = f"Empty: {standing}, {self._default_reason(info, policy)}." if standing else "Empty: automatic."
         words = f"Drafted tokens a round, 1 to {MAX_K}. With {policy.label}: {means}.\n{empty}"
         if self.k.accessibleDescription() != words:

@@ -18,6 +18,7 @@ from specview.gui.lane_words import Mark
 
 SMALL = 11
 BIG = 17
+_PILL_PAD, _NARROW_PAD, _NOTES_GAP = 9, 6, 6
 
 
 def tone_colours(tone: str) -> tuple[str, str]:
@@ -105,7 +106,7 @@ class Badge(QWidget):
         super().__init__(parent)
         self.mark = Mark("")
         self.notes: tuple[str, ...] = ()
-        self._notes_tip = ""
+        self._notes_tip, self._leading = "", False
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def set_mark(self, mark: Mark) -> None:
@@ -114,14 +115,18 @@ class Badge(QWidget):
             self.mark = mark
             self._describe()
 
-    def set_notes(self, notes: Sequence[str], tip: str = "") -> None:
-        """Show these at the right, as many as fit, the first ones first; tip says what they are."""
-        if (tuple(notes), tip) != (self.notes, self._notes_tip):
-            self.notes, self._notes_tip = tuple(notes), tip
+    def set_notes(self, notes: Sequence[str], tip: str = "", *, leading: bool = False) -> None:
+        """Show these at the right, as many as fit, the first ones first; tip says what they are.
+
+        leading: the first one goes before the end of the pill's words.
+        """
+        if (tuple(notes), tip, leading) != (self.notes, self._notes_tip, self._leading):
+            self.notes, self._notes_tip, self._leading = tuple(notes), tip, leading
             self._describe()
 
     def _describe(self) -> None:
-        self.setToolTip(tooltip("\n\n".join(part for part in (self.mark.tip, self._notes_tip) if part)))
+        parts = (self.mark.tip, " · ".join(self.notes), self._notes_tip)
+        self.setToolTip(tooltip("\n\n".join(part for part in parts if part)))
         self.setAccessibleName(" · ".join((self.mark.text, *self.notes)))
         self.setAccessibleDescription(self.mark.tip)
         self.update()
@@ -132,9 +137,35 @@ class Badge(QWidget):
 
     def shown_notes(self) -> str:
         """The notes that fit beside the pill."""
-        metrics = QFontMetricsF(theme.ui_font(SMALL))
-        pill = metrics.horizontalAdvance(visible(self.mark.text)) + 2 * theme.px(9) if self.mark.text else 0
-        room = self.width() - pill - theme.px(10) - theme.px(8)
+        return self._laid_out(QFontMetricsF(theme.ui_font(SMALL)))[2]
+
+    def _laid_out(self, metrics: QFontMetricsF) -> tuple[str, int, str]:
+        """The pill's words, the space at each end of them, the notes beside it.
+
+        For notes the pill is made narrower, for the leading one its words are cut to the verdict itself; a
+        note that still has no room is cut down to its figure, and then left to the tool tip.
+        """
+        words = visible(self.mark.text)
+        pads = theme.px(_PILL_PAD), theme.px(_NARROW_PAD)
+        tried = [(words, pad) for pad in pads]
+        if self._leading and " · " in words:
+            tried.append((words.partition(" · ")[0], pads[-1]))
+        for text, pad in tried:
+            if notes := self._fitting_notes(metrics, self._room(metrics, text, pad)):
+                return text, pad, notes
+        if self.notes:
+            cut = metrics.elidedText(
+                self.notes[0], Qt.TextElideMode.ElideRight, self._room(metrics, words, pads[-1])
+            )
+            if cut.startswith(self.notes[0].split(" ")[0]):
+                return words, pads[-1], cut
+        return words, pads[0], ""
+
+    def _room(self, metrics: QFontMetricsF, words: str, pad: int) -> float:
+        pill = metrics.horizontalAdvance(words) + 2 * pad if words else 0
+        return self.width() - pill - theme.px(_NOTES_GAP)
+
+    def _fitting_notes(self, metrics: QFontMetricsF, room: float) -> str:
         shown = ""
         for note in self.notes:
             longer = f"{shown} · {note}" if shown else note
@@ -150,14 +181,14 @@ class Badge(QWidget):
         font = theme.ui_font(SMALL)
         painter.setFont(font)
         metrics = QFontMetricsF(font)
-        if notes := self.shown_notes():
+        words, pad, notes = self._laid_out(metrics)
+        if notes:
             painter.setPen(QColor(theme.current().muted))
-            area = QRectF(self.rect()).adjusted(0, 0, -theme.px(8), 0)
+            area = QRectF(self.rect()).adjusted(0, 0, -1, 0)
             painter.drawText(area, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), notes)
-        if not self.mark.text:
+        if not words:
             return
-        pad = theme.px(9)
-        text = metrics.elidedText(visible(self.mark.text), Qt.TextElideMode.ElideRight, self.width() - 2 * pad - 1)
+        text = metrics.elidedText(words, Qt.TextElideMode.ElideRight, self.width() - 2 * pad - 1)
         box = QRectF(0.5, 0.5, metrics.horizontalAdvance(text) + 2 * pad, self.height() - 1)
         ink, border = tone_colours(self.mark.tone)
         painter.setPen(QPen(QColor(border), 1))

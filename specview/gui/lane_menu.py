@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QAction
+from PySide6.QtGui import QAction, QMouseEvent
 from PySide6.QtWidgets import QLabel, QMenu, QWidget, QWidgetAction
 
 from specview.drafting.registry import METHODS
@@ -19,6 +19,7 @@ from specview.gui.widgets import label
 
 FAMILIES = {"draft model": "Draft model", "n-gram": "N-gram: no second model", "self": "The target itself",
             "combined": "Combined"}
+_NOT_HERE = "\nNot here: "
 
 
 def by_family(names: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -49,7 +50,7 @@ def add_methods(
             action.setData(name)
             problem = problems.get(name, "")
             action.setEnabled(not problem)
-            words = info.description if not problem else f"{info.description}\nNot here: {problem}"
+            words = info.description if not problem else f"{info.description}{_NOT_HERE}{problem}"
             action.setToolTip(tooltip(words))
             action.setWhatsThis(words)
             action.triggered.connect(lambda _=False, name=name: chosen(name))
@@ -96,9 +97,17 @@ class LaneMenu(QMenu):
         self.addAction(footer)
 
     def _describe(self, action: QAction) -> None:
-        """Say in words what the chosen line is."""
+        """Say in words what the chosen line is, or why it cannot be chosen."""
         if self._words is not None:
-            self._words.setText(action.whatsThis())
+            words, mark, reason = action.whatsThis().partition(_NOT_HERE)
+            self._words.setText(f"{mark.strip()} {reason}" if reason else words)
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        """Describe lines that cannot be chosen too: Qt does not count them as hovered."""
+        super().mouseMoveEvent(event)
+        action = self.actionAt(event.position().toPoint())
+        if action in self._methods and not action.isEnabled():
+            self._describe(action)
 
     def actions_by_name(self) -> dict[str, QAction]:
         """The methods' actions by method name."""

@@ -255,7 +255,9 @@ class LanePanel(QFrame):
             return  # the lane has gone, and this panel is about to
         speedup = self._cells["speedup"]
         oracle = lane_words.oracle(metrics or self.race.metrics(self.lane))
-        self._badge.set_notes([*oracle, *speedup.left_out()], speedup.accessibleDescription())
+        self._badge.set_notes(
+            [*oracle, *speedup.left_out()], speedup.accessibleDescription(), leading=bool(oracle)
+        )
 
     # -- shape --------------------------------------------------------------------------------------
 

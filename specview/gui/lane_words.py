@@ -38,7 +38,7 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
     if draft := settings.get("draft"):
         found.append(Mark(short_model(str(draft)), tip=f"Draft model: {draft}"))
     if settings.get("k") is not None:
-        found.append(Mark(f"k {settings['k']}", tip="Tokens drafted in a round, at most."))
+        found.append(Mark(f"k {settings['k']}", tip=_k_tip(str(settings["method"]))))
     if policy := settings.get("policy"):
         tip = "Draft length policy."
         extra = [f"{k.removeprefix('policy_')} {v}" for k, v in settings.items() if k.startswith("policy_")]
@@ -51,6 +51,17 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
     if longest is not None and shortest is not None:
         found.insert(0, Mark(f"n {longest}–{shortest}", tip="Runs of last tokens looked up, longest first."))
     return found + _changed_options(settings)
+
+
+def _k_tip(name: str) -> str:
+    from specview.drafting.registry import METHODS
+
+    method = METHODS.get(name)
+    if method is not None and method.combines:
+        return "The longest draft that a member may make in a round."
+    if method is not None and method.branches is not None:
+        return "The longest path of a round's draft. Guesses branch, so a round may draft more tokens in all."
+    return "Tokens drafted in a round, at most."
 
 
 def _changed_options(settings: Mapping[str, Any]) -> list[Mark]:
@@ -149,6 +160,8 @@ def badge(lane: LaneModel) -> Mark:
         return Mark("baseline, measured", tip="The target alone, on the same prompt and device, timed beside the others.")
     if lane.state == "ended" and lane.end == "error" and not lane.rounds:
         return Mark("did not run", "bad", lane.error)
+    if lane.state == "ended" and lane.end == "stopped" and not lane.rounds:
+        return Mark("did not run", tip="Stopped before its first round: there is no output to judge.")
     rule = str(lane.settings.get("rule", "auto"))
     equality = lane.equality
     if equality is not None and equality.equal:

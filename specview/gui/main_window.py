@@ -379,15 +379,17 @@ class MainWindow(QMainWindow):
     def _looks_toggled(self) -> None:
         looks = self._looks
         looks.ghosts, looks.whitespace = self.ghosts.isChecked(), self.whitespace.isChecked()
+        asked = ""
         for name, action in (("inspector", self.inspector), ("plots", self.plots)):
             if action.isChecked() != self.page.shown(name):
                 setattr(looks, name, action.isChecked())
-        self._apply_looks()
+                asked = name
+        self._apply_looks(asked)
 
-    def _apply_looks(self) -> None:
+    def _apply_looks(self, asked: str = "") -> None:
         looks = self._looks
         self.page.show_marks(ghosts=looks.ghosts, whitespace=looks.whitespace)
-        self.page.wish(looks.inspector, looks.plots)
+        self.page.wish(looks.inspector, looks.plots, asked)
         self._show_folds()
 
     def _show_folds(self) -> None:
@@ -595,7 +597,7 @@ class MainWindow(QMainWindow):
             self.restoreGeometry(QByteArray.fromHex(looks.geometry.encode()))
         for name, splitter in (("rows", self.page.rows), ("columns", self.page.columns)):
             sizes = looks.splitters.get(name)
-            if isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(s, int) and s >= 0 for s in sizes):
+            if isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(s, int) and s > 0 for s in sizes):
                 splitter.setSizes(sizes)
         self.page.plots.set_fourth(looks.fourth_plot)
         self._apply_looks()
@@ -603,11 +605,10 @@ class MainWindow(QMainWindow):
     def _keep_looks(self) -> None:
         looks = self._looks
         looks.geometry = bytes(self.saveGeometry().toHex().data()).decode()
-        # A folded part has no size worth keeping.
-        if looks.plots:
-            looks.splitters["rows"] = self.page.rows.sizes()
-        if looks.inspector:
-            looks.splitters["columns"] = self.page.columns.sizes()
+        # A part that is folded, by its user or for lack of room, has no size worth keeping.
+        for name, part, splitter in (("rows", "plots", self.page.rows), ("columns", "inspector", self.page.columns)):
+            if self.page.shown(part) and all(splitter.sizes()):
+                looks.splitters[name] = splitter.sizes()
         looks.theme, looks.font_scale = theme.choice(), theme.font_scale()
         looks.rule = self.setup.rule.value() or "auto"
         looks.fourth_plot = self.page.plots.fourth

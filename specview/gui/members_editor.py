@@ -19,7 +19,6 @@ from PySide6.QtWidgets import (
 
 from specview.drafting.options import Value
 from specview.drafting.registry import METHODS
-from specview.errors import SpecviewError
 from specview.gui import theme
 from specview.gui.lane_menu import add_methods
 from specview.gui.option_form import OptionForm
@@ -58,7 +57,7 @@ class MembersEditor(QWidget):
         super().__init__()
         self._names: list[str] = []
         self._kept: dict[str, Mapping[str, Any]] = {}
-        self._shown = ""
+        self._shown: str | None = None  # None: the form does not stand for what is chosen
         self._problems: Mapping[str, str] = {}
         self.list = _List()
         self.list.setAccessibleName("Members, in order")
@@ -115,7 +114,7 @@ class MembersEditor(QWidget):
             if dot:
                 self._kept[member] = {**self._kept.get(member, {}), own: value}
         self._names = [name for name in names if name]
-        self._shown = ""
+        self._shown = None
         self._fill_list(0)
 
     def names(self) -> list[str]:
@@ -127,12 +126,17 @@ class MembersEditor(QWidget):
         return JOIN.join(self._names)
 
     def values(self) -> dict[str, Value]:
-        """Every member's options as 'member.option'; raises UsageError on one that does not fit."""
+        """Every member's options as 'member.option'; raises UsageError where one shown does not fit."""
         found: dict[str, Value] = {}
         for name in self._names:
             own = self.form.values() if name == self._shown else self._kept.get(name, {})
             found |= {f"{name}.{key}": value for key, value in own.items()}
         return found
+
+    def held(self) -> dict[str, Value]:
+        """Every member's options as 'member.option', with the text of those that do not fit."""
+        self._keep()
+        return {f"{name}.{key}": value for name in self._names for key, value in self._kept.get(name, {}).items()}
 
     def focus_order(self) -> list[QWidget]:
         """What takes the keyboard, in order."""
@@ -153,7 +157,7 @@ class MembersEditor(QWidget):
         if 0 <= row < len(self._names):
             self._keep()
             del self._names[row]
-            self._shown = ""
+            self._shown = None
             self._fill_list(min(row, len(self._names) - 1))
             self.changed.emit()
 
@@ -208,13 +212,9 @@ class MembersEditor(QWidget):
         self.down.setEnabled(0 <= row < len(self._names) - 1)
 
     def _keep(self) -> None:
-        """Remember the form's values while another member is shown; bad ones are forgotten."""
-        if not self._shown:
-            return
-        try:
-            self._kept[self._shown] = self.form.values()
-        except SpecviewError:
-            self._kept.pop(self._shown, None)
+        """Remember what the form holds, values that do not fit too, while another member is shown."""
+        if self._shown:
+            self._kept[self._shown] = self.form.held()
 
 
 def _tip(text: str) -> str:

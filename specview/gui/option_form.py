@@ -13,6 +13,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QFormLayout, QHBoxLayout, QLabel, QLineEdit, QPushButton, QWidget
 
 from specview.drafting.options import Option, Value, overlay
+from specview.errors import SpecviewError
 from specview.gui.widgets import Check, Choice, NumberEdit, label, set_tip
 
 PRESET, STORE = "preset", "store"
@@ -96,6 +97,17 @@ class OptionForm(QWidget):
         """Return every option's checked value; raises UsageError on the first that does not fit."""
         return {option.name: self._read(option) for option in self._options}
 
+    def held(self) -> dict[str, Value]:
+        """Return every option's value, the text as typed where it does not fit; `fill` takes them back."""
+        found: dict[str, Value] = {}
+        for option in self._options:
+            try:
+                found[option.name] = self._read(option)
+            except SpecviewError:
+                field = self._fields[option.name]
+                found[option.name] = field.text() if isinstance(field, QLineEdit) else option.default
+        return found
+
     def set_value(self, name: str, value: Value) -> None:
         """Put a value into an option's field."""
         field = self._fields[name]
@@ -104,7 +116,7 @@ class OptionForm(QWidget):
         elif isinstance(field, Choice):
             field.set_value(str(value))
         elif isinstance(field, NumberEdit):
-            field.set_value(value)  # type: ignore[arg-type]
+            field.set_value(value)
         elif isinstance(field, QLineEdit):
             field.setText(str(value))
 

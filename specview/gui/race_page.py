@@ -25,6 +25,7 @@ from specview.gui.view_model import LaneModel
 from specview.gui.widgets import ElidedLabel, set_kind, set_tip
 
 MIN_LANE_PX = 230
+INSPECTOR_PX, PLOTS_PX = 290, 200
 FOLD_WIDTH_PX, FOLD_HEIGHT_PX = 1000, 480
 """Below these the inspector and the plots fold by themselves, unless they were asked for."""
 NOTE = "all lanes share one device; each clock counts only its own compute"
@@ -130,8 +131,8 @@ class RacePage(QWidget):
         self.columns.setStretchFactor(0, 1)
         self.columns.setStretchFactor(1, 0)
         self.columns.setCollapsible(0, False)
-        self.columns.setSizes([1100, 290])
-        self.rows.setSizes([520, 200])
+        self.columns.setSizes([1100, INSPECTOR_PX])
+        self.rows.setSizes([520, PLOTS_PX])
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
         outer.addWidget(self.columns)
@@ -142,16 +143,22 @@ class RacePage(QWidget):
 
     # -- folding ---------------------------------------------------------------------------------------
 
-    def wish(self, inspector: bool, plots: bool) -> None:
-        """Show or fold the inspector and the plots; what is wished for in a small window is forced."""
+    def wish(self, inspector: bool, plots: bool, asked: str = "") -> None:
+        """Show or fold the inspector and the plots; `asked` names the one asked for now: no room folds it."""
         wished = {"inspector": inspector, "plots": plots}
         for part, on in wished.items():
-            if on and not self.shown(part) and self._wished[part] and self.isVisible():
+            if on and part == asked:
                 self._forced.add(part)
             elif not on:
                 self._forced.discard(part)
         self._wished = wished
         self._fold()
+        if asked and wished[asked]:
+            # Its edge may have been dragged shut before.
+            splitter, size = (self.columns, INSPECTOR_PX) if asked == "inspector" else (self.rows, PLOTS_PX)
+            first, second = splitter.sizes()
+            if second == 0 and first > 0:
+                splitter.setSizes([max(1, first - size), size])
 
     def shown(self, part: str) -> bool:
         """Whether the inspector or the plots are shown."""

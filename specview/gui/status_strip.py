@@ -35,6 +35,12 @@ _STARTING: dict[State, str] = {
 }
 
 
+def count_text(count: float) -> str:
+    """Write a mean number of tokens: one decimal where it has one worth reading, never an exponent."""
+    text = f"{count:.1f}" if count < 10 else f"{count:.0f}"
+    return text.removesuffix(".0")
+
+
 class StatusStrip(QStatusBar):
     """Refreshed twice a second while a race runs, and on every change of state."""
 
@@ -164,7 +170,7 @@ class StatusStrip(QStatusBar):
             if verify is not None:
                 mean_k = metrics.proposed / max(1, metrics.rounds)
                 name = "" if self._short else f"{lane.name}: "
-                text = f"{name}v({mean_k:.2g}) {verify:.2f}"
+                text = f"{name}v({count_text(mean_k)}) {verify:.2f}"
                 if draft is not None:
                     text += f" · c {draft:.3f}" if self._short else f" · c {draft:.3f} a draft step"
         self._put(self.costs, text)

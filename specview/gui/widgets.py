@@ -198,7 +198,7 @@ class NumberEdit(QLineEdit):
     def __init__(
         self,
         name: str,
-        value: float | None,
+        value: float | str | None,
         *,
         whole: bool = False,
         minimum: float | None = None,
@@ -218,13 +218,18 @@ class NumberEdit(QLineEdit):
         self.setPlaceholderText(placeholder)
         self.setAccessibleName(name)
         self.set_value(value)
+        if self.problem():
+            set_kind(self, "true", "invalid")
         self.textChanged.connect(self._on_text)
         theme.signals.changed.connect(self._fit)
         self._fit()
 
-    def set_value(self, value: float | None) -> None:
-        """Show a number, or nothing."""
-        self.setText("" if value is None else f"{value:d}" if isinstance(value, int) else f"{value:g}")
+    def set_value(self, value: float | str | None) -> None:
+        """Show a number, a text as it was typed, or nothing."""
+        self.setText(
+            "" if value is None else value if isinstance(value, str)
+            else f"{value:d}" if isinstance(value, int) else f"{value:g}"
+        )
         self.setCursorPosition(0)
 
     def value(self) -> Any:
@@ -280,8 +285,8 @@ class NumberEdit(QLineEdit):
     def _range(self) -> str:
         low, high = self._minimum, self._maximum
         if low is not None and high is not None:
-            return f"a value from {low:g} to {high:g}"
-        return f"{low:g} or more" if low is not None else f"{high:g} or less"
+            return f"a value from {low:,.10g} to {high:,.10g}"
+        return f"{low:,.10g} or more" if low is not None else f"{high:,.10g} or less"
 
     def _on_text(self) -> None:
         problem = self.problem()

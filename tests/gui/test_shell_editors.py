@@ -81,6 +81,7 @@ def test_tips_say_meaning_range_and_default(qtbot):
     tip = option_tip(OPTIONS[0])
     assert "Longest n-gram." in tip
     assert "from 1 to 8" in tip
+    assert "from 0 to 1,000,000." in option_tip(Option("many", 1, "Many.", 0, 1_000_000))
     assert "Default: 3" in tip
     assert "Default: yes" in option_tip(OPTIONS[2])
     form = OptionForm()

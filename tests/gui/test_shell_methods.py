@@ -91,6 +91,14 @@ def test_the_menu_lists_every_method_by_family(qtbot):
     # its words are plain text, and follow the line the keyboard is on
     menu._describe(found["x-cascade"])
     assert menu._words.text() == METHODS["x-cascade"].description
+    # and the mouse, on lines that cannot be chosen too
+    menu.open_under(parent)
+    qtbot.mouseMove(menu, menu.actionGeometry(found["x-window"]).center())
+    qtbot.mouseMove(menu, menu.actionGeometry(found["x-suffix"]).center())
+    qtbot.waitUntil(lambda: menu._words.text() == "Not here: no room")
+    qtbot.mouseMove(menu, menu.actionGeometry(found["x-window"]).center())
+    qtbot.waitUntil(lambda: menu._words.text() == METHODS["x-window"].description)
+    menu.hide()
     assert all(label.textFormat() == Qt.TextFormat.PlainText for label in menu.findChildren(QLabel))
 
 
@@ -241,6 +249,7 @@ def test_members_are_added_moved_and_removed(make_editor, qtbot):
     for _ in range(2):
         qtbot.mouseClick(members.remove, Qt.MouseButton.LeftButton)
     assert editor.problem == "x cascade has no member. Add one." and not ok(editor)
+    assert members.form.fields() == [] and members.title.full == "" and not members.remove.isEnabled()
     qtbot.keyClick(members.list, Qt.Key.Key_Delete)  # nothing left to remove
     members.add_member("x-simple")
     assert ok(editor)
@@ -268,6 +277,45 @@ def test_each_member_has_its_own_options(make_editor):
     assert not members.isVisible()
     editor.method.set_value("x-cascade")
     assert editor.lane().options == options
+
+
+def test_a_bad_value_resets_nothing(make_editor):
+    """Another member, method or policy and back: good values stand, the bad text too, and it is said all along."""
+    given = {"members": "x-simple+x-suffix"}
+    editor = make_editor(LaneSettings(method="x-cascade", options=given))
+    members = editor.members
+    members.form.field("size_n").setText("33")
+    members.form.field("min_hits").setText("many")
+    members.list.setCurrentRow(1)
+    assert "min_hits is 'many'" in editor.problem and not ok(editor)
+    members.list.setCurrentRow(0)
+    assert members.form.field("size_n").text() == "33" and members.form.field("min_hits").text() == "many"
+    assert members.form.field("min_hits").property("invalid") == "true"
+    editor.form.field("patience").setText("99")
+    editor.method.set_value("x-window")
+    assert ok(editor)
+    editor.form.field("window").setText("")
+    editor.method.set_value("x-cascade")
+    assert editor.form.field("patience").text() == "99"
+    assert members.form.field("size_n").text() == "33" and members.form.field("min_hits").text() == "many"
+    assert not ok(editor)
+    members.form.field("min_hits").setText("7")
+    editor.form.field("patience").setText("3")
+    assert ok(editor)
+    options = editor.lane().options
+    assert (options["x-simple.size_n"], options["x-simple.min_hits"], options["patience"]) == (33, 7, 3)
+    editor.method.set_value("x-window")
+    assert editor.form.field("window").text() == "" and not ok(editor)
+
+
+def test_a_bad_value_of_a_policy_stays(make_editor):
+    editor = make_editor(LaneSettings(method="draft-model", policy="confidence"))
+    name = editor.policy_form._options[0].name
+    editor.policy_form.field(name).setText("7e9")
+    editor.policy.set_value("constant")
+    assert ok(editor)
+    editor.policy.set_value("confidence")
+    assert editor.policy_form.field(name).text() == "7e9" and not ok(editor)
 
 
 def test_the_draft_row_follows_the_members(make_editor):
@@ -339,6 +387,21 @@ def test_k_says_its_default_and_what_it_means(make_editor):
     assert editor.k.placeholderText() == "auto: 16" and "longest" in editor.k.accessibleDescription()
     editor.form.field("max_depth").setText("x")
     assert editor.k.placeholderText() == "auto"  # nothing can be said of a form that does not fit
+
+
+def test_a_constant_k_is_not_every_methods_draft_length(make_editor):
+    editor = make_editor(LaneSettings(method="x-simple"))
+    assert editor._policy_text.text() == POLICIES["constant"].description
+    editor.method.set_value("cascade")
+    assert "longest draft that a member may make" in editor._policy_text.text()
+    assert "longest draft that a member may make" in editor.k.accessibleDescription()
+    editor.method.set_value("lookahead")
+    assert "longest path" in editor._policy_text.text() and "longest path" in editor.k.accessibleDescription()
+    editor.policy.set_value("heuristic")
+    assert editor._policy_text.text() == POLICIES["heuristic"].description
+    editor.policy.set_value("constant")
+    editor.method.set_value("x-simple")
+    assert editor._policy_text.text() == POLICIES["constant"].description
 
 
 def test_the_default_k_is_the_races_own():

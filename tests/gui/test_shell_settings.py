@@ -120,3 +120,24 @@ def test_the_window_comes_back_as_it_was(make_window, qtbot):
     assert not second.page.shown("inspector")
     assert second.lane_settings[1].rule == "auto"
     assert second.run_settings().lanes[1].rule == "match"
+
+
+def test_parts_that_a_small_window_folded_come_back_with_their_sizes(make_window, qtbot):
+    """What had no room is still wished for: no size of zero is kept, and one that was kept is not taken."""
+    wide = make_window()
+    qtbot.waitUntil(lambda: all(wide.page.rows.sizes()) and all(wide.page.columns.sizes()))
+    wide.close()
+    small = make_window()
+    small.resize(640, 420)
+    qtbot.waitUntil(lambda: not small.page.shown("plots") and not small.page.shown("inspector"))
+    small.close()
+    kept = small.store.load().window
+    assert kept.plots and kept.inspector
+    assert all(size > 0 for sizes in kept.splitters.values() for size in sizes)
+    kept.splitters = {"rows": [240, 0], "columns": [900, 0]}  # as an earlier version kept them
+    small.store.save(Remembered(None, kept))
+    again = make_window()  # comes back small, and grows
+    again.resize(1280, 800)
+    qtbot.waitUntil(lambda: again.page.shown("plots") and again.page.shown("inspector"))
+    qtbot.waitUntil(lambda: again.page.rows.sizes()[1] >= 100 and again.page.columns.sizes()[1] >= 150)
+    assert again.page.plot_holder.height() >= 100 and again.page.side.width() >= 150

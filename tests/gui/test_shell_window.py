@@ -13,6 +13,7 @@ from PySide6.QtWidgets import QAbstractButton, QApplication, QLabel, QWidget
 
 from specview.gui import theme
 from specview.gui.app import first_settings
+from specview.gui.status_strip import count_text
 from specview.racing.events import LaneRound, Progress
 from specview.racing.settings import LaneSettings
 from tests.gui.shell_fake import round_of
@@ -533,6 +534,44 @@ def test_small_windows_fold_what_has_no_room(window, qtbot, width, height, inspe
         assert window.page.shown("inspector")
     window.inspector.trigger() if window.page.shown("inspector") else None
     assert not window.page.shown("inspector")
+
+
+@pytest.mark.parametrize(("asked", "other"), [("plots", "inspector"), ("inspector", "plots")])
+def test_in_a_small_window_only_what_was_asked_for_opens(window, qtbot, asked, other):
+    window.resize(640, 420)
+    qtbot.waitUntil(lambda: not window.page.shown("plots") and not window.page.shown("inspector"))
+    window.ghosts.trigger()
+    assert not window.page.shown(asked) and not window.page.shown(other)
+    getattr(window, asked).trigger()
+    assert window.page.shown(asked) and getattr(window, asked).isChecked()
+    assert not window.page.shown(other) and not getattr(window, other).isChecked()
+    getattr(window, other).trigger()
+    assert window.page.shown(asked) and window.page.shown(other)
+    getattr(window, asked).trigger()
+    assert not window.page.shown(asked) and window.page.shown(other)
+
+
+@pytest.mark.parametrize(("part", "splitter"), [("plots", "rows"), ("inspector", "columns")])
+def test_a_part_dragged_shut_opens_when_asked_for(window, qtbot, part, splitter):
+    edge = getattr(window.page, splitter)
+    qtbot.waitUntil(lambda: all(edge.sizes()))
+    whole = sum(edge.sizes())
+    edge.setSizes([whole - 260, 260])
+    held = edge.sizes()
+    getattr(window, part).trigger()
+    getattr(window, part).trigger()
+    qtbot.waitUntil(lambda: edge.sizes() == held)  # folded and shown: as it was
+    edge.setSizes([whole, 0])
+    qtbot.waitUntil(lambda: edge.sizes()[1] == 0)
+    getattr(window, part).trigger()
+    getattr(window, part).trigger()
+    qtbot.waitUntil(lambda: edge.sizes()[1] >= 150)
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0"), (4.0, "4"), (3.26, "3.3"), (9.98, "10"), (15.4, "15"),
+                                             (123.4, "123"), (1e6, "1000000")])
+def test_mean_draft_lengths_read_as_numbers(count, text):
+    assert count_text(count) == text
 
 
 def test_nothing_jumps_while_figures_change(window, qtbot, script):

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QFontMetricsF
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from specview.decoding.metrics import fold
 from specview.gui import figures, lane_words, theme
 from specview.gui.lane_panel import LanePanel
+from specview.gui.race_page import MIN_LANE_PX
 from specview.gui.view_model import LaneModel, RaceModel, Speedup
 from specview.racing.events import Equality, LaneEnded, Progress
 from tests.gui.methods_fake import made_up_methods
@@ -65,6 +67,9 @@ def test_chips_say_draft_k_policy_and_rule() -> None:
     assert texts[4][0] == "a-draft"
     changed = lane_words.chips({"method": "prompt-lookup", "k": 4, "option_match": "last"})
     assert [mark.text for mark in changed] == ["k 4", "match last"]
+    tips = {name: lane_words.chips({"method": name, "k": 4})[0].tip for name in ("suffix", "lookahead", "auto")}
+    assert tips["suffix"] == "Tokens drafted in a round, at most."
+    assert tips["lookahead"].startswith("The longest path") and "a member" in tips["auto"]
 
 
 def test_badges() -> None:
@@ -273,6 +278,28 @@ def test_distance_to_the_oracle_once_it_is_known(qtbot: QtBot) -> None:
         shown.grab()
 
 
+def test_distance_to_the_oracle_has_room_in_the_narrowest_lane(qtbot: QtBot) -> None:
+    """Beside every verdict, at the width of five lanes in a small window; cut only below it, then whole in the tip."""
+    with made_up_methods():
+        race = combined_race()
+        shown = panel(qtbot, race, 1, width=MIN_LANE_PX)
+        metrics = replace(fold(race.lanes[1].rounds), oracle_share=0.934)
+        for equality, words in ((None, "✓ exact rule"), (Equality(True, 128), "= plain, 128 tokens"),
+                                (Equality(False, 128, 57, 0.11, 0.2), "≠ plain at 57")):
+            race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=1.5, equality=equality))
+            shown.refresh()
+            shown.refresh_figures()
+            badge = shown._badge
+            text, pad, notes = badge._laid_out(QFontMetricsF(theme.ui_font(11)))
+            assert text == words and notes == "93% of oracle" == badge.shown_notes()
+            advance = QFontMetricsF(theme.ui_font(11)).horizontalAdvance
+            assert advance(text) + 2 * pad + advance(notes) < badge.width()  # they do not touch
+            badge.grab()
+        shown.resize(160, 480)
+        assert shown._badge.shown_notes() in ("", "93%…", "93% …") and "93% of oracle" in shown._badge.toolTip()
+        assert shown._badge._laid_out(QFontMetricsF(theme.ui_font(11)))[0].startswith("≠ plain at 57")
+
+
 def test_what_the_figures_have_no_room_for_stands_beside_the_badge(qtbot: QtBot) -> None:
     """In a narrow panel spread and prediction move beside the badge; in a wide one they stand with the speedup."""
     race = make_race(3)
@@ -293,6 +320,16 @@ def test_a_lane_that_failed_before_its_first_round_has_no_verdict_on_its_output(
     for round_ in make_rounds(1):
         lane.add(round_)
     lane.state, lane.end = "ended", "error"
+    assert "exact rule" in lane_words.badge(lane).text
+
+
+def test_a_lane_stopped_before_its_first_round_has_no_verdict() -> None:
+    """Nothing was decoded, so nothing is exact; stopped later, the rule's own words stand."""
+    lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"}, state="ended", end="stopped")
+    assert lane_words.badge(lane).text == "did not run" and lane_words.badge(lane).tone == "neutral"
+    for round_ in make_rounds(1):
+        lane.add(round_)
+    lane.state, lane.end = "ended", "stopped"
     assert "exact rule" in lane_words.badge(lane).text
 
 
