@@ -713,10 +713,11 @@ def test_settings_that_cannot_work_are_one_line(world, options, lane, words):
     assert caught.value.usage
 
 
-def test_n_gram_range_turned_round_ends_its_lane_only(world):
+def test_an_n_gram_range_turned_round_is_told_before_anything_loads(world):
     race, events = world.run(replace(LOOKUP, options={"ngram_max": 1, "ngram_min": 2}), DRAFTED)
-    assert [record.end for record in race.records] == ["limit", "error", "limit"]
-    assert "longer than its longest" in race.records[1].error
+    assert race.records == []
+    (failed,) = of_kind(events, Failed)
+    assert failed.usage and "longer than its longest" in failed.message
 
 
 def test_plain_comes_first_whatever_was_asked():
