@@ -34,8 +34,6 @@ class ModelFreeDrafter:
         self.options = {option.name: option.default for option in self.OPTIONS} | dict(options or {})
         self._acceptance = Acceptance(COPIES)
         self._matches = Matches()
-        self._held: list[int] = []  # by place, for a drafter that counts so (a tree has no match)
-        self._tried: list[int] = []
 
     def guess(self, context: Sequence[int], budget: int) -> Guess:
         """Guess up to `budget` tokens after `context` (prompt and output so far); none is a fine answer."""
@@ -52,7 +50,6 @@ class ModelFreeDrafter:
         self._acceptance = Acceptance(COPIES)
         self._matches = Matches()
         self._matches.extend(prompt_tokens)
-        self._held, self._tried = [], []
 
     def propose(
         self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
@@ -85,9 +82,3 @@ class ModelFreeDrafter:
         acceptance = self._acceptance
         acceptance.run = self._matches.length(context, tokens[0])
         return [acceptance.after(acceptance.run + place) for place in range(len(tokens))]
-
-    def _shares(self, count: int) -> list[float]:
-        """The first `count` places' shares of tokens that held; places never tried have the last tried one's."""
-        shares = [(held + 1) / (tried + 2) for held, tried in zip(self._held[:count], self._tried, strict=False)]
-        last = shares[-1] if shares else 0.5
-        return shares + [last] * (count - len(shares))

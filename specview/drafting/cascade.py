@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specview.decoding.interfaces import Drafter, OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.options import Option, Value
+from specview.drafting.options import Option, Value, members_of
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext
@@ -95,7 +95,7 @@ def make_members(context: DrafterContext) -> list[Drafter]:
     """Make the drafters that the option `members` names; close those made where one cannot be."""
     made: list[Drafter] = []
     try:
-        for name in names_of(context.options):
+        for name in members_of(context.options):
             made.append(context.member(name))
     except BaseException:
         for member in made:
@@ -110,13 +110,8 @@ def make(context: DrafterContext) -> Cascade:
     return Cascade(make_members(context), [None if copies else model_k for copies in copying(context.options)])
 
 
-def names_of(options: Mapping[str, Value]) -> list[str]:
-    """The members' names, in order."""
-    return str(options["members"]).split("+")
-
-
 def copying(options: Mapping[str, Value]) -> list[bool]:
     """Per member whether it is of the n-gram family: point masses, proposed at no real cost."""
     from specview.drafting.registry import METHODS
 
-    return [METHODS[name].family == "n-gram" for name in names_of(options)]
+    return [METHODS[name].family == "n-gram" for name in members_of(options)]

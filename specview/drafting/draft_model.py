@@ -13,9 +13,9 @@ from array_api_compat import array_namespace
 
 from specview.decoding.interfaces import OnChunk, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams, softmax
+from specview.decoding.sampling import SamplingParams
 from specview.drafting.options import Option
-from specview.drafting.sampled import choose
+from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError
 
 if TYPE_CHECKING:
@@ -78,36 +78,24 @@ class DraftModel:
         if budget <= 0 or not ids:
             return EMPTY_DRAFT
         self._roll_back(ids)
-        feed = list(ids[len(self._cached) :])
-        tokens: list[int] = []
-        q: list[Array] = []
-        raw: list[Array] = []
-        confidences: list[float | None] = []
-        position = len(context) - self._prompt_length
-        for step in range(budget):
+
+        def step(token: int | None) -> tuple[Array, Array]:
+            feed = list(ids[len(self._cached) :]) if token is None else [self._own_id(token)]
             own = self._session.forward(feed).logits[-1]
-            self._cached += feed
+            self._cached.extend(feed)
             # The engine may reuse its logit buffer in the next step; the rule reads these rows later.
-            logits = self._row_of(own)
-            token, row = choose(logits, self._sampling, position + step, "the draft model")
-            tokens.append(token)
-            raw.append(logits)
-            if row is not None:
-                q.append(row)
-            feed = [self._own_id(token)]
-            if proceed is not None:
-                confidence = float(softmax(self._rated(own))[feed[0]])
-                confidences.append(confidence)
-                if not proceed(confidence):
-                    break
-            if token in self._ends:
-                break
-        return Draft(
-            tokens=tuple(tokens),
-            q=tuple(q) or None,
-            confidences=tuple(confidences),
+            return self._row_of(own), self._rated(own)
+
+        return draft_chain(
+            step,
+            budget,
+            self._sampling,
+            len(context) - self._prompt_length,
             drafter=self.name,
-            raw_logits=tuple(raw),
+            whose="the draft model",
+            proceed=proceed,
+            own_id=self._own_id,
+            ends=self._ends,
         )
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:

@@ -14,9 +14,9 @@ from array_api_compat import array_namespace
 
 from specview.decoding.interfaces import EarlyExitSession, Engine, OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams, softmax
+from specview.decoding.sampling import SamplingParams
 from specview.drafting.options import Option
-from specview.drafting.sampled import choose
+from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError, UsageError
 
 if TYPE_CHECKING:
@@ -67,33 +67,21 @@ class EarlyExit:
         budget = min(budget, self._max_length - len(context))
         if budget <= 0:
             return EMPTY_DRAFT
-        feed = context[-1]
-        tokens: list[int] = []
-        q: list[Array] = []
-        raw: list[Array] = []
-        confidences: list[float | None] = []
-        position = len(context) - self._prompt_length
-        for step in range(budget):
-            logits = self._session.forward_exit([feed], self.layer)[-1]
+
+        def step(token: int | None) -> tuple[Array, Array]:
+            logits = self._session.forward_exit([context[-1] if token is None else token], self.layer)[-1]
             # The engine may reuse its logit buffer in the next step; the rule reads these rows later.
             logits = array_namespace(logits).asarray(logits, copy=True)
-            whose = f"the target, left after layer {self.layer},"
-            feed, row = choose(logits, self._sampling, position + step, whose)
-            tokens.append(feed)
-            raw.append(logits)
-            if row is not None:
-                q.append(row)
-            if proceed is not None:
-                confidence = float(softmax(logits)[feed])
-                confidences.append(confidence)
-                if not proceed(confidence):
-                    break
-        return Draft(
-            tokens=tuple(tokens),
-            q=tuple(q) or None,
-            confidences=tuple(confidences),
+            return logits, logits
+
+        return draft_chain(
+            step,
+            budget,
+            self._sampling,
+            len(context) - self._prompt_length,
             drafter=self.name,
-            raw_logits=tuple(raw),
+            whose=f"the target, left after layer {self.layer},",
+            proceed=proceed,
         )
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:

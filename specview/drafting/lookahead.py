@@ -201,6 +201,8 @@ class Lookahead(ModelFreeDrafter):
         self._pooled = 0  # context tokens whose n-grams are in the pool
         self._last = -1
         self._riding = 0
+        self._held: list[int] = []  # by place of the longest path: a tree goes on from no one match
+        self._tried: list[int] = []
         size = self._window_size + self._level - 3
         self.window = Window(self._level, [self._any_token(0) for _ in range(size)] if self._filling else ())
 
@@ -287,6 +289,12 @@ class Lookahead(ModelFreeDrafter):
                 self._held.append(0)
             self._tried[place] += 1
             self._held[place] += tried[place]
+
+    def _shares(self, count: int) -> list[float]:
+        """The first `count` places' shares of tokens that held; places never tried have the last tried one's."""
+        shares = [(held + 1) / (tried + 2) for held, tried in zip(self._held[:count], self._tried, strict=False)]
+        last = shares[-1] if shares else 0.5
+        return shares + [last] * (count - len(shares))
 
     def _pool_text(self, context: Sequence[int]) -> None:
         """Pool the n-grams of the text that end after what was pooled before."""

@@ -79,6 +79,17 @@ class Option:
         return "a number"
 
 
+def members_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The members that a combined method's option `members` names, in order."""
+    return tuple(str(options["members"]).split("+"))
+
+
+def options_of(options: Mapping[str, Any], member: str) -> dict[str, Any]:
+    """The options given for one member of a combined method ("member.option"), by their own names."""
+    prefix = f"{member}."
+    return {key.removeprefix(prefix): value for key, value in options.items() if key.startswith(prefix)}
+
+
 def overlay(
     options: Sequence[Option], presets: Mapping[str, Mapping[str, Value]], given: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from specview.drafting import (
     suffix,
 )
 from specview.drafting.base import ModelFreeDrafter
-from specview.drafting.options import Option, Value, overlay, resolve
+from specview.drafting.options import Option, Value, members_of, options_of, overlay, resolve
 from specview.errors import UsageError
 
 Family = Literal["baseline", "draft model", "n-gram", "self", "combined"]
@@ -51,8 +51,7 @@ class DrafterContext:
         """Make the drafter of a member of this combined method, with the options given for it."""
         method = METHODS[name]
         assert method.make is not None
-        prefix = f"{name}."
-        own = {key.removeprefix(prefix): value for key, value in self.options.items() if key.startswith(prefix)}
+        own = options_of(self.options, name)
         return method.make(replace(self, options=own or resolve(method.options, {}, name)))
 
 
@@ -106,7 +105,7 @@ class MethodInfo:
         if not self.combines:
             return ()
         default = next(option.default for option in self.options if option.name == "members")
-        return tuple(str(options.get("members", default)).split("+"))
+        return members_of({"members": default, **options})
 
     def needs_draft(self, options: Mapping[str, Any]) -> bool:
         """Whether this method, or a member of it, drafts with a model."""
@@ -131,9 +130,8 @@ class MethodInfo:
         if self.check is not None:
             self.check(values)
         for name in members:
-            prefix = f"{name}."
-            theirs = {key.removeprefix(prefix): given[key] for key in given if key.startswith(prefix)}
-            values |= {prefix + key: value for key, value in METHODS[name].resolve(theirs).items()}
+            theirs = METHODS[name].resolve(options_of(given, name))
+            values |= {f"{name}.{key}": value for key, value in theirs.items()}
         for key in given:
             if key not in values:
                 raise UsageError(f"{self.name} has no option {key!r}.", f"Its options: {', '.join(values)}.")
@@ -142,12 +140,7 @@ class MethodInfo:
 
 def _each(options: Mapping[str, Value]) -> list[tuple[MethodInfo, dict[str, Value]]]:
     """The members that a combined method's resolved options name, with each one's own options."""
-    found = []
-    for name in str(options["members"]).split("+"):
-        prefix = f"{name}."
-        own = {key.removeprefix(prefix): value for key, value in options.items() if key.startswith(prefix)}
-        found.append((METHODS[name], own))
-    return found
+    return [(METHODS[name], options_of(options, name)) for name in members_of(options)]
 
 
 def _longest_default(options: Mapping[str, Value]) -> int:

@@ -1,12 +1,61 @@
-"""How a drafter that runs a model chooses its next token: the one function that keeps q honest."""
+"""How a drafter that runs a model drafts token by token: the one place that keeps q honest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from array_api_compat import array_namespace
 
-from specview.decoding.ledger import Array
-from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
+from specview.decoding.ledger import Array, Draft
+from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
 from specview.errors import SpecviewError
+
+Step = Callable[[int | None], tuple[Array, Array]]
+"""Feeds the token just drafted (None at first: the context) and gives two logit rows: one of its own over the
+target's vocabulary, which is chosen from, and the model's own, which a confidence is a share of."""
+
+
+def draft_chain(
+    step: Step,
+    budget: int,
+    sampling: SamplingParams,
+    position: int,
+    *,
+    drafter: str,
+    whose: str,
+    proceed: Callable[[float], bool] | None = None,
+    own_id: Callable[[int], int] = lambda token: token,
+    ends: Collection[int] = (),
+) -> Draft:
+    """Draft up to `budget` tokens from an output position on, while `proceed` agrees and none is in `ends`.
+
+    own_id gives a token's place in the model's own row. The last token is not fed: nothing follows it.
+    """
+    tokens: list[int] = []
+    q: list[Array] = []
+    raw: list[Array] = []
+    confidences: list[float | None] = []
+    for place in range(budget):
+        logits, own = step(tokens[-1] if tokens else None)
+        token, row = choose(logits, sampling, position + place, whose)
+        tokens.append(token)
+        raw.append(logits)
+        if row is not None:
+            q.append(row)
+        if proceed is not None:
+            confidence = float(softmax(own)[own_id(token)])
+            confidences.append(confidence)
+            if not proceed(confidence):
+                break
+        if token in ends:
+            break
+    return Draft(
+        tokens=tuple(tokens),
+        q=tuple(q) or None,
+        confidences=tuple(confidences),
+        drafter=drafter,
+        raw_logits=tuple(raw),
+    )
 
 
 def choose(logits: Array, sampling: SamplingParams, position: int, whose: str) -> tuple[int, Array | None]:
