@@ -13,6 +13,10 @@ OnChunk = Callable[[int, int], None]
 """Called with (tokens done, tokens in all) between prefill chunks; raises `Stopped` to stop."""
 
 
+OnFeatures = Callable[[Mapping[Any, Array]], None]
+"""Called per prefill chunk with the features asked for, by layer: [tokens of the chunk, hidden]."""
+
+
 @dataclass(frozen=True, slots=True)
 class Forward:
     """One target pass: logits [n, vocab] for the n tokens fed, features by layer [n, hidden]."""
@@ -75,8 +79,17 @@ class Session(Protocol):
 
     length: int
 
-    def prefill(self, tokens: Sequence[int], on_chunk: OnChunk | None = None) -> None:
-        """Feed tokens without logits, in chunks; on `Stopped` the session stays usable."""
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        on_chunk: OnChunk | None = None,
+        features: Sequence[Any] = (),
+        on_features: OnFeatures | None = None,
+    ) -> None:
+        """Feed tokens without logits, in chunks; on `Stopped` the session stays usable.
+
+        Where features are asked for, on_features gets them chunk by chunk, before on_chunk is called.
+        """
         ...
 
     def forward(
@@ -86,6 +99,9 @@ class Session(Protocol):
         features: Sequence[Any] = (),
     ) -> Forward:
         """Feed tokens after the cache's end; length grows by len(tokens).
+
+        features names hidden states: "last" is the one after the final norm, a number n the one after n
+        layers (0: the embedding), as transformers' `hidden_states[n]`; no norm is applied to those.
 
         parents: per token the index in `tokens` of the one it follows, -1 for the cache's last token;
         None is a chain. Each token sees the cache and its own ancestors, at the position of its depth.
@@ -129,6 +145,17 @@ class Engine(Protocol):
     rollback_problem: str | None  # why this model's cache cannot be rolled back, or None
     exit_layers: int  # layers that early exit may stop after 1 to exit_layers - 1 of; 0 where it cannot
     exit_problem: str | None  # why it cannot, or None
+    hidden_size: int  # of a feature
+    layers: int  # features are named 0 to layers, and "last"
+    features_problem: str | None  # why sessions give no features, or None
+
+    def embed(self, ids: Sequence[int]) -> Array:
+        """The embedding's rows of some ids, float [n, hidden], as the first layer gets them."""
+        ...
+
+    def project(self, hidden: Array) -> Array:
+        """Logits float [n, vocab] of hidden states [n, hidden] that stand where "last" stands: the head alone."""
+        ...
 
     def new_session(self, max_length: int, branches: int = 1) -> Session:
         """Make a session for up to max_length tokens and draft trees of up to `branches` leaves.
@@ -166,12 +193,20 @@ class Drafter(Protocol):
 
     name: str
     exact_q: bool
-    feature_layers: tuple[Any, ...]
+    feature_layers: tuple[Any, ...]  # asked for in every target pass, for `observe`
+    prompt_layers: tuple[Any, ...]  # asked for in the prefill, for `learn_prompt`
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
     ) -> None:
-        """Take the prompt (prefilling a draft model's own cache)."""
+        """Take the prompt (prefilling a draft model's own cache), before the target's own prefill."""
+        ...
+
+    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
+        """Take the target's features of the next tokens of the prompt, chunk by chunk, all but its last token.
+
+        Called only where prompt_layers asks for some, after `start`.
+        """
         ...
 
     def propose(
@@ -187,7 +222,8 @@ class Drafter(Protocol):
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Learn what became of the last draft.
 
-        features has the rows asked for by feature_layers, and under "riders" the logits [riders, vocab].
+        features has the rows asked for by feature_layers (row 0 is the context's last token, row 1 + i the
+        draft's token i), and under "riders" the logits [riders, vocab].
         """
         ...
 

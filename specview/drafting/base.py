@@ -29,6 +29,7 @@ class ModelFreeDrafter:
     OPTIONS: ClassVar[tuple[Option, ...]] = ()
     exact_q = True
     feature_layers: tuple[Any, ...] = ()
+    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(self, options: Mapping[str, Value] | None = None) -> None:
         self.options = {option.name: option.default for option in self.OPTIONS} | dict(options or {})
@@ -50,6 +51,9 @@ class ModelFreeDrafter:
         self._acceptance = Acceptance(COPIES)
         self._matches = Matches()
         self._matches.extend(prompt_tokens)
+
+    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
+        """Learn nothing: no features were asked for."""
 
     def propose(
         self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None

@@ -46,6 +46,8 @@ class Combined:
         self.exact_q = all(member.exact_q for member in self.members)
         layers = [layer for member in self.members for layer in member.feature_layers]
         self.feature_layers: tuple[Any, ...] = tuple(dict.fromkeys(layers))
+        layers = [layer for member in self.members for layer in member.prompt_layers]
+        self.prompt_layers: tuple[Any, ...] = tuple(dict.fromkeys(layers))
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
@@ -53,6 +55,12 @@ class Combined:
         """Give every member the prompt."""
         for member in self.members:
             member.start(prompt_tokens, sampling, on_chunk)
+
+    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
+        """Give the prompt's features to the members that asked for some."""
+        for member in self.members:
+            if member.prompt_layers:
+                member.learn_prompt(features)
 
     def propose(
         self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None

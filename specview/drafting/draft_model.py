@@ -46,6 +46,7 @@ class DraftModel:
     name = "draft-model"
     exact_q = True
     feature_layers: tuple[Any, ...] = ()
+    prompt_layers: tuple[Any, ...] = ()
     _ends: frozenset[int] = frozenset()  # target ids after which nothing more is drafted
 
     def __init__(self, session: Session, vocab_size: int, context_length: int) -> None:
@@ -68,6 +69,9 @@ class DraftModel:
             return  # nothing will be drafted
         self._session.prefill(ids[:-1], on_chunk)
         self._cached = list(ids[:-1])
+
+    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
+        """Learn nothing: no features were asked for."""
 
     def propose(
         self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None

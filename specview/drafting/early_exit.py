@@ -45,6 +45,7 @@ class EarlyExit:
     name = "early-exit"
     exact_q = True
     feature_layers: tuple[Any, ...] = ()
+    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(self, session: EarlyExitSession, layer: int, max_length: int) -> None:
         self._session = session
@@ -59,6 +60,9 @@ class EarlyExit:
         """Take the prompt's length: the session is the target's, which has it already."""
         self._sampling = sampling
         self._prompt_length = len(prompt_tokens)
+
+    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
+        """Learn nothing: no features were asked for."""
 
     def propose(
         self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, Engine, Session
@@ -24,7 +24,10 @@ from specview.drafting.base import ModelFreeDrafter
 from specview.drafting.options import Option, Value, members_of, options_of, overlay, resolve
 from specview.errors import UsageError
 
-Family = Literal["baseline", "draft model", "n-gram", "self", "combined"]
+if TYPE_CHECKING:
+    from specview.heads.loading import LoadedHead
+
+Family = Literal["baseline", "draft model", "trained head", "n-gram", "self", "combined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class DrafterContext:
     logit rows; rule the lane's resolved rule. target and session are the lane's own (early exit drafts
     with them). costs is what passes cost here. memory outlives the run, one for each target: what a
     drafter keeps there under its own name it finds again in the next run of a session that ties its runs.
+    heads holds the loaded head of every method here that drafts with one, by the method's name.
     """
 
     options: Mapping[str, Value]
@@ -46,6 +50,7 @@ class DrafterContext:
     rule: str = "greedy"
     costs: Costs = field(default_factory=Costs)
     memory: dict[str, Any] = field(default_factory=dict)
+    heads: Mapping[str, LoadedHead] = field(default_factory=dict)
 
     def member(self, name: str) -> Drafter:
         """Make the drafter of a member of this combined method, with the options given for it."""
@@ -60,7 +65,8 @@ class MethodInfo:
     """A method as the window and the command line offer it. `make` is None for plain decoding.
 
     default_k gives the draft length where the user named none; None leaves it to the engine. presets
-    are named sets of option values: an option called `preset` chooses one. combines says that the option
+    are named sets of option values: an option called `preset` chooses one. head names the kind of trained head
+    (specview.heads.layouts) that the method drafts with; the lane's `draft` then says which. combines says that the option
     `members` names other methods, whose own options are taken as "member.option". needs_costs asks for a
     calibration of the target's passes. pass_rows gives the most tokens of one pass beyond the first for
     (options, k); branches the most leaves of a draft tree. problem gives the reason why the method
@@ -73,6 +79,7 @@ class MethodInfo:
     make: Callable[[DrafterContext], Drafter] | None
     options: tuple[Option, ...] = ()
     needs_draft_model: bool = False
+    head: str | None = None
     family: Family = "n-gram"
     default_k: Callable[[Mapping[str, Value]], int] | None = None
     presets: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
@@ -112,6 +119,11 @@ class MethodInfo:
         return self.needs_draft_model or any(
             METHODS[name].needs_draft_model for name in self.members(options) if name in METHODS
         )
+
+    def heads(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """The kind of head of this method, and of each member that drafts with one, by method name."""
+        names = (self.name, *self.members(options))
+        return {name: METHODS[name].head or "" for name in names if name in METHODS and METHODS[name].head}
 
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Value]:
         """Every option's value: the given one, checked, else the preset's, else the default.

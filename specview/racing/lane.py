@@ -110,9 +110,14 @@ class Lane:
             self._policy.start(self.k)
         begin = self._clock()
         try:
-            self._session.prefill(context[:-1], on_chunk)
+            layers: tuple[Any, ...] = ()
             if self._drafter is not None:
                 self._drafter.start(context, self.run.sampling, on_chunk)
+                layers = self._drafter.prompt_layers
+            if self._drafter is not None and layers:
+                self._session.prefill(context[:-1], on_chunk, layers, self._drafter.learn_prompt)
+            else:
+                self._session.prefill(context[:-1], on_chunk)
             self._session.synchronize()
         except BaseException:
             self._release()  # half a prompt is in a cache: a continuation must fill it anew

@@ -84,7 +84,7 @@ class Writer:
     def run(self, stop: Callable[[], bool], progress: Callable[[str], None]) -> None:
         """Write until `stop()`; answers that are then under way are kept up to where they are."""
         shape = self._target.shape
-        caches = [SlotCache(shape, lane.slots, lane.capacity) for lane in self._lanes]
+        caches = [SlotCache(shape, lane.slots, lane.capacity, self._target.dtype) for lane in self._lanes]
         slots = [
             [self._fill(lane, cache, i) for i in range(lane.slots)]
             for lane, cache in zip(self._lanes, caches, strict=True)
