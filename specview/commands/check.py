@@ -1,4 +1,4 @@
-"""`specview check TARGET DRAFT`: whether this draft can serve this target, how, and why not."""
+"""`specview check TARGET DRAFT`: whether this draft or trained head can serve this target, how, and why not."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ from specview.decoding.interfaces import Engine
 from specview.decoding.verification import RULES
 from specview.engines.gguf_file import gguf_facts
 from specview.errors import SpecviewError, UsageError
+from specview.heads.layouts import KIND_WORDS
 from specview.models import bundled
 from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
+from specview.models.heads import named_head
 from specview.models.loading import load_engine
 from specview.models.model_folder import has_tokenizer, inspect_folder
-from specview.models.pair_check import WORDS, PairReport, check_pair, pair_from_files
+from specview.models.pair_check import WORDS, HeadReport, PairReport, check_head, check_pair, pair_from_files
 from specview.runs.schema import Json
 
 _DESCRIPTION = """\
 Say whether a draft can serve a target: which approach applies for which rules, how much of the vocabulary
-is shared, context lengths and sizes. Reads files only, unless --load is given or a tokenizer is stored in a
-form that needs its library. Exit code 0: it can; 1: it cannot, and why."""
+is shared, context lengths and sizes. Of a trained head (EAGLE, EAGLE-3, P-EAGLE, Medusa, MLP speculator, MTP) it says
+what it is, which target it was trained for, which layers it reads and whether this target fits. Reads files only,
+unless --load is given or a tokenizer is stored in a form that needs its library. Exit code 0: it can; 1: it cannot,
+and why."""
 
 _EXAMPLES = """\
 examples:
   specview check bundled bundled
   specview check target.gguf draft.gguf --json -
-  specview check Qwen/Qwen2.5-1.5B-Instruct HuggingFaceTB/SmolLM2-135M-Instruct"""
+  specview check Qwen/Qwen2.5-1.5B-Instruct HuggingFaceTB/SmolLM2-135M-Instruct
+  specview check bundled eagle3
+  specview check target.gguf path/to/head"""
 
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 
@@ -58,6 +64,9 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"there is no engine {value!r}.", f"Engines: {', '.join(ENGINES)}.")
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
         target = _find(arguments.target, arguments.engine, "target")
+        head = named_head(arguments.draft, target.path)
+        if head is not None:
+            return _check_head(target, head, outputs)
         # The bundled draft comes as a file of each kind: take the one of the target's engine.
         default = target.engines[0] if arguments.draft.strip() == BUNDLED else None
         draft = _find(arguments.draft, arguments.draft_engine or arguments.engine or default, "draft")
@@ -79,12 +88,95 @@ def main(argv: Sequence[str]) -> int:
     return 0 if report.ok else 1
 
 
+def _check_head(target: ModelRef, head: Path, outputs: Outputs) -> int:
+    """Tell whether a head serves the target; 0 where it does, else 1."""
+    assert target.path is not None
+    report = check_head(target.path, head, target_name=target.name)
+    facts = _facts(target)
+    outputs.document(_head_document(facts, report, head))
+    if not outputs.to_stdout:
+        sys.stdout.write(safe_text(_head_text(facts, report, head)))
+    return 0 if report.ok else 1
+
+
+def _head_bytes(report: HeadReport) -> int | None:
+    if report.facts is None:
+        return None
+    files = {stored.file for _, stored in report.facts.tensors.values()}
+    return sum(file.stat().st_size for file in files)
+
+
+def _head_document(target: ModelFacts, report: HeadReport, head: Path) -> Json:
+    about, facts = report.target, report.facts
+    found = asdict(target)
+    for key in ("hidden_size", "layers", "vocab_size"):
+        found[key] = getattr(about, key, None)
+    return {
+        "ok": report.ok,
+        "reason": report.reason or None,
+        "mode": "head",
+        "question": report.question or None,
+        "notes": list(report.notes),
+        "target": found,
+        "head": None
+        if facts is None
+        else {
+            "name": head.resolve().name,
+            "kind": facts.kind,
+            "layout": facts.layout,
+            "trained_for": facts.target_name or None,
+            "hidden_size": facts.hidden_size,
+            "reads_layers": list(report.aux_layers) or None if facts.aux_ids or report.aux_layers else None,
+            "vocabulary": facts.vocab_size or None,
+            "draft_vocabulary": facts.draft_vocab_size or None,
+            "most_tokens": facts.most_tokens,
+            "own_embedding": facts.own_embedding,
+            "own_output": facts.own_output,
+            "parameters": facts.parameters,
+            "file_bytes": _head_bytes(report),
+        },
+    }
+
+
+def _head_text(target: ModelFacts, report: HeadReport, head: Path) -> str:
+    about, facts = report.target, report.facts
+    if report.ok and report.question:
+        verdict = f"yes, once you say how to read it: {report.question}"
+    elif report.ok:
+        verdict = f"yes: {head.resolve().name} can draft for {target.name}."
+    else:
+        verdict = f"no: {report.reason}"
+    if facts is None:
+        return f"{verdict}\n"
+    layers = ", ".join(map(str, report.aux_layers))
+    reads = f"after {layers}" if layers else "-" if facts.kind in ("eagle3", "p-eagle") else "the last"
+    drafts = facts.draft_vocab_size or facts.vocab_size
+    own = drafts != facts.vocab_size and bool(facts.vocab_size)
+    rows = [
+        ["", "target", "head"],
+        ["model", target.name, head.resolve().name],
+        ["kind", target.architecture, KIND_WORDS[facts.kind].removeprefix("an ").removeprefix("a ")],
+        ["layout", "-", facts.layout],
+        ["trained for", "-", facts.target_name or "-"],
+        ["parameters", _count(target.parameters), _count(facts.parameters)],
+        ["size on disk", _size(target.file_bytes), _size(_head_bytes(report))],
+        ["hidden size", _number(about.hidden_size if about else None), _number(facts.hidden_size)],
+        ["layers", _number(about.layers if about else None), reads],
+        ["vocabulary", _number(about.vocab_size if about else None), _number(facts.vocab_size or None)],
+        ["drafts", "-", f"{drafts:,} of them" if own else "all of them"],
+        ["most tokens", "-", _number(facts.most_tokens) if facts.most_tokens else "any"],
+    ]
+    return "".join([f"{verdict}\n\n", table(rows, left=3), *(f"{note}\n" for note in report.notes)])
+
+
 def _parser() -> Parser:
     parser = Parser("specview check", _DESCRIPTION, _EXAMPLES)
     parser.usage = "specview check [options] TARGET DRAFT"
     kinds = "bundled, a GGUF file, a model folder, or a hub id that is in the cache"
     parser.add_argument("target", metavar="TARGET", help=kinds)
-    parser.add_argument("draft", metavar="DRAFT", help="likewise")
+    parser.add_argument("draft", metavar="DRAFT",
+                        help="likewise, or a trained head: its folder, a weights file, a hub id that is in the cache, "
+                             "or the kind of a bundled one (eagle3, medusa, p-eagle)")  # fmt: skip
     parser.add_argument("--engine", help="transformers or llama.cpp (default: one that can load the model)")
     parser.add_argument("--draft-engine", help="the draft's engine (default: --engine)")
     parser.add_argument("--load", action="store_true", help="load both models: tells of caches that cannot be rolled back too")

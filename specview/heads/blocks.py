@@ -13,6 +13,8 @@ _FIRST_BLOCK = 256
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """Root-mean-square norm over the last dimension (Zhang and Sennrich 2019)."""
+    if weight is not None:
+        x = x.to(weight.dtype)  # under autocast a product's rows are narrower than the gain
     return functional.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
@@ -23,7 +25,7 @@ class Rotary:
     """
 
     def __init__(self, frequencies: Sequence[float]) -> None:
-        self._frequencies = torch.tensor(frequencies, dtype=torch.float32)
+        self.frequencies = torch.tensor(frequencies, dtype=torch.float32)
         self._cos = self._sin = torch.empty(0, 0)
 
     def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +33,7 @@ class Rotary:
         longest = int(positions.max()) + 1 if positions.numel() else 0
         if len(self._cos) < longest:
             steps = torch.arange(max(longest, 2 * len(self._cos), _FIRST_BLOCK), dtype=torch.float32)
-            angles = torch.outer(steps, self._frequencies)
+            angles = torch.outer(steps, self.frequencies)
             angles = torch.cat([angles, angles], -1)
             self._cos, self._sin = angles.cos(), angles.sin()
         where = positions.cpu()

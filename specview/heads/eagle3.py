@@ -53,7 +53,7 @@ class Eagle3Shape:
     mask_token_id: int | None = None
 
 
-class _Norm(nn.Module):
+class Norm(nn.Module):
     """An RMS norm's gain."""
 
     def __init__(self, size: int, eps: float) -> None:
@@ -62,47 +62,64 @@ class _Norm(nn.Module):
         self._eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normed rows of x [..., size]."""
         return rms_norm(x, self.weight, self._eps)
 
 
-class _Attention(nn.Module):
-    """The four products of attention, and the norms that Qwen3 has on q and k."""
+class Attention(nn.Module):
+    """The four products of attention, and the norms that Qwen3 has on q and k (qk_eps is theirs, None: none).
 
-    def __init__(self, shape: Eagle3Shape, inputs: int) -> None:
+    bias is that of q, k and v; output_bias that of the output product.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        width: int,
+        *,
+        bias: bool = False,
+        output_bias: bool = False,
+        qk_eps: float | None = None,
+    ) -> None:
         super().__init__()
-        bias = shape.attention_bias
-        self.q_proj = nn.Linear(inputs, shape.heads * shape.width, bias=bias)
-        self.k_proj = nn.Linear(inputs, shape.kv_heads * shape.width, bias=bias)
-        self.v_proj = nn.Linear(inputs, shape.kv_heads * shape.width, bias=bias)
-        self.o_proj = nn.Linear(shape.heads * shape.width, shape.hidden, bias=bias and not shape.qk_norm)
-        if shape.qk_norm:
-            self.q_norm = _Norm(shape.width, shape.eps)
-            self.k_norm = _Norm(shape.width, shape.eps)
-        self._shape = shape
+        self.q_proj = nn.Linear(inputs, heads * width, bias=bias)
+        self.k_proj = nn.Linear(inputs, kv_heads * width, bias=bias)
+        self.v_proj = nn.Linear(inputs, kv_heads * width, bias=bias)
+        self.o_proj = nn.Linear(heads * width, hidden, bias=output_bias)
+        self._qk_norm = qk_eps is not None
+        if qk_eps is not None:
+            self.q_norm = Norm(width, qk_eps)
+            self.k_norm = Norm(width, qk_eps)
+        self._q, self._kv = (heads, width), (kv_heads, width)
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Turned q [..., heads, width], turned k and v [..., kv heads, width], from x [..., inputs].
 
         cos and sin are [..., width] of x's rows.
         """
-        s = self._shape
-        q = self.q_proj(x).unflatten(-1, (s.heads, s.width))
-        k = self.k_proj(x).unflatten(-1, (s.kv_heads, s.width))
-        v = self.v_proj(x).unflatten(-1, (s.kv_heads, s.width))
-        if s.qk_norm:
+        q = self.q_proj(x).unflatten(-1, self._q)
+        k = self.k_proj(x).unflatten(-1, self._kv)
+        v = self.v_proj(x).unflatten(-1, self._kv)
+        if self._qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         cos, sin = cos.unsqueeze(-2).to(q.dtype), sin.unsqueeze(-2).to(q.dtype)
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
-class _Mlp(nn.Module):
-    def __init__(self, shape: Eagle3Shape) -> None:
+class Mlp(nn.Module):
+    """Llama's gated MLP."""
+
+    def __init__(self, hidden: int, intermediate: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden, shape.intermediate, bias=False)
-        self.up_proj = nn.Linear(shape.hidden, shape.intermediate, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate, shape.hidden, bias=False)
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Rows of x [..., hidden] to rows of the same shape."""
         out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
@@ -112,12 +129,21 @@ class Eagle3Layer(nn.Module):
 
     def __init__(self, shape: Eagle3Shape, first: bool) -> None:
         super().__init__()
-        self.input_layernorm = _Norm(shape.hidden, shape.eps)
+        self.input_layernorm = Norm(shape.hidden, shape.eps)
         if first:
-            self.hidden_norm = _Norm(shape.hidden, shape.eps)
-        self.post_attention_layernorm = _Norm(shape.hidden, shape.eps)
-        self.self_attn = _Attention(shape, 2 * shape.hidden if first else shape.hidden)
-        self.mlp = _Mlp(shape)
+            self.hidden_norm = Norm(shape.hidden, shape.eps)
+        self.post_attention_layernorm = Norm(shape.hidden, shape.eps)
+        self.self_attn = Attention(
+            2 * shape.hidden if first else shape.hidden,
+            shape.hidden,
+            shape.heads,
+            shape.kv_heads,
+            shape.width,
+            bias=shape.attention_bias,
+            output_bias=shape.attention_bias and not shape.qk_norm,
+            qk_eps=shape.eps if shape.qk_norm else None,
+        )
+        self.mlp = Mlp(shape.hidden, shape.intermediate)
         self._norm_before_residual = shape.norm_before_residual
         self._first = first
 
@@ -148,11 +174,11 @@ class Eagle3Head(nn.Module):
         aux = len(shape.aux_layers)
         self.fc = nn.Linear(aux * shape.target_hidden, shape.hidden, bias=False)
         if shape.norm_before_fc:
-            self.input_norm = _Norm(aux * shape.target_hidden, shape.eps)
+            self.input_norm = Norm(aux * shape.target_hidden, shape.eps)
         if shape.fc_norm:
-            self.fc_norm = nn.ModuleList(_Norm(shape.target_hidden, shape.eps) for _ in range(aux))
+            self.fc_norm = nn.ModuleList(Norm(shape.target_hidden, shape.eps) for _ in range(aux))
         self.layers = nn.ModuleList(Eagle3Layer(shape, index == 0) for index in range(shape.layers))
-        self.norm = _Norm(shape.hidden, shape.eps)
+        self.norm = Norm(shape.hidden, shape.eps)
         self.lm_head = nn.Linear(shape.hidden, shape.draft_vocab, bias=False)
         if shape.own_embedding:
             self.embed_tokens = nn.Embedding(shape.vocab, shape.hidden)

@@ -1,17 +1,36 @@
-"""What a folder with a trained head holds: read from its config and its tensors' names, without torch.
+"""What a folder with a trained head holds: read from its config and its tensors' names and shapes, without torch.
 
-The published layouts are those of shared LAYOUTS.md; each has a reader here that says what the head is,
-which target it was trained for and which tensors it must have.
+Every published layout has a reader (layout_eagle.py, layout_medusa.py, layout_mtp.py); each says what the head is,
+which target it was trained for and which tensors it must have. `read_head` finds the reader. Whether a head serves a
+target is fit.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from specview.engines.transformers_weights import StoredTensor, read_config
+from specview.errors import SpecviewError
+from specview.heads.files import stored_tensors, weights_of
+
 Kind = Literal["eagle", "eagle3", "p-eagle", "medusa", "mlp-speculator", "mtp"]
+KIND_WORDS: Mapping[str, str] = {
+    "eagle": "an EAGLE head",
+    "eagle3": "an EAGLE-3 head",
+    "p-eagle": "a P-EAGLE head",
+    "medusa": "Medusa heads",
+    "mlp-speculator": "an MLP speculator",
+    "mtp": "next-token-prediction modules",
+}
+KIND_METHODS: Mapping[str, str] = {"eagle": "eagle or eagle2"}
+"""Kind -> the methods that draft with it, where they are not called as it is."""
+
+
+class NoHead(SpecviewError):
+    """A folder that holds no head of a layout known here: a whole model, another program's, something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +46,12 @@ class HeadFacts:
     most_tokens   how many tokens it can draft at most (Medusa's heads, MTP modules, a speculator's), None: any
     own_embedding, own_output  whether it brings its own, or uses the target's
     config        its config.json
+    parameters    numbers in its tensors
+    sizes         what its module is made with, by name
+    tensors       the module's name of each tensor -> the stored one, its shape known
+    unsure        what the layout leaves open, by the name of the lane's option that settles it
+    aux_ids       layer numbers as the config has them; None where the layout's usual ones are meant
+    notes         what else a user should know, a sentence each
     """
 
     kind: Kind
@@ -42,3 +67,180 @@ class HeadFacts:
     own_embedding: bool = False
     own_output: bool = False
     config: Mapping[str, Any] = field(default_factory=dict)
+    parameters: int = 0
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, tuple[str, StoredTensor]] = field(default_factory=dict)
+    unsure: tuple[str, ...] = ()
+    aux_ids: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def read_head(path: Path) -> HeadFacts:
+    """Say what a head's folder, or a weights file beside its config.json, holds. Loads no weights and runs no code.
+
+    Raises SpecviewError, one line, where it holds no head of a known layout, lacks tensors, has tensors that the
+    layout has no name for or of the wrong shape, or where a file is damaged.
+    """
+    from specview.heads import layout_eagle, layout_medusa, layout_mtp
+
+    folder = path if path.is_dir() else path.parent
+    config = read_config(folder)
+    said = f"{config.get('speculators_model_type')} {config.get('architectures')}".lower()
+    if "dflash" in said or "dspark" in said:
+        raise NoHead(f"{folder} is a DFlash head, which specview does not run.", "Choose another head.")
+    stored = stored_tensors(weights_of(path))
+    readers: tuple[Callable[[Tensors], HeadFacts | None], ...] = (
+        layout_medusa.read_mlp_speculator,
+        layout_medusa.read_medusa,
+        layout_eagle.read_eagle3,
+        layout_eagle.read_eagle,
+        layout_mtp.read_mtp,
+    )
+    for reader in readers:
+        facts = reader(Tensors(folder, config, stored))
+        if facts is not None:
+            return facts
+    raise _unknown(folder, config, stored)
+
+
+def claims_head(folder: Path) -> bool:
+    """Whether a folder's config.json says that a head is in it, whatever the state of its weights."""
+    try:
+        config = read_config(folder)
+    except SpecviewError:
+        return False
+    said = f"{config.get('architectures')} {config.get('model_type')}".lower()
+    return bool(
+        {"speculators_model_type", "draft_vocab_size", "medusa_num_heads", "eagle_config"} & config.keys()
+        or any(word in said for word in ("eagle", "medusa", "mlp_speculator", "mlpspeculator"))
+    )
+
+
+def _unknown(folder: Path, config: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> NoHead:
+    if "pard_token" in config:
+        return NoHead(
+            f"{folder} is a whole model that drafts in parallel (PARD), no head.", "Name it as the draft of method pard."
+        )
+    if any(name.endswith(("layers.0.self_attn.q_proj.weight", "layers.0.attn.c_attn.weight")) for name in stored):
+        return NoHead(
+            f"{folder} is a whole model, no head.", "Name it as the draft of method draft-model, or choose a head."
+        )
+    names = ", ".join(sorted(stored)[:3]) or "none"
+    return NoHead(
+        f"{folder} holds no head of a layout that specview knows (its tensors: {names}, ...).",
+        "Heads: EAGLE, EAGLE-3, P-EAGLE, Medusa, MLP speculator, or MTP inside a model.",
+    )
+
+
+class Tensors:
+    """A folder's tensors while a reader goes through them: taken one by one, checked at the end.
+
+    Names are those that the reader gave them; the file's own are kept for loading.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> None:
+        self.folder = folder
+        self.config = config
+        self._left = {name: (name, tensor) for name, tensor in stored.items()}
+        self._taken: dict[str, tuple[str, StoredTensor]] = {}
+        self._missing: list[str] = []
+        self._wrong: list[str] = []
+
+    def rename(self, new_name: Callable[[str], str]) -> None:
+        """Call every tensor by another name from here on."""
+        self._left = {new_name(name): found for name, found in self._left.items()}
+
+    def ignore(self, unwanted: Callable[[str], bool]) -> None:
+        """Leave tensors that carry nothing of the head out of account."""
+        self._left = {name: found for name, found in self._left.items() if not unwanted(name)}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tensors that were not taken yet."""
+        return list(self._left)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of that name."""
+        return name in self._left
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """A tensor's shape, or None where it is missing."""
+        found = self._left.get(name)
+        return None if found is None else found[1].shape
+
+    def take(self, name: str, *shape: int | None, as_: str = "", integers: bool = False) -> None:
+        """Take a tensor that the head must have, of this shape (None: any length), as a module's `as_`."""
+        found = self._left.pop(name, None)
+        if found is None:
+            self._missing.append(name)
+            return
+        stored = found[1]
+        fits = len(stored.shape) == len(shape) and all(
+            want is None or want == have for want, have in zip(shape, stored.shape, strict=True)
+        )
+        if not fits:
+            self._wrong.append(f"{name} {list(stored.shape)} instead of {['any' if n is None else n for n in shape]}")
+        elif stored.dtype not in (_INTEGERS if integers else _FLOATS):
+            self._wrong.append(f"{name} of type {stored.dtype}, which is not read here")
+        self._taken[as_ or name] = found
+
+    def take_if_there(self, name: str, *shape: int | None, as_: str = "", integers: bool = False) -> bool:
+        """Take a tensor where the head has it; say whether it does."""
+        if not self.has(name):
+            return False
+        self.take(name, *shape, as_=as_, integers=integers)
+        return True
+
+    def finish(self, kind: str) -> dict[str, tuple[str, StoredTensor]]:
+        """Return the tensors taken; raise SpecviewError, one line, for those missing, wrong or left over."""
+        if self._missing:
+            raise SpecviewError(f"{self.folder} lacks tensors of {kind}: {_few(self._missing)}.", "Download it again.")
+        if self._wrong:
+            raise SpecviewError(f"{self.folder} has tensors that are no fit for {kind}: {_few(self._wrong)}.")
+        if self._left:
+            raise SpecviewError(
+                f"{self.folder} has tensors that {kind} of a layout known here has not: {_few(sorted(self._left))}.",
+                "Choose another head.",
+            )
+        return self._taken
+
+    def number(self, key: str, default: int | None = None, inside: Mapping[str, Any] | None = None) -> int:
+        """A whole number of the config (or of a part of it); raises SpecviewError where it is missing or none."""
+        value = (self.config if inside is None else inside).get(key)
+        if value is None:
+            value = default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            said = "has no" if value is None else f"has {value!r} as"
+            raise SpecviewError(f"the config.json of {self.folder} {said} {key}.", "Download the head again.")
+        return value
+
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_INTEGERS = ("I64", "I32", "I16", "U8", "BOOL")
+_SHOWN = 3
+
+
+def _few(things: Sequence[str]) -> str:
+    """The first few of some things, and how many there are besides."""
+    more = f" and {len(things) - _SHOWN} more" if len(things) > _SHOWN else ""
+    return ", ".join(things[:_SHOWN]) + more
+
+
+def part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A mapping inside a config; empty where there is none."""
+    value = config.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def trained_for(config: Mapping[str, Any]) -> str:
+    """The target that a head's config names, or ""."""
+    verifier = part(part(config, "speculators_config"), "verifier")
+    for place, key in (
+        (verifier, "name_or_path"),
+        (config, "base_model_name_or_path"),
+        (part(config, "eagle_config"), "base_model_name_or_path"),
+        (config, "target_model_name_or_path"),
+    ):
+        if isinstance(place.get(key), str):
+            return str(place[key])
+    return ""

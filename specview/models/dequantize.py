@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from specview.engines.gguf_file import GgufFile, TensorInfo
-from specview.errors import SpecviewError
+from specview.engines.gguf_weights import dequantized
 from specview.models.gguf_tokenizer import special_ids, tokenizer_problem
 
 MODEL_TYPES: Mapping[str, tuple[str, str]] = {
@@ -203,29 +203,6 @@ def _llama3_rope(gguf: GgufFile, width: int, theta: float) -> dict[str, Any]:
     if stored.shape != divisors.shape or not np.allclose(stored, divisors, rtol=1e-3):
         raise _UnknownError("its rotary frequencies follow no known scaling")
     return parameters
-
-
-def dequantized(gguf: GgufFile, info: TensorInfo, first: int = 0, last: int | None = None) -> np.ndarray:
-    """Return rows first..last of a tensor as float32, in the tensor's row-major shape."""
-    from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    kind = GGMLQuantizationType(info.type_id)
-    rows = info.shape[0] if len(info.shape) > 1 else 1
-    last = rows if last is None else last
-    row_bytes = info.n_bytes // rows
-    raw = np.memmap(
-        gguf.path, np.uint8, "r", offset=info.offset + first * row_bytes, shape=((last - first), row_bytes)
-    )
-    try:
-        values = dequantize(raw if kind.name not in ("F32", "F16") else np.ascontiguousarray(raw), kind)
-    except NotImplementedError as error:
-        raise SpecviewError(
-            f"{gguf.path.name} holds {kind.name} weights, which the gguf package cannot dequantize.",
-            "Use the llama.cpp engine for this file.",
-        ) from error
-    shape = (last - first, *info.shape[1:]) if len(info.shape) > 1 else info.shape
-    return np.asarray(values, dtype=np.float32).reshape(shape)
 
 
 def halves_apart(values: np.ndarray, heads: int) -> np.ndarray:

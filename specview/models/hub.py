@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from specview.errors import SpecviewError, Stopped
+from specview.heads.files import PICKLES, weights_of
 from specview.models.cache import ProgressFn, ShouldStop, check_room, check_stop, clear_write_errors
 from specview.models.model_folder import inspect_folder
 
@@ -83,6 +85,18 @@ def cached_folder(repo_id: str) -> Path | None:
     return None
 
 
+def cached_head(repo_id: str) -> Path | None:
+    """Return a cached snapshot of a trained head's repository, or None; asks no network."""
+    for folder in _snapshots(repo_id):
+        try:
+            weights_of(folder)
+            if (folder / "config.json").is_file():
+                return folder
+        except (SpecviewError, OSError):
+            continue
+    return None
+
+
 def cached_gguf(repo_id: str, file: str) -> Path | None:
     """Return a cached GGUF file of a model repository, or None; asks no network."""
     for folder in _snapshots(repo_id):
@@ -127,6 +141,34 @@ def fetch(repo_id: str, *, progress: ProgressFn | None = None, should_stop: Shou
     # a broken weights file must not be found without its small files, so those come first
     order = sorted(wanted, key=lambda name: (name.endswith(".safetensors"), name))
     return _download(repo_id, order, wanted, progress, should_stop).parent
+
+
+def fetch_head(
+    repo_id: str,
+    check: Callable[[Path], None] | None = None,
+    *,
+    progress: ProgressFn | None = None,
+    should_stop: ShouldStop | None = None,
+) -> Path:
+    """Return the folder of a trained head, downloading it where it is not cached; as `fetch`.
+
+    check is called with the folder once its config.json is there, and raises SpecviewError to fetch no more. Pickles
+    are fetched only where there are no safetensors: they are never opened by what could run them.
+    """
+    ready = cached_head(repo_id)
+    if ready is not None:
+        return ready
+    sizes = {name: size for name, size in _listed(repo_id, progress, should_stop).items() if "/" not in name}
+    weights = [name for name in sizes if name.endswith(".safetensors")]
+    weights = sorted(weights or [name for name in sizes if name.endswith(PICKLES)])
+    if "config.json" not in sizes or not weights:
+        lacking = "weights" if "config.json" in sizes else "config.json"
+        raise SpecviewError(f"{repo_id} is no trained head: it has no {lacking}.", "Choose another head.")
+    small = sorted(name for name in sizes if name.endswith(".json"))
+    folder = _download(repo_id, small, sizes, progress, should_stop).parent
+    if check is not None:
+        check(folder)
+    return _download(repo_id, weights, sizes, progress, should_stop).parent
 
 
 def fetch_gguf(

@@ -1,4 +1,4 @@
-"""Whether a draft can serve a target, and how: told before a lane starts.
+"""Whether a draft or a trained head can serve a target, and how: told before a lane starts.
 
 A draft of the same tokenizer proposes its own tokens. One of another tokenizer is translated
 (specview.drafting.universal): its text is re-encoded for the rules that need no q, and it is restricted to
@@ -24,7 +24,10 @@ from specview.engines.gguf_file import (
     read_gguf,
 )
 from specview.engines.transformers_tokenizer import make_token_bytes
-from specview.errors import SpecviewError
+from specview.errors import SpecviewError, UsageError
+from specview.heads.fit import TargetFacts, fits, settle, target_of_files
+from specview.heads.layouts import KIND_WORDS, HeadFacts, read_head
+from specview.models.heads import head_of_kind
 
 _MEND = "Choose a draft of the same family."
 
@@ -62,6 +65,69 @@ class PairReport:
         """Raise SpecviewError with the reason when the pair does not fit."""
         if not self.ok:
             raise SpecviewError(self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadReport:
+    """Whether a trained head serves a target, told from files alone; `reason` says why not (one line, with the mend).
+
+    facts are None where the head's files are no head's; target where the target's do not say. aux_layers are
+    the target's hidden states that it reads, () where only the last or where the user must say. question is what the
+    lane's options must settle, a sentence, or "".
+    """
+
+    ok: bool
+    reason: str = ""
+    facts: HeadFacts | None = None
+    target: TargetFacts | None = None
+    aux_layers: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    question: str = ""
+
+    def words(self) -> str:
+        """What it comes to, in one line."""
+        if not self.ok or self.facts is None:
+            return self.reason
+        kind = KIND_WORDS[self.facts.kind]
+        whose = f" that was trained for {self.facts.target_name}" if self.facts.target_name else ""
+        serves = f" and serves {self.target.name}" if self.target is not None else ""
+        more = " ".join(part for part in (self.question, *self.notes) if part)
+        return f"{kind[:1].upper()}{kind[1:]}{whose}{serves}. {more}".strip()
+
+
+def check_head(
+    target: Path,
+    head: Path,
+    *,
+    target_name: str = "",
+    kind: str | None = None,
+    answers: Mapping[str, str] | None = None,
+) -> HeadReport:
+    """Say whether a head's folder or file serves a target's file or folder; reads headers and configs only.
+
+    kind is what the lane's method drafts with, None for any; answers are the lane's, by option (heads.fit.settle).
+    """
+    try:
+        facts = read_head(head) if kind is None else head_of_kind(kind, head)
+    except SpecviewError as error:
+        return HeadReport(False, str(error))
+    try:
+        about = target_of_files(target, target_name)
+    except SpecviewError as error:
+        return HeadReport(False, str(error), facts)
+    if about is None:
+        note = "Whether it fits is told when the target is loaded."
+        return HeadReport(True, facts=facts, notes=(*facts.notes, note))
+    fit = fits(facts, about)
+    if fit.reason is not None:
+        return HeadReport(False, fit.reason, facts, about)
+    try:
+        settled = settle(facts, about, answers)
+    except UsageError as error:
+        return HeadReport(True, "", facts, about, (), fit.notes, str(error))
+    except SpecviewError as error:
+        return HeadReport(False, str(error), facts, about)
+    return HeadReport(True, "", settled, about, settled.aux_layers, fit.notes)
 
 
 _SAME = dict.fromkeys(APPROACHES, "same")

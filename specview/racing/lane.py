@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, Engine, LengthPolicy, OnChunk, Session
@@ -18,6 +18,9 @@ from specview.drafting.registry import METHODS, DrafterContext
 from specview.errors import SpecviewError
 from specview.racing.settings import LaneSettings, RunSettings
 
+if TYPE_CHECKING:
+    from specview.heads.loading import LoadedHead
+
 
 def default_k(lane: LaneSettings, engine: Engine) -> int:
     """Drafted tokens a round where the user named none.
@@ -25,9 +28,8 @@ def default_k(lane: LaneSettings, engine: Engine) -> int:
     The method's own default, the policy's, or few: verifying rows is dear on a CPU.
     """
     method, policy = METHODS[lane.method], POLICIES[lane.policy]
-    if method.default_k is not None:
-        return method.default_k(lane.options)
-    return policy.default_k or (2 if engine.device == "cpu" else 4)
+    own = method.default_k(lane.options) if method.default_k is not None else None
+    return own or policy.default_k or (2 if engine.device == "cpu" else 4)
 
 
 class Lane:
@@ -43,11 +45,13 @@ class Lane:
         clock: Callable[[], float] = time.perf_counter,
         costs: Costs | None = None,
         memory: dict[str, Any] | None = None,
+        heads: Mapping[str, LoadedHead] | None = None,
     ) -> None:
         self.settings = settings
         self.run = run
         self.target = target
         self.draft = draft
+        self.heads = dict(heads or {})
         self.rule = resolve_rule(settings.rule, run.sampling)
         self.k = settings.k or default_k(settings, target)
         self.costs = costs or Costs()
@@ -139,6 +143,7 @@ class Lane:
             rule=self.rule,
             costs=self.costs,
             memory=self._memory,
+            heads=self.heads,
         )
 
     def extend(self, max_tokens: int, on_chunk: OnChunk | None = None) -> None:
@@ -192,6 +197,12 @@ class Lane:
         """Bytes of KV cache this lane's sequences may take, target and draft."""
         total = self.target.kv_bytes(self._capacity)
         return total + (self.draft.kv_bytes(self._capacity) if self.draft is not None else 0)
+
+    @property
+    def draft_weight_bytes(self) -> int:
+        """Bytes of the weights that draft: those of the draft model and of the heads."""
+        heads = {id(head): head.weight_bytes for head in self.heads.values()}
+        return sum(heads.values()) + (self.draft.weight_bytes if self.draft is not None else 0)
 
     def _release(self) -> None:
         self._rounds = None

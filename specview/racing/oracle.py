@@ -51,7 +51,8 @@ def oracle_of(lane: Lane, on_position: OnPosition | None = None) -> Oracle | Non
     """The oracle of a finished combined lane; None where there is none.
 
     That is: another method, no output, a text that depends on its drafts, or a member that drafts with the
-    target's own passes (family "self"), which cannot be run anew without them.
+    target's own passes (family "self") or reads its hidden states (a trained head), which cannot be run anew
+    without them.
     """
     method = METHODS[lane.settings.method]
     output = lane.record.token_ids
@@ -60,7 +61,7 @@ def oracle_of(lane: Lane, on_position: OnPosition | None = None) -> Oracle | Non
         return None
     if not lane.run.sampling.greedy and lane.rule != "match":
         return None
-    if any(METHODS[name].family == "self" for name in members):
+    if any(METHODS[name].family == "self" or METHODS[name].head is not None for name in members):
         return None
     prompt = list(lane.record.prompt_ids)
     # A policy may draft beyond the lane's k (heuristic does): so may the oracle.

@@ -1,14 +1,18 @@
-"""Loaded engines, kept from run to run while they are what the run asks for."""
+"""Loaded engines and heads, kept from run to run while they are what the run asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from specview.decoding.interfaces import Engine
+from specview.models.heads import load_head
 from specview.models.loading import load_engine
-from specview.racing.settings import RunSettings
+from specview.racing.settings import HeadChoice, RunSettings
+
+if TYPE_CHECKING:
+    from specview.heads.loading import LoadedHead
 
 OnProgress = Callable[[str, float | None], None]
 ShouldStop = Callable[[], bool]
@@ -28,6 +32,14 @@ class EngineKey:
     context: int | None
     check_mode: bool
     trust_remote_code: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeadKey:
+    """What makes a loaded head the one asked for: which, how it is read, and the target that it is loaded for."""
+
+    choice: HeadChoice
+    target: EngineKey
 
 
 def target_key(settings: RunSettings) -> EngineKey:
@@ -63,17 +75,18 @@ def draft_key(settings: RunSettings, draft: str, engine: str | None) -> EngineKe
 
 
 class ModelPool:
-    """Owns engines. Use it on one thread."""
+    """Owns engines, and the heads that draft for them. Use it on one thread."""
 
     def __init__(self) -> None:
         self._engines: dict[EngineKey, Engine] = {}
+        self._heads: dict[HeadKey, LoadedHead] = {}
         self.warm: set[EngineKey] = set()
         self.kernel_margins: dict[Hashable, float] = {}
         self.pass_seconds: dict[EngineKey, dict[int, float]] = {}  # by rows, as calibrated
         self._memories: dict[EngineKey, dict[str, Any]] = {}
 
-    def __contains__(self, key: EngineKey) -> bool:
-        return key in self._engines
+    def __contains__(self, key: EngineKey | HeadKey) -> bool:
+        return key in self._engines or key in self._heads
 
     def get(
         self, key: EngineKey, progress: OnProgress | None = None, should_stop: ShouldStop | None = None
@@ -99,12 +112,33 @@ class ModelPool:
             )
         return self._engines[key]
 
+    def head(
+        self, key: HeadKey, progress: OnProgress | None = None, should_stop: ShouldStop | None = None
+    ) -> LoadedHead:
+        """The head of this key, loaded now if it is not there; its target must be loaded.
+
+        Raises SpecviewError where it cannot be loaded or does not fit, and Stopped where should_stop said so.
+        """
+        if key not in self._heads:
+            choice = key.choice
+            self._heads[key] = load_head(
+                choice.kind,
+                choice.ref,
+                self._engines[key.target],
+                dict(choice.answers),
+                progress=progress,
+                should_stop=should_stop,
+            )
+        return self._heads[key]
+
     def memory(self, key: EngineKey) -> dict[str, Any]:
         """What drafters of this target keep from run to run where the user ties runs together."""
         return self._memories.setdefault(key, {})
 
-    def keep_only(self, keys: set[EngineKey]) -> None:
-        """Free every engine that is not among `keys`."""
+    def keep_only(self, keys: set[EngineKey | HeadKey]) -> None:
+        """Free every engine and head that is not among `keys`, and the heads of a target that goes."""
+        for head in [head for head in self._heads if head not in keys or head.target not in keys]:
+            del self._heads[head]
         for key in [key for key in self._engines if key not in keys]:
             self._engines.pop(key).close()
             self.warm.discard(key)

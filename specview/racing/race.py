@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Engine
 from specview.decoding.metrics import speedup, speedup_spread
 from specview.decoding.verification import DecisionRows, NotFiniteError
 from specview.errors import SpecviewError, Stopped, UsageError
+from specview.models.heads import check_before, head_facts
 from specview.models.loading import facts as engine_facts
 from specview.models.pair_check import check_pair
 from specview.racing import workloads
@@ -36,8 +38,11 @@ from specview.racing.events import (
 from specview.racing.lane import Lane
 from specview.racing.load_meter import LoadMeter
 from specview.racing.oracle import Oracle, oracle_of
-from specview.racing.pool import ModelPool, OnProgress, ShouldStop, draft_key, target_key
+from specview.racing.pool import HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
 from specview.racing.settings import RunSettings
+
+if TYPE_CHECKING:
+    from specview.heads.loading import LoadedHead
 
 log = logging.getLogger(__name__)
 Emit = Callable[[Event], None]
@@ -151,17 +156,24 @@ class Race:
             for index, lane in enumerate(settings.lanes)
             if lane.needs_draft
         }
-        self.models.keep_only({target_key(settings), *draft_keys.values()})
+        head_keys = {
+            (index, method): HeadKey(choice, target_key(settings))
+            for index, lane in enumerate(settings.lanes)
+            for method, choice in lane.heads.items()
+        }
+        self.models.keep_only({target_key(settings), *draft_keys.values(), *head_keys.values()})
+        names = unique([lane.label for lane in settings.lanes])
+        errors = self._check_heads(head_keys)
         self.target = target = self.models.get(
             target_key(settings), self._progress("load", "Loading the target"), self._should_stop
         )
         self._stop_here()
         self._emit(Progress(self.run_id, "tokenize", "Reading the prompt"))
         self.prompt_ids = tokenize_prompt(settings, target)
-        names = unique([lane.label for lane in settings.lanes])
         drafts: dict[int, Engine] = {}
-        errors: dict[int, str] = {}
         for index, key in draft_keys.items():
+            if index in errors:
+                continue
             try:
                 progress = self._progress("load-draft", f"Loading the draft of {names[index]}", index)
                 drafts[index] = self.models.get(key, progress, self._should_stop)
@@ -174,6 +186,7 @@ class Race:
                 errors[index] = one_line(error)
                 drafts.pop(index, None)  # one that does not fit must not be warmed with the target's tokens
             self._stop_here()
+        heads = self._load_heads(head_keys, names, errors)
         self.lanes = [
             Lane(
                 lane,
@@ -183,6 +196,7 @@ class Race:
                 drafts.get(index),
                 self._clock,
                 memory=self.models.memory(target_key(settings)),
+                heads=heads.get(index),
             )
             for index, lane in enumerate(settings.lanes)
         ]
@@ -193,7 +207,7 @@ class Race:
                 settings.prompt,
                 tuple(names),
                 tuple(lane.record.settings for lane in self.lanes),
-                self._facts(drafts),
+                self._facts(drafts, heads),
             )
         )
         for lane, name in zip(self.lanes, names, strict=True):
@@ -210,9 +224,44 @@ class Race:
             except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
                 self._fail_lane(index, error)
                 continue
-            draft_bytes = lane.draft.weight_bytes if lane.draft is not None else 0
-            self._emit(LanePrefilled(self.run_id, index, lane.record.prefill_s, lane.kv_bytes(), draft_bytes))
+            prefilled = lane.record.prefill_s
+            self._emit(
+                LanePrefilled(self.run_id, index, prefilled, lane.kv_bytes(), lane.draft_weight_bytes)
+            )
         self._race()
+
+    def _check_heads(self, keys: Mapping[tuple[int, str], HeadKey]) -> dict[int, str]:
+        """Find the heads that cannot serve the target before it is loaded, by lane."""
+        errors: dict[int, str] = {}
+        for (index, _), key in keys.items():
+            if index in errors or key in self.models:
+                continue
+            choice = key.choice
+            try:
+                check_before(
+                    choice.kind, choice.ref, self.settings.target, self.settings.engine, dict(choice.answers)
+                )
+            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
+                errors[index] = one_line(error)
+        return errors
+
+    def _load_heads(
+        self, keys: Mapping[tuple[int, str], HeadKey], names: Sequence[str], errors: dict[int, str]
+    ) -> dict[int, dict[str, LoadedHead]]:
+        """Load every lane's heads, by lane and method; a lane's trouble goes into `errors`."""
+        found: dict[int, dict[str, LoadedHead]] = {}
+        for (index, method), key in keys.items():
+            if index in errors:
+                continue
+            try:
+                progress = self._progress("load-draft", f"Loading the {method} head of {names[index]}", index)
+                found.setdefault(index, {})[method] = self.models.head(key, progress, self._should_stop)
+            except Stopped:
+                raise
+            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
+                errors[index] = one_line(error)
+            self._stop_here()
+        return found
 
     def _race(self) -> None:
         """Run one round at a time of the lane whose clock is furthest behind."""
@@ -370,7 +419,7 @@ class Race:
             )
         )
 
-    def _facts(self, drafts: dict[int, Engine]) -> dict:
+    def _facts(self, drafts: dict[int, Engine], heads: Mapping[int, Mapping[str, LoadedHead]]) -> dict:
         assert self.target is not None
         found = {
             f"target_{key}" if key in PER_MODEL else key: value
@@ -379,6 +428,9 @@ class Race:
         for index, draft in drafts.items():
             own = engine_facts(draft)
             found |= {f"draft_{index}_{key}": own[key] for key in PER_MODEL if key in own}
+        for index, own_heads in heads.items():
+            for method, head in own_heads.items():
+                found |= {f"draft_{index}_{method}_{key}": value for key, value in head_facts(head).items()}
         if self.settings.workload is not None:
             found["workload_sha256"] = workloads.load(self.settings.workload).sha256
         return found

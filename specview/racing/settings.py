@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, resolve_rule
-from specview.drafting.options import resolve
+from specview.drafting.options import ANSWERS, HEAD, options_of, resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
@@ -21,11 +21,21 @@ Observe = Literal["off", "light", "full"]
 
 
 @dataclass(frozen=True, slots=True)
+class HeadChoice:
+    """A head that a lane drafts with: its kind, what names it, and how the user says to read it (option, value)."""
+
+    kind: str
+    ref: str
+    answers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LaneSettings:
     """One lane: the method, its draft, length, policy, rule and options.
 
     k None is the method's or the policy's default, else the engine's (2 on a CPU, else 4). draft names a model for
-    methods that need one: "bundled", a path, or a hub id; draft_engine None is the target's.
+    methods that need one: "bundled", a path, or a hub id; draft_engine None is the target's. Of a method that
+    drafts with a trained head, draft names the head.
     """
 
     method: str = "plain"
@@ -48,6 +58,20 @@ class LaneSettings:
         """Whether the method, or a member of it, drafts with a model of its own."""
         method = METHODS.get(self.method)
         return method is not None and method.needs_draft(self.options)
+
+    @property
+    def heads(self) -> dict[str, HeadChoice]:
+        """The head of the method, and of each member that drafts with one, by method name."""
+        method = METHODS.get(self.method)
+        if method is None:
+            return {}
+        usual = BUNDLED if self.needs_draft else self.draft
+        found = {}
+        for name, kind in method.heads(self.options).items():
+            own = dict(self.options) if name == self.method else options_of(self.options, name)
+            answers = {key: str(own[key]) for key in ANSWERS if own.get(key, "auto") != "auto"}
+            found[name] = HeadChoice(kind, str(own.get(HEAD.name) or usual), tuple(sorted(answers.items())))
+        return found
 
     @property
     def needs_costs(self) -> bool:
@@ -153,7 +177,7 @@ class RunSettings:
             **shared,
             **sampling,
             "method": lane.method,
-            "draft": lane.draft if lane.needs_draft else None,
+            "draft": lane.draft if lane.needs_draft or lane.heads else None,
             "draft_engine": lane.draft_engine or self.engine if lane.needs_draft else None,
             "k": lane.k if METHODS[lane.method].drafts else None,
             "policy": lane.policy if METHODS[lane.method].drafts else None,

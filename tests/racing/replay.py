@@ -146,6 +146,7 @@ class RecordedDraft:
     name = "draft-model"
     exact_q = True
     feature_layers: tuple[Any, ...] = ()
+    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(self, text: Text, table: Table, clock: FakeClock) -> None:
         self.text, self.table, self.clock = text, table, clock
@@ -179,7 +180,8 @@ class Timed:
 
     def __init__(self, inner: Any, table: Table, clock: FakeClock) -> None:
         self.inner, self.table, self.clock = inner, table, clock
-        self.name, self.exact_q, self.feature_layers = inner.name, inner.exact_q, inner.feature_layers
+        self.name, self.exact_q = inner.name, inner.exact_q
+        self.feature_layers, self.prompt_layers = inner.feature_layers, inner.prompt_layers
 
     def start(self, *args: Any) -> None:
         self.inner.start(*args)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.registry import METHODS
+from specview.models.assets import asset_path
 from specview.models.bundled import target_gguf
 from specview.racing.events import Failed, LaneEnded
 from specview.racing.race import Race
 from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
 from specview.racing.workloads import list_workloads, load
+from tests.racing.bundled_heads import MAKERS, fabricate
 
 pytestmark = pytest.mark.real_model
 MAX_TOKENS = int(os.environ.get("SPECVIEW_CHECK_TOKENS", "20"))
@@ -58,6 +61,20 @@ LANES: dict[str, LaneSettings] = {
     "suffix": LaneSettings("suffix"),
     "lookahead": LaneSettings("lookahead", options={"window_size": 3, "level": 3, "guess_set_size": 3}),
     "early-exit": LaneSettings("early-exit", k=3, options={"exit_layer": 20}),
+    "pard": LaneSettings("pard", k=3, options={"pard_token": 5}),  # the bundled draft, which was not trained for it
+    "medusa": LaneSettings("medusa", k=3),
+    "medusa-tree": LaneSettings("medusa", name="medusa-tree", options={"tree": "fixed"}),
+    "mlp-speculator": LaneSettings("mlp-speculator", k=3),
+    "mtp": LaneSettings("mtp", k=3),
+    "eagle": LaneSettings("eagle", k=3),
+    "eagle tree": LaneSettings("eagle", name="eagle tree", options={"tree": "fixed"}),
+    "eagle2": LaneSettings("eagle2"),
+    "eagle3": LaneSettings("eagle3", k=3),
+    "eagle3 tree": LaneSettings("eagle3", name="eagle3 tree", options={"tree": "dynamic"}),
+    "p-eagle": LaneSettings("p-eagle", k=3),
+    "lookup, eagle3": LaneSettings(
+        "cascade", name="lookup, eagle3", k=5, options={"members": "prompt-lookup+eagle3"}
+    ),
     "cascade": LaneSettings("cascade", k=5, options={"members": "ngram-simple+lookahead+draft-model"}),
     "auto": LaneSettings("auto", k=8),
     "adaptive": LaneSettings("draft-model", name="adaptive", policy="adaptive"),
@@ -65,6 +82,19 @@ LANES: dict[str, LaneSettings] = {
 """One lane of every method, and of the policies that choose lengths by what they measure."""
 ALL = bool(os.environ.get("SPECVIEW_CHECK_ALL"))
 """Every lane on every workload (half an hour and more); else each workload has some of them, in turn."""
+
+
+@pytest.fixture(scope="session")
+def heads_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where heads are made for methods that have no bundled one, which random ones do as well for."""
+    return tmp_path_factory.mktemp("heads")
+
+
+def with_head(lane: LaneSettings, folder: Path) -> LaneSettings:
+    """The lane with a head made for it, where its method needs one that does not ship."""
+    kinds = [choice.kind for choice in lane.heads.values() if choice.kind in MAKERS]
+    made = [kind for kind in kinds if not (asset_path(kind) / "config.json").is_file()]
+    return replace(lane, draft=str(fabricate(made[0], folder))) if made else lane
 
 
 def lanes_of(engine: str, place: int) -> list[LaneSettings]:
@@ -80,14 +110,18 @@ def test_every_method_has_a_lane() -> None:
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "match"])
 @pytest.mark.parametrize("workload", list_workloads())
-def test_lanes_equal_plain(engine_name: str, model_pool: Any, workload: str, sampling: SamplingParams) -> None:
+def test_lanes_equal_plain(
+    engine_name: str, model_pool: Any, heads_folder: Path, workload: str, sampling: SamplingParams
+) -> None:
     """Greedy lanes equal greedy plain decoding; `match` at temperature 1 equals sampled plain."""
     prompt = load(workload).prompts[0]
     rule = "greedy" if sampling.greedy else "match"
     # Sampled runs take other lanes of a workload than greedy ones: over all workloads each meets both.
     lanes = lanes_of(engine_name, list_workloads().index(workload) + (0 if sampling.greedy else 5))
     for begin in range(0, len(lanes), MAX_LANES - 1):
-        group = [replace(lane, rule=rule) for lane in lanes[begin : begin + MAX_LANES - 1]]
+        group = [
+            replace(with_head(lane, heads_folder), rule=rule) for lane in lanes[begin : begin + MAX_LANES - 1]
+        ]
         settings = checked(
             engine_name,
             prompt=prompt.text,

@@ -1,0 +1,202 @@
+"""A head of the EAGLE family as it drafts: few rows at a time, where every operation's overhead counts.
+
+The same rows as the modules' own `run` (which training uses), with q, k and v as one product, the fastest
+products that this machine has for few rows, and few small operations around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from specview.engines.transformers_linear import Linear, Make, maker
+from specview.heads.blocks import LayerCache
+from specview.heads.eagle import EagleHead
+from specview.heads.eagle3 import Eagle3Head
+
+_FIRST_POSITIONS = 1024
+_WIDE = 64
+"""Rows from which torch's fused attention is the faster one."""
+
+
+def fast_head(module: Any) -> Any:
+    """The fast form of a head's module, made once for the weights as they are; other modules as they are."""
+    if not isinstance(module, EagleHead | Eagle3Head):
+        return module
+    # Training goes on in place.
+    changes = tuple(0 if one.is_inference() else one._version for one in module.parameters())
+    made = module.__dict__.get("_fast")
+    if made is None or made[0] != changes:
+        made = module.__dict__["_fast"] = (changes, FastHead(module))
+    return made[1]
+
+
+class _Norm:
+    """An RMS norm of a few operations; in half precision torch's own, which sums in float32."""
+
+    def __init__(self, norm: Any, size: int, eps: float) -> None:
+        weight: Tensor = norm.weight.detach()
+        self._weight, self._size, self._eps = weight, size, eps
+        self._scaled = weight * size**0.5 if weight.element_size() >= 4 else None
+        self._floor = torch.full((1, 1), (size * eps) ** 0.5, dtype=weight.dtype, device=weight.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._scaled is None:
+            return functional.rms_norm(x, (self._size,), self._weight, self._eps)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x.div(torch.hypot(length, self._floor)).mul_(self._scaled)
+
+
+def _halves(module: Any) -> bool:
+    """Whether all the products' weights are float16 numbers, as most files store them."""
+    weights = [part.weight for part in module.modules() if isinstance(part, torch.nn.Linear)]
+    return all(bool((weight.half().to(weight.dtype) == weight).all()) for weight in weights)
+
+
+def _bias(linear: Any) -> Tensor | None:
+    return None if linear.bias is None else linear.bias.detach()
+
+
+class _Layer:
+    def __init__(self, layer: Any, shape: Any, make: Make) -> None:
+        attention = layer.self_attn
+        parts = [attention.q_proj, attention.k_proj, attention.v_proj]
+        biases = [_bias(part) for part in parts]
+        bias = None if biases[0] is None else torch.cat([one for one in biases if one is not None])
+        self.qkv: Linear = make(torch.cat([part.weight.detach() for part in parts]), bias)
+        self.out: Linear = make(attention.o_proj.weight.detach(), _bias(attention.o_proj))
+        self.gate: Linear = make(layer.mlp.gate_proj.weight.detach(), None)
+        self.up: Linear = make(layer.mlp.up_proj.weight.detach(), None)
+        self.down: Linear = make(layer.mlp.down_proj.weight.detach(), None)
+
+        def norm(name: str, of: Any, size: int) -> _Norm | None:
+            return _Norm(getattr(of, name), size, shape.eps) if hasattr(of, name) else None
+
+        self.input_norm = norm("input_layernorm", layer, shape.hidden)
+        self.hidden_norm = norm("hidden_norm", layer, shape.hidden)
+        self.mlp_norm = norm("post_attention_layernorm", layer, shape.hidden)
+        self.q_norm = norm("q_norm", attention, shape.width)
+        self.k_norm = norm("k_norm", attention, shape.width)
+
+
+class FastHead:
+    """An EagleHead or an Eagle3Head for inference, with the same methods; it shares the module's small weights."""
+
+    def __init__(self, module: Any) -> None:
+        with torch.inference_mode():
+            self._make(module)
+
+    def _make(self, module: Any) -> None:
+        self.shape = shape = module.shape
+        where = module.fc.weight
+        halves = where.device.type == "cpu" and where.dtype == torch.float32 and _halves(module)
+        make = maker(where.device, where.dtype, halves)
+        self.target_ids: Tensor | None = module.target_ids
+        self.new_cache = module.new_cache
+        self._third = isinstance(module, Eagle3Head)  # EAGLE-3; else EAGLE-1
+        self._fc: Linear = make(where.detach(), _bias(module.fc))
+        self._layers = [_Layer(layer, shape, make) for layer in module.layers]
+        self._norm_first = bool(getattr(shape, "norm_before_residual", False))
+        self._fuse = module.fuse
+        if self._third:
+            self.mask_hidden = getattr(module, "mask_hidden", None)
+            self._norm = _Norm(module.norm, shape.hidden, shape.eps)
+            self._head: Linear = make(module.lm_head.weight.detach(), None)
+            self.logits = self._logits
+        self._frequencies: Tensor = module.rotary.frequencies
+        self._device = where.device
+        self._dtype = where.dtype
+        self._cos = self._sin = torch.empty(0, 0)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """g [..., hidden] from the features side by side (Eagle3Head.fuse, EagleHead.fuse)."""
+        if not self._third or self.shape.norm_before_fc or self.shape.fc_norm:
+            g: Tensor = self._fuse(features)
+            return g
+        return self._fc(features)
+
+    def next_hidden(self, y: Tensor) -> Tensor:
+        """What takes the features' place in the step after an output."""
+        return self._norm(y) if self._third and self.shape.norm_output else y
+
+    def _logits(self, y: Tensor) -> Tensor:
+        """Logits [n, draft vocab] of outputs [n, hidden]."""
+        return self._head(self._norm(y))
+
+    def run(
+        self,
+        embedded: Tensor,
+        g: Tensor,
+        positions: Sequence[int],
+        cache: Sequence[LayerCache],
+        sees: Tensor | None = None,
+    ) -> Tensor:
+        """Feed rows after the cache's end, as the module's `run` does; positions are plain numbers."""
+        s = self.shape
+        rows, grouped = len(embedded), s.heads // s.kv_heads
+        cos, sin = self._turns(positions)
+        y = g if self._third else self._fc(torch.cat([embedded, g], -1))
+        for index, (layer, own) in enumerate(zip(self._layers, cache, strict=True)):
+            x = residual = y
+            if self._third and not index:
+                assert layer.hidden_norm is not None and layer.input_norm is not None
+                normed = layer.hidden_norm(y)
+                x = torch.cat([layer.input_norm(embedded), normed], -1)
+                residual = normed if self._norm_first else y
+            elif layer.input_norm is not None:
+                x = layer.input_norm(y)
+            qkv = layer.qkv(x).view(rows, s.heads + 2 * s.kv_heads, s.width)
+            qk, v = qkv[:, : s.heads + s.kv_heads], qkv[:, s.heads + s.kv_heads :]
+            if layer.q_norm is not None and layer.k_norm is not None:
+                qk = torch.cat([layer.q_norm(qk[:, : s.heads]), layer.k_norm(qk[:, s.heads :])], 1)
+            low, high = qk.chunk(2, -1)
+            qk = qk * cos + torch.cat([high, low], -1) * sin
+            q = qk[:, : s.heads].view(rows, s.kv_heads, grouped, s.width)
+            keys, values = own.append(qk[:, s.heads :].transpose(0, 1), v.transpose(0, 1))
+            mixed = self._attend(q, keys, values, sees)
+            y = layer.out.plus(mixed, residual)
+            assert layer.mlp_norm is not None
+            z = layer.mlp_norm(y)
+            y = layer.down.plus(layer.up.times(z, layer.gate.silu(z)), y)
+        return y
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None) -> Tensor:
+        """Attention [n, heads * width] of q [n, kv heads, group, width] over [kv heads, length, width] each."""
+        rows, kv_heads, grouped, width = q.shape
+        length = keys.shape[1]
+        if sees is None and rows > 1:
+            sees = torch.ones(rows, length, dtype=torch.bool, device=q.device).tril_(length - rows)
+        if rows >= _WIDE or self._device.type != "cpu":
+            mixed = functional.scaled_dot_product_attention(
+                q.permute(2, 1, 0, 3),
+                keys.expand(grouped, -1, -1, -1),
+                values.expand(grouped, -1, -1, -1),
+                attn_mask=sees,
+            )
+            return mixed.permute(2, 1, 0, 3).reshape(rows, -1)
+        query = (q * width**-0.5).transpose(0, 1).reshape(kv_heads, rows * grouped, width)
+        scores = torch.bmm(query, keys.transpose(1, 2))
+        if sees is not None:
+            hidden = (~sees).repeat_interleave(grouped, 0) if grouped > 1 else ~sees
+            scores.masked_fill_(hidden, -torch.inf)
+        mixed = torch.bmm(torch.softmax(scores, -1), values)
+        return mixed.view(kv_heads, rows, grouped, width).transpose(0, 1).reshape(rows, -1)
+
+    def _turns(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines [n, 1, width] at positions."""
+        longest = max(positions) + 1
+        if len(self._cos) < longest:
+            steps = torch.arange(max(longest, 2 * len(self._cos), _FIRST_POSITIONS), dtype=torch.float32)
+            angles = torch.outer(steps, self._frequencies)
+            cos, sin = angles.cos(), angles.sin()
+            self._cos = torch.cat([cos, cos], -1)[:, None].to(self._device, self._dtype)
+            self._sin = torch.cat([-sin, sin], -1)[:, None].to(self._device, self._dtype)
+        if isinstance(positions, range) or len(positions) == 1:
+            first, end = positions[0], positions[-1] + 1
+            return self._cos[first:end], self._sin[first:end]
+        at = list(positions)
+        return self._cos[at], self._sin[at]

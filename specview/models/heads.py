@@ -1,0 +1,216 @@
+"""From a trained head's name to a loaded head: find, fetch, check against the target, load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specview.decoding.interfaces import Engine
+from specview.engines.gguf_file import gguf_facts
+from specview.engines.llama_cpp_mtp import modules_in
+from specview.errors import EngineMissing, SpecviewError, UsageError
+from specview.heads.files import PICKLES
+from specview.heads.fit import TargetFacts, config_problem, fits, settle, target_of_engine, target_of_files
+from specview.heads.layouts import KIND_METHODS, KIND_WORDS, HeadFacts, NoHead, claims_head, read_head
+from specview.models import hub, memory
+from specview.models.assets import asset_path
+from specview.models.cache import ProgressFn, ShouldStop, check_stop
+from specview.models.catalog import BUNDLED, resolve
+from specview.models.facts import weights_sha256, where_from
+from specview.models.loading import engine_available
+
+if TYPE_CHECKING:
+    from specview.heads.loading import LoadedHead
+
+_LOADING_BYTES = 8  # a float32 and, for a moment, the copy that is read from the file
+
+INSIDE = "mtp"
+"""The kind of head that ships inside its target: "bundled" means that."""
+
+
+def load_head(
+    kind: str,
+    ref: str,
+    target: Engine,
+    answers: Mapping[str, str] | None = None,
+    *,
+    progress: ProgressFn | None = None,
+    should_stop: ShouldStop | None = None,
+) -> LoadedHead:
+    """Load the head of a kind (specview.heads.layouts) that `ref` names, for a loaded target.
+
+    ref is "bundled", a folder, a weights file beside its config.json, or a hub id, which is downloaded where it
+    is not cached. answers settle what a layout leaves open, by option. Raises SpecviewError, one line with the
+    mend, before any weights are loaded where the head cannot serve the target; Stopped when should_stop says so.
+    """
+    if target.features_problem:
+        raise SpecviewError(f"no head can draft for {target.model_name}: {target.features_problem}")
+    if engine_available("transformers") is not None:
+        raise EngineMissing("trained heads need torch, which is not installed here. Install it: pip install torch.")
+    if kind == INSIDE and ref.strip() in (BUNDLED, "") and getattr(target, "mtp_modules", False):
+        from specview.heads.mtp_gguf import gguf_head
+
+        return gguf_head(target)
+    origin = where_from(target)
+    path = _here(kind, ref, origin.path if origin is not None else None)
+    if path is None:
+
+        def check(folder: Path) -> None:
+            reason = None if kind == INSIDE else config_problem(folder, target_of_engine(target))
+            if reason is not None:
+                raise SpecviewError(f"{ref.strip()}: {reason}")
+
+        path = hub.fetch_head(ref.strip(), check, progress=progress, should_stop=should_stop)
+    check_stop(should_stop)
+    facts = checked_head(kind, path, target_of_engine(target), answers)
+    if target.device == "cpu":
+        memory.check_ram(facts.folder.name, facts.parameters * _LOADING_BYTES)
+    if progress is not None:
+        progress(f"Loading the head {facts.folder.name}", None)
+    from specview.heads.loading import load
+
+    return load(facts, target)
+
+
+def checked_head(
+    kind: str, path: Path, target: TargetFacts, answers: Mapping[str, str] | None = None
+) -> HeadFacts:
+    """What a head's folder or file holds, with nothing left open; raises SpecviewError where it cannot serve."""
+    facts = head_of_kind(kind, path)
+    fit = fits(facts, target)
+    if fit.reason is not None:
+        raise SpecviewError(fit.reason)
+    return replace(settle(facts, target, answers), notes=fit.notes)
+
+
+def head_of_kind(kind: str, path: Path) -> HeadFacts:
+    """What a folder or file holds; raises SpecviewError where that is no head, or one of another kind."""
+    if kind == INSIDE:
+        return _modules_inside(path)
+    facts = read_head(path)
+    if facts.kind != kind:
+        wanted = KIND_WORDS.get(kind, kind)
+        raise UsageError(
+            f"{path} holds {KIND_WORDS[facts.kind]}, and this lane drafts with {wanted}.",
+            f"Use method {KIND_METHODS.get(facts.kind, facts.kind)}, or name another head.",
+        )
+    return facts
+
+
+def _modules_inside(path: Path) -> HeadFacts:
+    """The modules in a target's own checkpoint."""
+    mend = "Choose a target whose checkpoint has them, or a folder with draft=FOLDER."
+    if path.is_file() and path.suffix == ".gguf":
+        raise SpecviewError(f"{path.name} has no next-token-prediction modules.", mend)
+    try:
+        facts = read_head(path)
+    except NoHead as error:
+        raise SpecviewError(f"{path.resolve().name} has no next-token-prediction modules.", mend) from error
+    if facts.kind != INSIDE:
+        raise SpecviewError(f"{path} holds {KIND_WORDS[facts.kind]}, no next-token-prediction modules.", mend)
+    return facts
+
+
+def check_before(kind: str, ref: str, target: str, engine: str, answers: Mapping[str, str] | None = None) -> None:
+    """Raise SpecviewError where a head cannot serve a target that is not loaded yet, as far as files here say.
+
+    target and engine are as settings name them. Says nothing of a head or a target that must be fetched first.
+    """
+    found = resolve(target, engine, "target")
+    path = _here(kind, ref, found.path)
+    if path is None or found.path is None:
+        return
+    if kind == INSIDE and path.suffix == ".gguf" and modules_in(gguf_facts(path)):
+        return  # llama.cpp runs them
+    facts = target_of_files(found.path, found.name)
+    if facts is not None:
+        checked_head(kind, path, facts, answers)
+
+
+def find_head(kind: str, ref: str, target: Path | None = None) -> Path | None:
+    """The folder or file that `ref` names; None where it is a hub id that is not cached. Asks no network.
+
+    target is the target's own folder, for heads that ship inside it. Raises SpecviewError where there is none.
+    """
+    return _here(kind, ref, target)
+
+
+def _here(kind: str, ref: str, target: Path | None) -> Path | None:
+    text = ref.strip()
+    if text in (BUNDLED, ""):
+        return _bundled(kind, target)
+    path = Path(text).expanduser()
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise SpecviewError(f"{text} cannot be read ({error.strerror or error}).", "Check its permissions.") from None
+    if exists:
+        return path
+    if hub.is_repo_id(text) and not text.startswith("."):
+        return hub.cached_head(text)
+    raise SpecviewError(f"there is no file or folder {text}.", "Check the path, or give bundled or a hub id (owner/name).")
+
+
+def _bundled(kind: str, target: Path | None) -> Path:
+    if kind == INSIDE:
+        if target is None:
+            raise SpecviewError("the target is not on this machine yet.", "Run it once, which downloads it.")
+        return target
+    mend = f"Name one: draft=FOLDER (or {kind}.head=FOLDER in a combined method)."
+    try:
+        folder = asset_path(kind)
+    except SpecviewError:
+        folder = None
+    if folder is None or not (folder / "config.json").is_file():
+        raise SpecviewError(f"{kind} has no bundled head.", mend)
+    return folder
+
+
+def named_head(spec: str, target: Path | None = None) -> Path | None:
+    """The folder or file of the head that a user names, or None where `spec` names no head on this machine.
+
+    spec is a folder, a weights file, a cached hub id or the kind of a bundled head ("eagle3"). A model's own folder is
+    a head only beside itself: then its next-token-prediction modules are meant.
+    """
+    text = spec.strip()
+    path = Path(text).expanduser()
+    try:
+        if not path.exists():
+            if text in KIND_WORDS and text != INSIDE:
+                return _bundled(text, None)
+            cached = hub.cached_head(text) if hub.is_repo_id(text) else None
+            return cached if cached is not None and _is_head(cached) else None
+        if path.is_file():
+            return path if path.suffix in (".safetensors", *PICKLES) else None
+        if target is not None and path.resolve() == target.resolve():
+            return path if _is_head(path, INSIDE) else None
+    except OSError:
+        return None
+    return path if _is_head(path) else None
+
+
+def _is_head(folder: Path, kind: str = "") -> bool:
+    """Whether a folder holds a head, be it a damaged one; of that kind, or of any but those inside a target."""
+    try:
+        found = read_head(folder).kind
+        return found == kind if kind else found != INSIDE
+    except NoHead:
+        return False
+    except SpecviewError:
+        return not kind and claims_head(folder)
+
+
+def head_facts(head: LoadedHead) -> dict[str, Any]:
+    """Flat facts about a loaded head, as they stand in files."""
+    facts = head.facts
+    files = sorted({stored.file for _, stored in facts.tensors.values()})
+    return {
+        "head": facts.folder.name,
+        "layout": facts.layout,
+        "trained_for": facts.target_name or None,
+        "reads_layers": ",".join(map(str, facts.aux_layers)) or "last",
+        "sha256": weights_sha256(files[0]) if len(files) == 1 else None,
+        "weight_bytes": head.weight_bytes,
+    }

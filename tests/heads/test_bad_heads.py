@@ -1,0 +1,477 @@
+"""Heads that cannot be used: one clear line, before any weights are loaded, and no pickle ever runs code."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specview.errors import SpecviewError, UsageError
+from specview.heads import files, layouts
+from specview.heads.fit import TargetFacts, fits, settle
+from specview.heads.layouts import NoHead, read_head
+from specview.models import heads
+from specview.models.heads import load_head
+from tests.heads import fabricate as make
+
+TARGET = TargetFacts("toy-target", make.HIDDEN, make.LAYERS, make.VOCAB)
+Write = Callable[..., Path]
+
+
+def one_line(error: pytest.ExceptionInfo[SpecviewError]) -> str:
+    """The message, which is one line that ends as a sentence."""
+    text = str(error.value)
+    assert "\n" not in text and text.endswith((".", ")."))
+    return text
+
+
+def refused(folder: Path, kind: str = "eagle3", target: make.FakeTarget | None = None, **answers: str) -> str:
+    """Load a head that cannot be, with the loading of weights forbidden; return the line."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SpecviewError) as error:
+        patch.setattr("specview.heads.loading.load_tensors", lambda *_: pytest.fail("weights were loaded"))
+        load_head(kind, str(folder), target or make.FakeTarget(), answers)  # type: ignore[arg-type]
+    return one_line(error)
+
+
+# -- not this target -----------------------------------------------------------------------------------
+
+
+def test_a_head_for_another_hidden_size(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "head", make.speculators_config(), make.eagle3_state(first="layers.0"))
+    text = refused(folder, target=make.FakeTarget(hidden=32, name="big"))
+    assert text.startswith("head holds an EAGLE-3 head for lab/toy-target that reads hidden states of 16 numbers")
+    assert "those of big have 32" in text
+
+
+def test_a_head_for_another_vocabulary(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
+    text = refused(folder, target=make.FakeTarget(vocab=5000))
+    assert "with a vocabulary of 40 tokens, and toy-target has 5,000" in text
+
+
+def test_a_padded_vocabulary_is_no_hindrance(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
+    head = load_head("eagle3", str(folder), make.FakeTarget(vocab=48))  # type: ignore[arg-type]
+    assert "padded to 40 and 48 tokens" in " ".join(head.facts.notes)
+    rows = head.over_target_vocabulary(torch.zeros(1, make.DRAFT_VOCAB), head.module.target_ids)
+    assert rows.shape == (1, 48) and torch.isfinite(rows).sum() == make.DRAFT_VOCAB
+
+
+def test_a_smaller_vocabulary_than_the_drafted_tokens_need(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
+    with pytest.raises(SpecviewError, match="drafts token 39, and toy-target has 36 tokens"):
+        load_head("eagle3", str(folder), make.FakeTarget(vocab=36))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("layers", "named"), [(4, "reads layer 7"), (6, "reads layer 7")])
+def test_a_target_without_the_layers(tmp_path: Path, layers: int, named: str) -> None:
+    config = make.speculators_config(eagle_aux_hidden_state_layer_ids=[1, 4, 7])
+    folder = make.write(tmp_path / "head", config, make.eagle3_state(first="layers.0"))
+    assert named in refused(folder, target=make.FakeTarget(layers=layers))
+
+
+def test_usual_layers_that_a_shallow_target_has_not(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
+    assert "reads the hidden states after layers 2, 2, 1, and toy-target has 4 layers" in refused(
+        folder, target=make.FakeTarget(layers=4)
+    )
+
+
+def test_a_target_without_features(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
+    target = make.FakeTarget()
+    target.features_problem = "its graph has no layer outputs."
+    assert refused(folder, target=target) == "no head can draft for toy-target: its graph has no layer outputs."
+
+
+def test_another_trained_for_name_is_a_note(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "head", make.speculators_config(), make.eagle3_state(first="layers.0"))
+    facts = read_head(folder)
+    other = TargetFacts("Other-1B", make.HIDDEN, make.LAYERS, make.VOCAB)
+    assert "trained for lab/toy-target" in " ".join(fits(facts, other).notes)
+    for name in ("toy-target", "Toy-Target.Q4_K_M", "toy_target-GGUF", "someone/toy-target-bf16"):
+        same = TargetFacts(name, make.HIDDEN, make.LAYERS, make.VOCAB)
+        assert fits(facts, same).notes == (), name
+
+
+def test_mtp_modules_of_another_target(tmp_path: Path) -> None:
+    config = {**make.LLAMA, "model_type": "mimo", "num_hidden_layers": make.LAYERS}
+    folder = make.write(tmp_path / "mimo", config, make.mimo_state())
+    assert "of a target of 8 layers, and toy-target has 9" in refused(folder, "mtp", make.FakeTarget(layers=9))
+
+
+def test_a_target_without_mtp_modules(tmp_path: Path) -> None:
+    tensors = {name: tensor for name, tensor in make.mimo_state().items() if "mtp" not in name}
+    folder = make.write(tmp_path / "plain", {**make.LLAMA, "num_hidden_layers": 8}, tensors)
+    assert refused(folder, "mtp").startswith("plain has no next-token-prediction modules.")
+
+
+def test_a_gguf_file_without_mtp_modules(tmp_path: Path) -> None:
+    (tmp_path / "target.gguf").write_bytes(b"GGUF")
+    assert refused(tmp_path / "target.gguf", "mtp").startswith("target.gguf has no next-token-prediction modules.")
+
+
+# -- not whole -----------------------------------------------------------------------------------------
+
+
+def test_missing_tensors_are_named_a_few(tmp_path: Path) -> None:
+    tensors = {n: t for n, t in make.eagle3_state().items() if "mlp" not in n and n != "norm.weight"}
+    text = refused(make.write(tmp_path / "head", make.midlayer_config(), tensors))
+    assert "lacks tensors of an EAGLE-3 head: layers.0.mlp.gate_proj.weight, layers.0.mlp.up_proj.weight, " in text
+    assert "and 1 more" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "tensors", "gone"),
+    [
+        ("eagle3", make.midlayer_config(), make.eagle3_state(), "d2t"),
+        ("eagle3", make.midlayer_config(), make.eagle3_state(), "fc.weight"),
+        ("p-eagle", make.speculators_config("peagle", mask_token_id=3),
+         make.eagle3_state(first="layers.0", mask_hidden=True), "mask_hidden"),
+        ("eagle", make.LLAMA, make.eagle1_state(), "layers.0.post_attention_layernorm.weight"),
+        ("medusa", {"medusa_num_heads": 3}, make.medusa_state(), "1.0.linear.weight"),
+        ("medusa", {"medusa_num_heads": 3}, make.medusa_state(), "2.1.weight"),
+        ("mlp-speculator", make.mlp_speculator_config(), make.mlp_speculator_state(), "speculator.ln.2.bias"),
+    ],
+)  # fmt: skip
+def test_every_kind_misses_its_tensors(
+    tmp_path: Path, kind: str, config: dict[str, Any], tensors: make.State, gone: str
+) -> None:
+    left = {name: tensor for name, tensor in tensors.items() if name != gone}
+    text = refused(make.write(tmp_path / "head", config, left), kind)
+    assert "lacks tensors of" in text
+
+
+def test_tensors_of_another_shape(tmp_path: Path) -> None:
+    tensors = make.eagle3_state()
+    tensors["midlayer.self_attn.q_proj.weight"] = torch.zeros(16, 16)
+    text = refused(make.write(tmp_path / "head", make.midlayer_config(), tensors))
+    assert "layers.0.self_attn.q_proj.weight [16, 16] instead of [16, 32]" in text
+
+
+def test_tensors_that_no_layout_names(tmp_path: Path) -> None:
+    tensors = {**make.eagle3_state(), "midlayer.router.weight": torch.zeros(2)}
+    text = refused(make.write(tmp_path / "head", make.midlayer_config(), tensors))
+    assert "has tensors that an EAGLE-3 head of a layout known here has not: layers.0.router.weight" in text
+
+
+def test_what_is_computed_or_copied_does_no_harm(tmp_path: Path) -> None:
+    extra = {"midlayer.self_attn.rotary_emb.inv_freq": torch.zeros(2), "verifier_norm.weight": torch.zeros(16),
+             "verifier_lm_head.weight": torch.zeros(40, 16)}  # fmt: skip
+    folder = make.write(tmp_path / "head", make.midlayer_config(), {**make.eagle3_state(), **extra})
+    assert load_head("eagle3", str(folder), make.FakeTarget()).module is not None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_quantized_weights_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensors = make.eagle3_state()
+    tensors["fc.weight"] = tensors["fc.weight"].to(dtype)
+    text = refused(make.write(tmp_path / "head", make.midlayer_config(), tensors))
+    assert "fc.weight of type" in text and "which is not read here" in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_float_types_are_widened(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in make.eagle3_state().items()}
+    folder = make.write(tmp_path / "head", make.midlayer_config(), tensors)
+    head = load_head("eagle3", str(folder), make.FakeTarget())  # type: ignore[arg-type]
+    assert {parameter.dtype for parameter in head.module.parameters()} == {torch.float32}
+    assert torch.equal(head.module.fc.weight, tensors["fc.weight"].float())
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_a_truncated_file(tmp_path: Path, file: str) -> None:
+    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state(), file)
+    whole = (folder / file).read_bytes()
+    for share in (0.0, 0.3, 0.95):
+        (folder / file).write_bytes(whole[: int(len(whole) * share)])
+        text = refused(folder)
+        assert file in text and any(word in text for word in ("cut short", "damaged", "no weights file")), text
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "{", "nonsense", '"config"'])
+def test_a_config_that_is_no_json_object(tmp_path: Path, content: str) -> None:
+    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
+    (folder / "config.json").write_text(content, encoding="utf-8")
+    assert "config.json is damaged (not a JSON object)" in refused(folder)
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"])
+@pytest.mark.parametrize("value", [None, "sixteen", -1, True, 2.5])
+def test_a_config_without_a_size(tmp_path: Path, key: str, value: Any) -> None:
+    folder = make.write(tmp_path / "head", {**make.midlayer_config(), key: value}, make.eagle3_state())
+    text = refused(folder)
+    assert f"the config.json of {folder}" in text and key in text
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "by yarn"),
+        ({"partial_rotary_factor": 0.5}, "only 0.5 of each attention head"),
+        ({"hidden_act": "gelu"}, "the activation gelu"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}}, "names 2 layers of the target"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": "low"}}, "has 'low' as eagle_aux"),
+    ],
+)
+def test_what_is_not_read_is_said(tmp_path: Path, more: dict[str, Any], said: str) -> None:
+    assert said in refused(make.write(tmp_path / "head", make.midlayer_config(**more), make.eagle3_state()))
+
+
+def test_a_folder_without_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    assert refused(tmp_path).startswith(f"{tmp_path} has no weights.")
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"fc.weight": "../../../etc/model-00001.safetensors"}}), encoding="utf-8"
+    )
+    assert "lacks its weights file model-00001.safetensors" in refused(tmp_path)
+
+
+def test_a_vocabulary_map_that_is_none(tmp_path: Path) -> None:
+    tensors = make.eagle3_state()
+    for offsets in (torch.zeros(make.DRAFT_VOCAB, dtype=torch.int64) - 1, torch.arange(make.DRAFT_VOCAB) * -1):
+        folder = make.write(tmp_path / "head", make.midlayer_config(), {**tensors, "d2t": offsets})
+        with pytest.raises(SpecviewError, match="maps its tokens to no distinct ones of the target"):
+            load_head("eagle3", str(folder), make.FakeTarget())  # type: ignore[arg-type]
+
+
+# -- no head, or another kind --------------------------------------------------------------------------
+
+
+def test_names_nobody_knows(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "odd", {"model_type": "odd"}, {"a.b": torch.zeros(2), "c": torch.zeros(1)})
+    with pytest.raises(NoHead) as error:
+        read_head(folder)
+    assert "holds no head of a layout that specview knows (its tensors: a.b, c, ...)" in one_line(error)
+
+
+def test_a_pard_model_is_recognised(tmp_path: Path) -> None:
+    weights = make.Weights(0)
+    tensors = make.llama_layer(weights, "model.layers.0", make.HIDDEN)
+    folder = make.write(tmp_path / "pard", {**make.LLAMA, "pard_token": 7, "spd_type": "pard"}, tensors)
+    with pytest.raises(NoHead, match="drafts in parallel .PARD., no head. Name it as the draft of method pard"):
+        read_head(folder)
+
+
+def test_a_whole_model_and_a_dflash_head_are_recognised(tmp_path: Path) -> None:
+    tensors = make.llama_layer(make.Weights(0), "model.layers.0", make.HIDDEN)
+    with pytest.raises(NoHead, match="is a whole model, no head"):
+        read_head(make.write(tmp_path / "model", make.LLAMA, tensors))
+    config = {**make.LLAMA, "architectures": ["DFlashDraftModel"], "block_size": 8}
+    with pytest.raises(NoHead, match="is a DFlash head"):
+        read_head(make.write(tmp_path / "dflash", config, make.eagle1_state()))
+
+
+def test_a_head_of_another_kind_than_the_lanes(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "head", make.LLAMA, make.eagle1_state())
+    assert refused(folder).endswith(
+        "holds an EAGLE head, and this lane drafts with an EAGLE-3 head. Use method eagle or eagle2, or name another head."
+    )
+
+
+def test_a_reference_that_means_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SpecviewError, match="there is no file or folder ./nowhere"):
+        load_head("eagle3", "./nowhere", make.FakeTarget())  # type: ignore[arg-type]
+
+
+def test_a_kind_without_a_bundled_head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(heads, "asset_path", lambda name: tmp_path / name)
+    with pytest.raises(SpecviewError, match="^eagle has no bundled head. Name one: draft=FOLDER "):
+        load_head("eagle", "bundled", make.FakeTarget())  # type: ignore[arg-type]
+    make.write(tmp_path / "eagle", make.LLAMA, make.eagle1_state())
+    assert load_head("eagle", "bundled", make.FakeTarget()).facts.kind == "eagle"  # type: ignore[arg-type]
+
+
+# -- layer numbers and residual: told apart, or asked for ----------------------------------------------
+
+
+def settled(config: dict[str, Any], layers: int = make.LAYERS, **answers: str) -> tuple[int, ...]:
+    """The layers that a head of this config reads of a target of so many."""
+    folder = Path(settled.folder)  # type: ignore[attr-defined]
+    speculators = "transformer_layer_config" in config
+    make.write(folder, config, make.eagle3_state(first="layers.0" if speculators else "midlayer"))
+    return settle(read_head(folder), TargetFacts("toy-target", make.HIDDEN, layers, make.VOCAB), answers).aux_layers
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path) -> None:
+    settled.folder = tmp_path / "settled"  # type: ignore[attr-defined]
+
+
+NESTED = "eagle_config"
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def test_layer_numbers_by_layout() -> None:
+    # Eight layers: entering 2, 4 and 5, which are the outputs of 1, 3 and 4.
+    assert settled(make.midlayer_config()) == (2, 4, 5)
+    assert settled(make.speculators_config()) == (2, 4, 5)
+    assert settled(make.speculators_config(**{IDS: [1, 4, 7]})) == (1, 4, 7)
+    assert settled(make.midlayer_config(**{NESTED: {IDS: [0, 4, 6]}})) == (1, 5, 7)
+    # The usual layers say themselves which reading gives them, where the layout does not.
+    assert settled(make.midlayer_config(**{IDS: [1, 3, 4]})) == (2, 4, 5)
+    assert settled(make.midlayer_config(**{IDS: [2, 4, 5]})) == (2, 4, 5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        make.midlayer_config(**{IDS: [1, 4, 6]}),  # of nobody's usual layers, and in no place that says
+        make.midlayer_config(**{NESTED: {IDS: [2, 4, 5]}}),  # SpecForge's place, but vLLM's usual numbers
+        make.speculators_config(**{IDS: [1, 3, 4]}),  # converted: the library's layout, SpecForge's numbers
+    ],
+)
+def test_layer_numbers_are_asked_for(config: dict[str, Any]) -> None:
+    ids = tuple(config.get(IDS) or config[NESTED][IDS])
+    with pytest.raises(UsageError) as error:
+        settled(config)
+    text = one_line(error)
+    assert ", ".join(map(str, ids)) in text
+    assert text.endswith("Set the lane's option aux_ids=entering or output.")
+    assert settled(config, aux_ids="entering") == ids
+    assert settled(config, aux_ids="output") == tuple(n + 1 for n in ids)
+
+
+def test_norm_before_residual_is_told_or_asked_for(tmp_path: Path) -> None:
+    def residual(config: dict[str, Any], **answers: str) -> bool:
+        parallel = config.get("speculators_model_type") == "peagle"
+        first = "layers.0" if "transformer_layer_config" in config else "midlayer"
+        folder = make.write(tmp_path / "head", config, make.eagle3_state(first=first, mask_hidden=parallel))
+        return bool(settle(read_head(folder), TARGET, answers).sizes["norm_before_residual"])
+
+    assert residual(make.midlayer_config()) is False
+    assert residual(make.midlayer_config(norm_before_residual=True)) is True
+    assert residual(make.speculators_config(norm_before_residual=True)) is True
+    assert residual(make.speculators_config("peagle", norm_before_residual=None, mask_token_id=3)) is False
+    missing = make.speculators_config(norm_before_residual=None)
+    with pytest.raises(UsageError) as error:
+        residual(missing)
+    assert "Set the lane's option norm_before_residual=true or false." in one_line(error)
+    assert residual(missing, norm_before_residual="true") is True
+    assert residual(missing, norm_before_residual="false") is False
+    assert residual(make.speculators_config(norm_before_residual=True), norm_before_residual="false") is False
+
+
+def test_many_layers_need_numbers(tmp_path: Path) -> None:
+    folder = make.write(tmp_path / "head", make.speculators_config(), make.eagle3_state(first="layers.0", aux=4))
+    assert "does not say which 4 layers the head reads" in refused(folder)
+
+
+# -- pickles -------------------------------------------------------------------------------------------
+
+
+class Evil:
+    """Pickles to a call that makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+class EvilBuiltin(Evil):
+    """The same by the means that no module needs to be imported for."""
+
+    def __reduce__(self) -> Any:
+        return (exec, (f"open({str(self.path)!r}, 'w').close()",))
+
+
+def torch_zip(content: Any) -> bytes:
+    """A file in torch's format whose pickle holds `content`."""
+    made = io.BytesIO()
+    torch.save(content, made)
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("evil", [Evil, EvilBuiltin])
+@pytest.mark.parametrize("form", ["zip", "legacy", "bare", "beside"])
+def test_a_pickle_that_runs_code_is_refused_and_does_not(tmp_path: Path, evil: type[Evil], form: str) -> None:
+    trap = tmp_path / "ran"
+    state: dict[str, Any] = {**make.medusa_state(), "9.9.weight": evil(trap)}
+    folder = make.write(tmp_path / "head", {"medusa_num_heads": 3, "medusa_num_layers": 1}, {}, "medusa_lm_head.pt")
+    file = folder / "medusa_lm_head.pt"
+    if form == "zip":
+        file.write_bytes(torch_zip(state))
+    elif form == "legacy":
+        torch.save(state, file, _use_new_zipfile_serialization=False)
+    elif form == "bare":
+        file.write_bytes(pickle.dumps(evil(trap)))
+    else:  # the outline is clean, and a second pickle in the archive is not
+        made = io.BytesIO(torch_zip(make.medusa_state()))
+        with zipfile.ZipFile(made, "a") as archive:
+            archive.writestr("other/data.pkl", pickle.dumps(evil(trap)))
+        file.write_bytes(made.getvalue())
+    text = refused(folder, "medusa")
+    assert not trap.exists()
+    assert str(file) in text
+    if form in ("zip", "legacy"):
+        assert "opening it could run code, so it is not opened. Convert the weights to safetensors" in text
+    # The trap works: what a careless program does makes the file.
+    if form == "bare":
+        pickle.loads(file.read_bytes())
+        assert trap.exists()
+
+
+def test_weights_come_through_torchs_safe_loader_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make.write(tmp_path / "head", {"medusa_num_heads": 3}, make.medusa_state(), "medusa_lm_head.pt")
+    calls: list[Any] = []
+    real = torch.load
+    monkeypatch.setattr(torch, "load", lambda *a, **k: calls.append(k.get("weights_only")) or real(*a, **k))
+    load_head("medusa", str(folder), make.FakeTarget())  # type: ignore[arg-type]
+    assert calls == [True]
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_names_and_shapes_of_a_pickle(tmp_path: Path, legacy: bool) -> None:
+    state = {"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.float16), "c": torch.nn.Parameter(torch.zeros(1)),
+             "d": torch.zeros(5, dtype=torch.int64), "e": torch.zeros(6, 7).T, "step": 3}  # fmt: skip
+    file = tmp_path / "weights.bin"
+    torch.save({"state_dict": state} if legacy else state, file, _use_new_zipfile_serialization=not legacy)
+    found = files.stored_tensors([file])
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in found.items()} == {
+        "a": ((2, 3), "F32"), "b": ((4,), "F16"), "c": ((1,), "F32"), "d": ((5,), "I64"), "e": ((7, 6), "F32"),
+    }  # fmt: skip
+    assert torch.equal(files.load_tensors(found, ["e"])["e"], state["e"])
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80", b"no pickle", pickle.dumps([1, 2]), pickle.dumps({1: 2})])
+def test_files_that_are_no_weights(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "weights.pt"
+    file.write_bytes(content)
+    with pytest.raises(SpecviewError) as error:
+        files.stored_tensors([file])
+    assert str(file) in one_line(error)
+
+
+def test_safetensors_are_taken_before_pickles_and_a_named_file_before_all(tmp_path: Path) -> None:
+    make.write(tmp_path, {}, make.medusa_state(), "medusa_lm_head.pt")
+    make.write(tmp_path, {}, make.medusa_state(1), "medusa_lm_head.safetensors")
+    (tmp_path / "optimizer.pt").write_bytes(b"x")
+    assert files.weights_of(tmp_path) == (tmp_path / "medusa_lm_head.safetensors",)
+    assert files.weights_of(tmp_path / "medusa_lm_head.pt") == (tmp_path / "medusa_lm_head.pt",)
+    (tmp_path / "medusa_lm_head.safetensors").unlink()
+    assert files.weights_of(tmp_path) == (tmp_path / "medusa_lm_head.pt",)
+    with pytest.raises(SpecviewError, match="holds no head's weights"):
+        files.weights_of(tmp_path / "config.json")
+
+
+def test_reading_a_layout_imports_no_torch(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    make.write(tmp_path, {"medusa_num_heads": 3}, make.medusa_state(), "medusa_lm_head.pt")
+    code = (
+        "import sys; from pathlib import Path; from specview.heads.layouts import read_head;"
+        f"assert read_head(Path({str(tmp_path)!r})).most_tokens == 3;"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert layouts.KIND_WORDS.keys() == {"eagle", "eagle3", "p-eagle", "medusa", "mlp-speculator", "mtp"}
