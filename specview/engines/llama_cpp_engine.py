@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from specview.decoding.interfaces import Tokenizer
 from specview.engines.gguf_file import GgufFacts, gguf_facts, split_parts
+from specview.engines.llama_cpp_ends import ModelEnds
+from specview.engines.llama_cpp_features import NO_NODES, stream_nodes
+from specview.engines.llama_cpp_layer_inputs import layer_inputs, survives
 from specview.engines.llama_cpp_library import device_name, forget_errors, last_error, llama, physical_cores
-from specview.engines.llama_cpp_session import LlamaCppSession
+from specview.engines.llama_cpp_mtp import modules_in
+from specview.engines.llama_cpp_session import LlamaCppSession, keeps_scores, pass_tokens, score_bytes
 from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer
 from specview.errors import SpecviewError, Stopped, UsageError
 
@@ -63,7 +69,8 @@ def load(
         _require_memory(sum(part.file_bytes for part in parts), f"{facts.path.name} needs")
     model = _load_model(facts, gpu_layers, progress, should_stop)
     return LlamaCppEngine(
-        model, facts, threads=threads or physical_cores(), gpu_layers=gpu_layers, context=context, check_mode=check_mode
+        model, facts, parts=parts, threads=threads or physical_cores(), gpu_layers=gpu_layers, context=context,
+        check_mode=check_mode
     )
 
 
@@ -78,7 +85,15 @@ class LlamaCppEngine:
     )
 
     def __init__(
-        self, model: int, facts: GgufFacts, *, threads: int, gpu_layers: int, context: int | None, check_mode: bool
+        self,
+        model: int,
+        facts: GgufFacts,
+        *,
+        parts: Sequence[GgufFacts],
+        threads: int,
+        gpu_layers: int,
+        context: int | None,
+        check_mode: bool,
     ) -> None:
         lib = llama()
         self.contexts = _Contexts(lib)
@@ -94,6 +109,15 @@ class LlamaCppEngine:
         self.dtype = facts.file_type
         self.context_length: int = context or lib.llama_model_n_ctx_train(model)
         self.weight_bytes: int = lib.llama_model_size(model)
+        self.hidden_size: int = lib.llama_model_n_embd(model)
+        self.layers: int = lib.llama_model_n_layer(model)
+        self.mtp_modules = modules_in(facts)
+        self.heads: int = lib.llama_model_n_head(model)
+        self.stream_nodes: dict[int, bytes] = {}  # of llama.cpp's graph, by feature
+        self.keeps_layer_inputs = False  # whether its contexts can
+        self._features_problem: str | None = None
+        self._features_tried = False
+        self._ends = ModelEnds(parts, self._trial, _require_memory)
         try:
             self._refuse_other_kinds()
             self.tokenizer: Tokenizer = LlamaCppTokenizer(model, facts.chat_template)
@@ -110,6 +134,34 @@ class LlamaCppEngine:
         if not self._free.alive:
             raise ValueError("the engine is closed")
         return self._model
+
+    @property
+    def features_problem(self) -> str | None:
+        """Why sessions give no features, or None; found by trying where it is first asked."""
+        if not self._features_tried:
+            self._features_tried = True  # the trial itself asks for features
+            try:
+                self._features_problem = self._try_features()
+            except BaseException:
+                self._features_tried = False
+                raise
+        return self._features_problem
+
+    def embed(self, ids: Sequence[int]) -> Any:
+        """The embedding's rows of some ids, float32 [n, hidden], as the first layer gets them.
+
+        Read from the file, row by row; what a model adds per position stays outside. Raises SpecviewError
+        where their type is unknown or features_problem says why.
+        """
+        return self._ends.embed(ids)
+
+    def project(self, hidden: Any) -> Any:
+        """Float32 logits [n, vocab] of hidden states [n, hidden] after the final norm: the head alone.
+
+        The first call makes a float32 copy of the head, which stays. Raises SpecviewError where the memory
+        at hand does not hold it, its type is unknown or features_problem says why.
+        """
+        return self._ends.project(hidden)
 
     def new_session(self, max_length: int, branches: int = 1) -> LlamaCppSession:
         """Make a session for up to max_length tokens, with its own KV cache, for trees of up to `branches` leaves.
@@ -133,7 +185,9 @@ class LlamaCppEngine:
                 "Use a shorter prompt or fewer tokens.",
             )
         if not self.gpu_layers:
-            _require_memory(self.kv_bytes(max_length), f"A cache for {max_length:,} tokens needs")
+            scores = pass_tokens(self, max_length) * score_bytes(self, max_length)
+            needed = self.kv_bytes(max_length) + (scores if keeps_scores(self, max_length) else 0)
+            _require_memory(needed, f"A cache for {max_length:,} tokens needs")
         return LlamaCppSession(self, max_length, branches)
 
     def kv_bytes(self, length: int) -> int:
@@ -166,6 +220,55 @@ class LlamaCppEngine:
             raise SpecviewError(f"{self.model_name} is an encoder model.", "Choose a decoder-only model.")
         if lib.llama_model_is_diffusion(model):
             raise SpecviewError(f"{self.model_name} is a diffusion model.", "Choose an autoregressive model.")
+
+    def _try_features(self) -> str | None:
+        if self._lib.llama_model_n_embd_out(self._model) != self.hidden_size:
+            return "its last hidden state has another size than its layers"
+        tokens = [0, 1, 2][: self.context_length]
+        session = LlamaCppSession(self, len(tokens))
+        try:
+            # The whole graph is listed: what an architecture names is told by it, not by a list of ours.
+            nodes = session.watch_graph().note_nodes(lambda: session.forward(tokens), len(tokens))
+            found = stream_nodes(nodes, self.layers)
+            if found is None:
+                return NO_NODES
+            self.stream_nodes = found
+            session.truncate(0)
+            expected = session.forward(tokens, features=(*range(self.layers + 1), "last")).features
+        except (SpecviewError, ValueError) as error:
+            return f"{NO_NODES} ({error})"
+        finally:
+            session.close()
+        self.keeps_layer_inputs = self._try_layer_inputs(tokens, expected)
+        return None
+
+    def _try_layer_inputs(self, tokens: Sequence[int], expected: Mapping[Any, Any]) -> bool:
+        """Whether llama.cpp keeps what this model's layers read, and it is what the graph holds there."""
+        if layer_inputs() is None:
+            return False
+        inner = tuple(range(self.layers))
+        found: dict[Any, Any] = {}
+        session = LlamaCppSession(self, len(tokens))
+        self.keeps_layer_inputs = True
+        try:
+            alive = survives(lambda: found.update(session.forward(tokens, features=inner).features))
+        except SpecviewError:
+            alive = True
+        if not alive:
+            session.abandon()
+            return False
+        session.close()
+        return len(found) == self.layers and all(np.array_equal(found[n], expected[n]) for n in inner)
+
+    def _trial(self, tokens: Sequence[int]) -> tuple[Any, Any, Any]:
+        """Logits of some tokens, what the first layer reads and the last hidden states."""
+        tokens = tokens[: self.context_length]
+        session = LlamaCppSession(self, len(tokens))
+        try:
+            given = session.forward(tokens, features=(0, "last"))
+            return given.logits, given.features[0], given.features["last"]
+        finally:
+            session.close()
 
     def _rollback_problem(self) -> str | None:
         lib, model = self._lib, self._model
@@ -206,6 +309,10 @@ class _Contexts:
         """Take charge of a context."""
         self._live.add(context)
 
+    def forget(self, context: int) -> None:
+        """Give up the charge of a context that cannot be freed."""
+        self._live.discard(context)
+
     def free(self, context: int) -> None:
         """Free a context unless that was done."""
         if context in self._live:
@@ -245,6 +352,7 @@ def _load_model(
 
     params = lib.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
+    params.load_mtp = modules_in(facts) > 0
     callback = lib.llama_progress_callback(on_progress)
     params.progress_callback = callback
     forget_errors()

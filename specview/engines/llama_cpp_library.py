@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import deque
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from specview.engines.openmp import limit_spinning
@@ -49,6 +51,62 @@ def llama() -> Any:
     module.llama_log_set(callback, ctypes.c_void_p(0))
     module.llama_backend_init()
     return module
+
+
+@dataclass(frozen=True, slots=True)
+class Ggml:
+    """ggml's own calls on a tensor of a graph, given by its address.
+
+    name, numbers, rows and bytes say what it is; get(tensor, to, offset, bytes) copies its data.
+    set_abort_callback(function) returns the function before; None where this ggml does not have it.
+    """
+
+    name: Any
+    numbers: Any
+    rows: Any
+    bytes: Any
+    get: Any
+    set_abort_callback: Any
+
+
+@cache
+def ggml() -> Ggml:
+    """Return ggml's calls, of the very library that llama.cpp runs on."""
+    lib = _ggml_base()
+    # Calls of a few nanoseconds: they keep the interpreter's lock.
+    quick = ctypes.PyDLL(lib._name, handle=lib._handle)
+
+    def call(source: Any, name: str, result: Any, *arguments: Any) -> Any:
+        function = getattr(source, name)
+        function.restype, function.argtypes = result, arguments
+        return function
+
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    has_abort_callback = hasattr(lib, "ggml_set_abort_callback")
+    return Ggml(
+        name=call(quick, "ggml_get_name", ctypes.c_char_p, pointer),
+        numbers=call(quick, "ggml_nelements", ctypes.c_int64, pointer),
+        rows=call(quick, "ggml_nrows", ctypes.c_int64, pointer),
+        bytes=call(quick, "ggml_nbytes", size, pointer),
+        get=call(lib, "ggml_backend_tensor_get", None, pointer, pointer, size, size),
+        set_abort_callback=call(lib, "ggml_set_abort_callback", pointer, pointer) if has_abort_callback else None,
+    )
+
+
+def _ggml_base() -> Any:
+    """The library that has ggml's calls.
+
+    A wheel holds copies in place of links (libggml-base.so, libggml-base.so.0), so loading one by name may
+    give a second library with variables of its own. llama.cpp's own handle finds the right one, except on
+    Windows, where a handle does not reach what a library depends on, but there is one copy.
+    """
+    library = llama()._lib
+    if hasattr(library, "ggml_get_name"):
+        return library
+    import llama_cpp
+    from llama_cpp._ctypes_extensions import load_shared_library
+
+    return load_shared_library("ggml-base", Path(llama_cpp.__file__).parent / "lib")
 
 
 class _Log:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,7 @@ class TransformersEngine:
         self._runner = runner
         self.tokenizer = tokenizer
         self.model_name = model_name
+        self.config = config
         self.device = str(runner.device)
         self.threads = _threads_of(runner.device)
         self.dtype = dtype
@@ -155,6 +156,8 @@ class TransformersEngine:
         self.rollback_problem = problem
         self.exit_layers: int = runner.exit_layers
         self.exit_problem: str | None = runner.exit_problem
+        self.hidden_size: int = runner.hidden_size
+        self.layers: int = runner.layers
         self.context_length = _context_length(config)
         if check_mode and not getattr(runner, "free_positions", False):
             # The throw-away rows of a padded pass have positions too.
@@ -162,6 +165,35 @@ class TransformersEngine:
 
             self.context_length -= CHECK_ROWS
         self._kv_bytes_per_token = _kv_numbers_per_token(config) * DTYPE_BYTES[computed]
+
+    @property
+    def features_problem(self) -> str | None:
+        """Why sessions give no features, or None; found by trying where it is first asked."""
+        if self.rollback_problem is not None:
+            return self.rollback_problem
+        problem: str | None = self._open_runner().features_problem
+        return problem
+
+    def embed(self, ids: Sequence[int]) -> Any:
+        """The embedding's rows of some ids, a tensor [n, hidden], as the first layer gets them.
+
+        What a model adds per position stays outside. Raises SpecviewError where features_problem says why.
+        """
+        return self._open_runner().embed(ids)
+
+    def project(self, hidden: Any) -> Any:
+        """Float32 logits [n, vocab] of hidden states [n, hidden] after the final norm: the head alone.
+
+        Raises SpecviewError where features_problem says why.
+        """
+        import torch
+
+        return self._open_runner().project(torch.as_tensor(hidden))
+
+    def _open_runner(self) -> Any:
+        if self._runner is None:
+            raise ValueError("the engine is closed")
+        return self._runner
 
     def new_session(self, max_length: int, branches: int = 1) -> Any:
         """Make a session for up to max_length tokens and draft trees of up to `branches` leaves.
@@ -171,8 +203,7 @@ class TransformersEngine:
         """
         from specview.engines.transformers_session import TransformersSession, tree_error
 
-        if self._runner is None:
-            raise ValueError("the engine is closed")
+        runner = self._open_runner()
         if self.rollback_problem is not None:
             raise SpecviewError(
                 f"{self.model_name} cannot run here: {self.rollback_problem}.", "Choose another model."
@@ -182,9 +213,9 @@ class TransformersEngine:
                 f"{max_length} tokens do not fit the context of {self.model_name} ({self.context_length}).",
                 "Shorten the prompt or lower max tokens.",
             )
-        if branches > 1 and not self.check_mode and self._runner.tree_problem is not None:
-            raise tree_error(self._runner.tree_problem)
-        return TransformersSession(self._runner, max_length, check_mode=self.check_mode)
+        if branches > 1 and not self.check_mode and runner.tree_problem is not None:
+            raise tree_error(runner.tree_problem)
+        return TransformersSession(runner, max_length, check_mode=self.check_mode)
 
     def kv_bytes(self, length: int) -> int:
         """Bytes of KV cache for a sequence of that length."""

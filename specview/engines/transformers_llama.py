@@ -211,6 +211,9 @@ class LlamaRunner:
         if shape.tied and isinstance(head, PlainLinear):
             self.weight_bytes -= head.nbytes  # it is the embedding
         self.vocab_size = shape.vocab
+        self.hidden_size = shape.hidden
+        self.layers = shape.layers
+        self.features_problem: str | None = None
         self.exit_layers = shape.layers if shape.layers > 1 else 0
         self.exit_problem = None if self.exit_layers else "it has a single layer"
         self.tree_problem: str | None = None
@@ -280,6 +283,16 @@ class LlamaRunner:
         assert logits is not None
         return logits, found
 
+    @torch.no_grad()
+    def embed(self, ids: Sequence[int]) -> torch.Tensor:
+        """The embedding's rows of some ids, [n, hidden]."""
+        return functional.embedding(torch.tensor(ids, device=self.device), self._embedding)
+
+    @torch.no_grad()
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Float logits [n, vocab] of the head alone, of normed hidden states [n, hidden]."""
+        return self._head(hidden.to(self.device, self._dtype)).float()
+
     def _embed(self, tokens: Sequence[int]) -> torch.Tensor:
         with torch.inference_mode():
             return functional.embedding(torch.tensor(tokens, device=self.device), self._embedding)
@@ -309,11 +322,6 @@ class LlamaRunner:
         tree: Tree | None,
     ) -> tuple[torch.Tensor | None, dict[Any, torch.Tensor]]:
         """Run layers from `first` on x [n, hidden], the final norm and, with `logits`, the head."""
-        if any(layer != "last" and layer not in range(self.shape.layers + 1) for layer in features):
-            raise SpecviewError(
-                f"This model has no features {list(features)}.",
-                f"It has 'last' and 0 to {self.shape.layers}.",
-            )
         # Inference mode spares bookkeeping per operation; what leaves this function is made outside it, so
         # that callers may change it in place.
         with torch.inference_mode():

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from specview.engines.features import OutputStep, output_step, require_features
 from specview.engines.transformers_cache import PreallocatedCache
 from specview.engines.transformers_session import CHECK_BLOCK
 from specview.engines.transformers_tree import Tree
-from specview.errors import SpecviewError
 
 _WINDOW_KEYS = frozenset({"sliding_window", "use_sliding_window", "max_window_layers"})
 
@@ -33,7 +33,14 @@ class ModuleRunner:
         # transformers 5.2x renamed the argument; remote code keeps the old name.
         self._cache_word = "cache" if "cache" in names else "past_key_values"
         self._skips_head = "logits_to_keep" in names
-        self.layers = int(getattr(model.config.get_text_config(decoder=True), "num_hidden_layers", 0))
+        self.layers = int(getattr(self._decoder_config(), "num_hidden_layers", 0))
+        self.hidden_size = int(getattr(self._decoder_config(), "hidden_size", 0))
+        self._features_problem: str | None = None
+        self._features_tried = False
+        self._last_layer: Any = None
+        self._raw: list[torch.Tensor] = []  # what the last layer gave, where it is watched
+        self._embedding_scale: float | None = None
+        self._output_step: OutputStep | None = None
         self.vocab_size = 0
         self._takes_positions = "position_ids" in names
         self._tree_problem: str | None = None
@@ -67,8 +74,14 @@ class ModuleRunner:
             arguments["logits_to_keep"] = 1
         if features:
             arguments["output_hidden_states"] = True
-        output = self._model(**arguments)
+        watch = self._watch_last_layer() if self.layers in features else None
+        try:
+            output = self._model(**arguments)
+        finally:
+            if watch is not None:
+                watch.remove()
         layers = {layer: self._feature(output.hidden_states, layer) for layer in features}
+        self._raw.clear()
         return (output.logits[0].float() if logits else None), layers
 
     def _masks(self, start: int, tree: Tree, visible: int) -> Any:
@@ -153,11 +166,94 @@ class ModuleRunner:
         # hidden_states[n] is what layer n reads; the last one has gone through the final norm.
         if layer == "last":
             return hidden_states[-1][0]
-        if not isinstance(layer, int) or not 0 <= layer < len(hidden_states) - 1:
-            raise SpecviewError(
-                f"This model gives no features after layer {layer}.", "Choose an inner layer."
-            )
-        return hidden_states[layer][0]
+        return self._raw[0][0] if layer == self.layers else hidden_states[layer][0]
+
+    def _watch_last_layer(self) -> Any:
+        """Keep what the last layer gives in the next pass; the handle returned ends it."""
+
+        def keep(_module: Any, _given: Any, output: Any) -> None:
+            self._raw.append(output[0] if isinstance(output, tuple) else output)
+
+        self._raw.clear()
+        return self._find_last_layer().register_forward_hook(keep)
+
+    def _find_last_layer(self) -> Any:
+        """The last of the model's list of `layers` layers."""
+        if self._last_layer is None:
+            lists = [
+                module
+                for module in self._model.base_model.modules()
+                if isinstance(module, torch.nn.ModuleList) and len(module) == self.layers
+            ]
+            self._last_layer = lists[0][-1]
+        return self._last_layer
+
+    @property
+    def features_problem(self) -> str | None:
+        """Why passes of this model give no features, or None; found by trying, once."""
+        if not self._features_tried:
+            self._features_tried = True
+            self._features_problem = self._try_features()
+        return self._features_problem
+
+    def _try_features(self) -> str | None:
+        problem = "transformers' own forward of it gives no hidden states by layer"
+        if not self.layers or not self.hidden_size:
+            return problem
+        names = (*range(self.layers + 1), "last")
+        try:
+            logits, found = self.run((0, 1, 2), 0, self.new_cache(16), logits=True, features=names)
+        except Exception:  # noqa: BLE001 - a model may fail in any way; features are then refused
+            return problem
+        finally:
+            self._raw.clear()
+        if any(tuple(rows.shape) != (3, self.hidden_size) for rows in found.values()):
+            return problem
+        assert logits is not None
+        try:
+            return self._try_ends(found, logits)
+        except Exception:  # noqa: BLE001 - as above
+            return "its embedding or output head is none that can be used alone"
+
+    def _try_ends(self, found: dict[Any, torch.Tensor], logits: torch.Tensor) -> str | None:
+        """Learn the scale of its embedding and what follows its head, from a pass of tokens 0, 1, 2."""
+        rows, given = self._model.get_input_embeddings()(torch.arange(3, device=self.device)), found[0]
+        # Some models multiply the embedding in their forward; others add positions, which stay outside.
+        scale = float((rows * given).sum() / (rows * rows).sum())
+        close = 0.02 * float(given.abs().max())
+        self._embedding_scale = scale if float((rows * scale - given).abs().max()) <= close else 1.0
+        if abs(self._embedding_scale - 1.0) < 0.005:
+            self._embedding_scale = 1.0
+        config = self._decoder_config()
+        scales = [getattr(config, name, None) for name in ("logit_scale", "logits_scaling", "lm_head_multiplier")]
+        caps = [getattr(config, name, None) for name in ("final_logit_softcapping",)]
+        products = self._model.get_output_embeddings()(found["last"]).float()
+        self._output_step = output_step(
+            products.cpu().numpy(),
+            logits.cpu().numpy(),
+            [float(value) for value in scales if isinstance(value, (int, float))],
+            [float(value) for value in caps if isinstance(value, (int, float))],
+        )
+        if self._output_step is None:
+            return "its logits do not follow from its output head and the last hidden state"
+        return None
+
+    def embed(self, ids: Sequence[int]) -> torch.Tensor:
+        """The embedding's rows of some ids, [n, hidden], as the first layer gets them, positions apart."""
+        self._require_features()
+        with torch.no_grad():
+            rows = self._model.get_input_embeddings()(torch.tensor(ids, device=self.device))
+            return rows if self._embedding_scale == 1.0 else rows * self._embedding_scale
+
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Float logits [n, vocab] of the head alone, of normed hidden states [n, hidden]."""
+        self._require_features()
+        with torch.no_grad():
+            products = self._model.get_output_embeddings()(hidden.to(self.device, self._model.dtype)).float()
+            return self._output_step(products) if self._output_step is not None else products
+
+    def _require_features(self) -> None:
+        require_features((0,), self.layers, self.features_problem)
 
     def trial(self) -> torch.Tensor:
         """Run three tokens, roll two back and run them again: finds a state that our cache does not hold.

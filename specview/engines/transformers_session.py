@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from specview.decoding.interfaces import Forward, OnChunk
+from specview.decoding.interfaces import Forward, OnChunk, OnFeatures
+from specview.engines.features import require_features
 from specview.engines.transformers_tree import Tree, read_tree
 from specview.errors import SpecviewError
 
@@ -40,6 +41,9 @@ class Runner(Protocol):
     tree_problem: str | None  # why a pass cannot verify a tree, or None
     exit_layers: int  # layers, of which the pass can be left early; 0 where it cannot
     exit_problem: str | None  # why it cannot, or None
+    hidden_size: int
+    layers: int
+    features_problem: str | None  # why it gives no features, or None
 
     def new_cache(self, max_length: int) -> Any:
         """Make an empty SequenceCache for up to max_length tokens."""
@@ -59,6 +63,14 @@ class Runner(Protocol):
 
         Returns float logits [n, vocab], or None without `logits`, and the features asked for.
         """
+        ...
+
+    def embed(self, ids: Sequence[int]) -> torch.Tensor:
+        """The embedding's rows of some ids, [n, hidden], as the first layer gets them."""
+        ...
+
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Float logits [n, vocab] of the head alone, of normed hidden states [n, hidden]."""
         ...
 
 
@@ -125,16 +137,28 @@ class TransformersSession:
         self._fed: _Fed | None = None
         self._pending: _Pending | None = None
 
-    def prefill(self, tokens: Sequence[int], on_chunk: OnChunk | None = None) -> None:
-        """Feed tokens without logits, in chunks; what `on_chunk` raises leaves the session usable."""
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        on_chunk: OnChunk | None = None,
+        features: Sequence[Any] = (),
+        on_features: OnFeatures | None = None,
+    ) -> None:
+        """Feed tokens without logits, in chunks; what a callback raises leaves the session usable.
+
+        on_features gets each chunk's features by layer, [tokens, hidden], before on_chunk is called.
+        """
         runner = self._open(len(tokens))
+        self._require_features(runner, features)
         self._drop_pending()
         self._fed = None
         total = len(tokens)
         for begin in range(0, total, PREFILL_CHUNK):
             chunk = tokens[begin : begin + PREFILL_CHUNK]
-            runner.run(chunk, self.length, self._cache, logits=False)
+            _, found = runner.run(chunk, self.length, self._cache, logits=False, features=features)
             self.length += len(chunk)
+            if features and on_features is not None:
+                on_features(found)
             if on_chunk is not None:
                 self.synchronize()
                 on_chunk(begin + len(chunk), total)
@@ -152,6 +176,7 @@ class TransformersSession:
             raise ValueError("forward needs at least one token")
         tree = read_tree(parents, len(tokens))
         runner = self._open(len(tokens))
+        self._require_features(runner, features)
         if tree is not None and not self._check_mode and runner.tree_problem is not None:
             raise tree_error(runner.tree_problem)
         pending, self._fed = self._pending, None
@@ -247,6 +272,10 @@ class TransformersSession:
         self._pending = None
         self._cache.truncate(length)
         self.length = length
+
+    def _require_features(self, runner: Runner, features: Sequence[Any]) -> None:
+        if features:
+            require_features(features, runner.layers, runner.features_problem)
 
     def _drop_pending(self) -> None:
         if self._pending is not None:

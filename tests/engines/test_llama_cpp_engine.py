@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specview.engines import llama_cpp_library, openmp
+from specview.engines import llama_cpp_library, llama_cpp_session, openmp
 from specview.engines.llama_cpp_engine import LlamaCppEngine, load
+from specview.engines.llama_cpp_session import PASS_ROWS
 from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
 
 pytest.importorskip("llama_cpp")
@@ -134,6 +135,7 @@ def bare_greedy(path: Path, prompt: Sequence[int], count: int, threads: int) -> 
     model = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_threads, params.n_threads_batch = len(prompt) + count, threads, threads
+    params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED  # as ours on a CPU, for speed; it rounds otherwise
     context = lib.llama_init_from_model(model, params)
     vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
     out: list[int] = []
@@ -266,6 +268,32 @@ def test_a_pass_wider_than_the_row_buffer(tiny: LlamaCppEngine) -> None:
     session.close()
 
 
+@pytest.mark.parametrize("tokens", [0, 30, 150, 1000])
+def test_attention_s_scores_are_kept_only_where_they_fit(
+    tiny: LlamaCppEngine, monkeypatch: pytest.MonkeyPatch, tokens: int
+) -> None:
+    """Room for so many tokens' scores: none (flash attention), fewer than a pass has rows, than it has tokens, enough."""
+    fed = [n * 7 % 200 for n in range(300)]
+    whole = tiny.new_session(320)
+    whole.prefill(fed)
+    expected = whole.forward([1, 2, 3]).logits
+    monkeypatch.setattr(llama_cpp_session, "SCORES_BYTES", tokens * llama_cpp_session.score_bytes(tiny, 320))
+    widths = {0: 256, 30: 256, 150: 150, 1000: 256}
+    assert llama_cpp_session.keeps_scores(tiny, 320) == (tokens >= PASS_ROWS)
+    session, seen = tiny.new_session(320), []
+    session.prefill(fed, lambda done, total: seen.append(done))
+    assert seen[0] == widths[tokens]
+    np.testing.assert_allclose(session.forward([1, 2, 3]).logits, expected, atol=0.6)  # of logits that reach 50
+    whole.close()
+    session.close()
+
+
+def test_check_mode_keeps_flash_attention(tiny_path: Path) -> None:
+    engine = load(tiny_path, threads=1, check_mode=True)
+    assert not llama_cpp_session.keeps_scores(engine, 64)
+    engine.close()
+
+
 def test_prefill_reports_chunks_and_can_be_stopped(tiny: LlamaCppEngine) -> None:
     tokens = [n % 200 for n in range(500)]
     seen: list[tuple[int, int]] = []
@@ -312,8 +340,8 @@ def test_check_mode_uses_the_last_cell(tiny_path: Path) -> None:
 def test_misuse_is_refused(tiny: LlamaCppEngine) -> None:
     session = tiny.new_session(8)
     session.forward([1, 2], parents=[-1, 0])
-    for bad in (lambda: session.forward([1, 2], parents=[-1, 1]), lambda: session.forward([1], features=["last"]),
-                lambda: session.truncate(3), lambda: session.truncate(-1), lambda: tiny.new_session(0)):
+    for bad in (lambda: session.forward([1, 2], parents=[-1, 1]), lambda: session.truncate(3),
+                lambda: session.truncate(-1), lambda: tiny.new_session(0)):
         with pytest.raises(ValueError):
             bad()
     session.close()

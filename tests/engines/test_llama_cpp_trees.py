@@ -307,12 +307,12 @@ def test_a_failed_pass_leaves_the_context_as_it_was(
     session.prefill(PROMPT)
     real, calls = LlamaCppSession._decode, 0
 
-    def decode_some(self: LlamaCppSession, fed: int, logits: Any) -> None:
+    def decode_some(self: LlamaCppSession, fed: int, logits: Any, found: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == failing:
             raise SpecviewError("llama.cpp could not run a pass.")
-        real(self, fed, logits)
+        real(self, fed, logits, found)
 
     with monkeypatch.context() as patch:
         patch.setattr(LlamaCppSession, "_decode", decode_some)
