@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from specview.decoding.ledger import Round
+from specview.decoding.ledger import Round, depths
 
 RECENT = 9  # rounds that a running median is over: four outliers in a row do not move it
 _SHRINK = 3.0  # rounds that the calibration counts for against the rounds of one row count
@@ -17,7 +17,9 @@ UNKNOWN_STEP = 0.1  # of a plain pass: a drafted token, before a model's first d
 
 
 class Costs:
-    """Seconds of a target pass by its rows, of a drafter's draft by its tokens, and of the rest of a round.
+    """Seconds of a target pass by its rows, of a drafter's draft by its length, and of the rest of a round.
+
+    The length of a tree is that of its longest path.
 
     pass_s: {rows: seconds}, a calibration's medians. It gives the shape; the lane's own rounds move it as
     a whole (a busier machine, a longer context) and each row count by itself (another cache, another
@@ -84,8 +86,9 @@ class Costs:
             self._observe_pass(round_.rows, round_.verify_s)
         self._others.append(round_.other_s)
         if round_.k:
+            longest = round_.k if round_.parents is None else max(depths(round_.parents)) + 1
             by_k = self._drafts.setdefault(round_.drafter, {})
-            by_k.setdefault(round_.k, deque(maxlen=RECENT)).append(round_.draft_s)
+            by_k.setdefault(longest, deque(maxlen=RECENT)).append(round_.draft_s)
             self._lines.pop(round_.drafter, None)
 
     def _line_of(self, drafter: str) -> tuple[float, float]:

@@ -147,7 +147,11 @@ class Engine(Protocol):
     exit_problem: str | None  # why it cannot, or None
     hidden_size: int  # of a feature
     layers: int  # features are named 0 to layers, and "last"
-    features_problem: str | None  # why sessions give no features, or None
+
+    @property
+    def features_problem(self) -> str | None:
+        """Why sessions give no features, or None."""
+        ...
 
     def embed(self, ids: Sequence[int]) -> Array:
         """The embedding's rows of some ids, float [n, hidden], as the first layer gets them."""

@@ -79,6 +79,37 @@ class Option:
         return "a number"
 
 
+HEAD = Option(
+    "head",
+    "",
+    "Which trained head drafts: bundled, a folder, a file or a hub id (owner/name). Empty: what the lane's draft "
+    "names, or the bundled one where that is a draft model of another member.",
+)
+AUX_IDS = Option(
+    "aux_ids",
+    "auto",
+    "What the layer numbers in the head's config mean: the hidden state entering a layer (speculators, vLLM) or its "
+    "output (SpecForge, AngelSlim, SGLang). auto reads it off the layout.",
+    choices=("auto", "entering", "output"),
+    label="layer numbers",
+)
+NORM_BEFORE_RESIDUAL = Option(
+    "norm_before_residual",
+    "auto",
+    "Whether the head's residual starts from the normed features (Qwen3-like heads) or from the bare ones. auto reads "
+    "it off the head's config.",
+    choices=("auto", "true", "false"),
+    label="norm before residual",
+)
+HEAD_OPTIONS: Mapping[str, tuple[Option, ...]] = {
+    "eagle3": (HEAD, AUX_IDS, NORM_BEFORE_RESIDUAL),
+    "p-eagle": (HEAD, AUX_IDS, NORM_BEFORE_RESIDUAL),
+}
+"""Kind of head -> options that say which head and how to read it; of other kinds only HEAD."""
+ANSWERS = (AUX_IDS.name, NORM_BEFORE_RESIDUAL.name)
+"""Options that answer what a head's layout leaves open; "auto" where the user did not."""
+
+
 def members_of(options: Mapping[str, Any]) -> tuple[str, ...]:
     """The members that a combined method's option `members` names, in order."""
     return tuple(str(options["members"]).split("+"))

@@ -12,16 +12,33 @@ from specview.drafting import (
     auto,
     cascade,
     draft_model,
+    eagle,
     early_exit,
+    feature_head,
+    last_hidden,
     lookahead,
+    medusa,
+    mlp_speculator,
+    mtp,
     ngram_map,
     ngram_mod,
     ngram_simple,
+    p_eagle,
+    pard,
     prompt_lookup,
     suffix,
 )
 from specview.drafting.base import ModelFreeDrafter
-from specview.drafting.options import Option, Value, members_of, options_of, overlay, resolve
+from specview.drafting.options import (
+    HEAD,
+    HEAD_OPTIONS,
+    Option,
+    Value,
+    members_of,
+    options_of,
+    overlay,
+    resolve,
+)
 from specview.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,9 +81,10 @@ class DrafterContext:
 class MethodInfo:
     """A method as the window and the command line offer it. `make` is None for plain decoding.
 
-    default_k gives the draft length where the user named none; None leaves it to the engine. presets
+    default_k gives the draft length where the user named none; None leaves it to policy and engine. presets
     are named sets of option values: an option called `preset` chooses one. head names the kind of trained head
-    (specview.heads.layouts) that the method drafts with; the lane's `draft` then says which. combines says that the option
+    (specview.heads.layouts) that the method drafts with; the lane's `draft` then says which, or its option `head`,
+    which every such method has without naming it. combines says that the option
     `members` names other methods, whose own options are taken as "member.option". needs_costs asks for a
     calibration of the target's passes. pass_rows gives the most tokens of one pass beyond the first for
     (options, k); branches the most leaves of a draft tree. problem gives the reason why the method
@@ -81,7 +99,7 @@ class MethodInfo:
     needs_draft_model: bool = False
     head: str | None = None
     family: Family = "n-gram"
-    default_k: Callable[[Mapping[str, Value]], int] | None = None
+    default_k: Callable[[Mapping[str, Value]], int | None] | None = None
     presets: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     combines: bool = False
     needs_costs: bool = False
@@ -89,6 +107,11 @@ class MethodInfo:
     branches: Callable[[Mapping[str, Value]], int] | None = None
     problem: Callable[[Engine], str | None] | None = None
     check: Callable[[Mapping[str, Value]], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.head is not None:
+            options = (*self.options, *HEAD_OPTIONS.get(self.head, (HEAD,)))
+            object.__setattr__(self, "options", options)
 
     @classmethod
     def of(cls, drafter: type[ModelFreeDrafter], description: str, **more: Any) -> MethodInfo:
@@ -157,7 +180,8 @@ def _each(options: Mapping[str, Value]) -> list[tuple[MethodInfo, dict[str, Valu
 
 def _longest_default(options: Mapping[str, Value]) -> int:
     """The longest default draft among the members; few tokens where none has one of its own."""
-    return max((method.default_k(own) for method, own in _each(options) if method.default_k is not None), default=4)
+    given = [method.default_k(own) for method, own in _each(options) if method.default_k is not None]
+    return max((length for length in given if length is not None), default=4)
 
 
 def _most_rows(options: Mapping[str, Value], k: int) -> int:
@@ -183,6 +207,15 @@ METHODS: dict[str, MethodInfo] = {
             "over the shared vocabulary.",
             draft_model.make,
             draft_model.OPTIONS,
+            needs_draft_model=True,
+            family="draft model",
+        ),
+        MethodInfo(
+            "pard",
+            "PARD",
+            "A small model trained for it drafts all tokens in one pass, through mask tokens (arXiv 2504.18583).",
+            pard.make,
+            pard.OPTIONS,
             needs_draft_model=True,
             family="draft model",
         ),
@@ -264,6 +297,94 @@ METHODS: dict[str, MethodInfo] = {
             early_exit.OPTIONS,
             family="self",
             problem=early_exit.problem,
+        ),
+        MethodInfo(
+            "medusa",
+            "Medusa",
+            "Heads on the target's last hidden state guess several tokens ahead, as a chain or a tree (Cai et al. 2024). "
+            "Exact with greedy, rejection or match; Medusa's own rule, typical, is lossy.",
+            medusa.make,
+            medusa.OPTIONS,
+            head="medusa",
+            family="trained head",
+            default_k=medusa.default_k,
+            pass_rows=medusa.pass_rows,
+            branches=medusa.branches,
+            problem=last_hidden.problem,
+            check=medusa.check,
+        ),
+        MethodInfo(
+            "mlp-speculator",
+            "MLP speculator",
+            "A small recurrent network goes on from the target's last hidden state (IBM, arXiv 2404.19124; Arctic).",
+            mlp_speculator.make,
+            head="mlp-speculator",
+            family="trained head",
+            problem=last_hidden.problem,
+        ),
+        MethodInfo(
+            "mtp",
+            "MTP",
+            "The target's own next-token-prediction modules, inside its checkpoint (DeepSeek-V3, GLM-4.5, Qwen3-Next, "
+            "MiMo).",
+            mtp.make,
+            mtp.OPTIONS,
+            head="mtp",
+            family="trained head",
+            problem=last_hidden.problem,
+        ),
+        MethodInfo(
+            "eagle",
+            "EAGLE",
+            "A one-layer head drafts from the target's last hidden state, a chain or a fixed tree (Li et al. 2024, "
+            "arXiv 2401.15077).",
+            eagle.make_eagle,
+            eagle.EAGLE_OPTIONS,
+            head="eagle",
+            family="trained head",
+            default_k=eagle.default_k,
+            pass_rows=eagle.pass_rows,
+            branches=eagle.branches,
+            problem=feature_head.problem,
+            check=eagle.check,
+        ),
+        MethodInfo(
+            "eagle2",
+            "EAGLE-2",
+            "EAGLE's heads draft a tree that grows where they are surest (Li et al. 2024, arXiv 2406.16858).",
+            eagle.make_eagle2,
+            eagle.EAGLE2_OPTIONS,
+            head="eagle",
+            family="trained head",
+            default_k=eagle.default_k,
+            presets=eagle.EAGLE2_PRESETS,
+            pass_rows=eagle.pass_rows,
+            branches=eagle.branches,
+            problem=feature_head.problem,
+        ),
+        MethodInfo(
+            "eagle3",
+            "EAGLE-3",
+            "A head drafts from hidden states of a low, a middle and a high layer, with a vocabulary of its own; a "
+            "chain or a dynamic tree (Li et al. 2025, arXiv 2503.01840).",
+            eagle.make_eagle3,
+            eagle.EAGLE3_OPTIONS,
+            head="eagle3",
+            family="trained head",
+            default_k=eagle.default_k,
+            presets=eagle.EAGLE3_PRESETS,
+            pass_rows=eagle.pass_rows,
+            branches=eagle.branches,
+            problem=feature_head.problem,
+        ),
+        MethodInfo(
+            "p-eagle",
+            "P-EAGLE",
+            "An EAGLE-3 head that drafts all its tokens in one pass, through rows with a mask token.",
+            p_eagle.make,
+            head="p-eagle",
+            family="trained head",
+            problem=feature_head.problem,
         ),
         MethodInfo(
             "cascade",

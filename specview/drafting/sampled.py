@@ -68,16 +68,17 @@ def choose(logits: Array, sampling: SamplingParams, position: int, whose: str) -
     if sampling.greedy:
         token = int(array_namespace(logits).argmax(logits))
         if not bool(array_namespace(logits).isfinite(logits[token])):
-            raise _not_finite(whose)
+            raise not_finite(whose)
         return token, None
     try:
         q = probabilities(logits, sampling)
     except ValueError:
-        raise _not_finite(whose) from None
+        raise not_finite(whose) from None
     return draw(q, uniform(sampling.seed, position, "draft")), q
 
 
-def _not_finite(whose: str) -> SpecviewError:
+def not_finite(whose: str) -> SpecviewError:
+    """Logits with NaN or infinities: what to tell."""
     return SpecviewError(
         f"{whose} gave logits that are not finite (NaN or infinite).",
         "Try another dtype (float32), or check the model's file.",

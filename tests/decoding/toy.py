@@ -160,12 +160,21 @@ class FakeSession:
         self.tokens += list(tokens)
         assert len(self.tokens) <= self.max_length, "the cache overflows"
 
-    def prefill(self, tokens: Sequence[int], on_chunk: Callable[[int, int], None] | None = None) -> None:
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        on_chunk: Callable[[int, int], None] | None = None,
+        features: Sequence[Any] = (),
+        on_features: Callable[[dict[Any, Any]], None] | None = None,
+    ) -> None:
         chunk = self.engine.chunk
         for begin in range(0, len(tokens), chunk):
             if on_chunk is not None:
                 on_chunk(begin, len(tokens))
             part = tokens[begin : begin + chunk]
+            if features and on_features is not None:
+                rows = [self.engine.row([*self.tokens, *part[: at + 1]]) for at in range(len(part))]
+                on_features(self.engine.features(rows, features))
             self._take(part)
             self.engine.spend(self.engine.prefill_cost * len(part))
             self.log.append(("prefill", len(part)))
@@ -201,7 +210,7 @@ class FakeSession:
         self.engine.forwards += 1
         if self.engine.fail_after is not None and self.engine.forwards > self.engine.fail_after:
             raise self.engine.failure
-        return Forward(self.engine.wrap(np.array(rows)))
+        return Forward(self.engine.wrap(np.array(rows)), self.engine.features(rows, features))
 
     def keep(self, path: Sequence[int]) -> None:
         assert self._tree is not None
@@ -306,6 +315,8 @@ class FakeEngine:
     exit_layers = 0
     exit_problem: str | None = "fake"
     exit_cost = 0.0
+    layers = 4
+    features_problem: str | None = None
 
     def __init__(
         self,
@@ -328,6 +339,7 @@ class FakeEngine:
         self.model = model
         self.namespace = namespace
         self.vocab_size = width or vocab
+        self.hidden_size = self.vocab_size
         self.context_length = context_length
         self.eos_ids = frozenset(eos_ids)
         self.model_name = model_name
@@ -354,6 +366,17 @@ class FakeEngine:
 
             return torch.from_numpy(rows)
         return rows
+
+    def features(self, rows: Sequence[np.ndarray], names: Sequence[Any]) -> dict[Any, Any]:
+        """A feature is the logit row itself ("last"), or that times the number of layers (inner ones)."""
+        found = np.nan_to_num(np.array(rows), neginf=-1e6)
+        return {name: self.wrap(found if name == "last" else found * name) for name in names}
+
+    def embed(self, ids: Sequence[int]) -> Any:
+        return self.wrap(np.eye(self.hidden_size, dtype=np.float32)[list(ids)])
+
+    def project(self, hidden: Any) -> Any:
+        return hidden
 
     def spend(self, seconds: float) -> None:
         if self.clock is not None:
@@ -382,6 +405,7 @@ class ScriptDrafter:
     name = "script"
     exact_q = True
     feature_layers: tuple[Any, ...] = ()
+    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(
         self, script: Callable[[list[int], int], Sequence[int]], q: Callable[..., Any] | None = None
@@ -416,6 +440,7 @@ class PointMassDrafter:
     name = "point-mass"
     exact_q = True
     feature_layers: tuple[Any, ...] = ()
+    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(self, rows: np.ndarray, seed: int, prompt_length: int = 1) -> None:
         self.rows, self.seed, self.prompt_length = rows, seed, prompt_length

@@ -1,0 +1,219 @@
+"""`eagle`, `eagle2`, `eagle3`: a small head drafts from the target's own hidden states.
+
+EAGLE (Li et al. 2024, arXiv 2401.15077) drafts a chain or a fixed tree from the last hidden state; EAGLE-2
+(2406.16858) the tree that its confidence asks for, with the same heads; EAGLE-3 (2503.01840) fuses hidden
+states of a low, a middle and a high layer and has an output vocabulary of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specview.decoding.ledger import Array, Draft
+from specview.drafting.draft_tree import (
+    DEEPEST,
+    MOST_NODES,
+    PATHS,
+    SIBLINGS,
+    FixedTree,
+    Growth,
+    fill,
+    grow,
+    read_paths,
+    spread_tree,
+)
+from specview.drafting.feature_head import FeatureDrafter, head_of
+from specview.drafting.options import Option, Value
+
+if TYPE_CHECKING:
+    from specview.drafting.registry import DrafterContext
+    from specview.heads.loading import LoadedHead
+    from specview.heads.running import HeadRun
+
+_CPU: Mapping[str, Value] = {"depth": 2, "top_k": 3, "total_tokens": 8}
+_GPU: Mapping[str, Value] = {"depth": 5, "top_k": 10, "total_tokens": 60}
+
+_LIMITS = (
+    Option(
+        "depth",
+        _CPU["depth"],
+        "How often the tree grows after its first tokens: its longest path is depth + 1, or k if that is less "
+        "(EAGLE: depth, 5 in the paper's release, 7 in its code now).",
+        0,
+        DEEPEST - 1,
+        label="depth",
+    ),
+    Option(
+        "top_k",
+        _CPU["top_k"],
+        "Tokens that are fed in each growth, and the children that each of them gets (EAGLE: top_k, 10).",
+        1,
+        64,
+        label="children",
+    ),
+    Option(
+        "total_tokens",
+        _CPU["total_tokens"],
+        "Rows of a pass, the context's last token among them: the tokens of the likeliest paths are verified "
+        "(EAGLE: total_token, 59 or 60). Rows are dear on a CPU.",
+        2,
+        MOST_NODES + 1,
+        label="tokens of a pass",
+    ),
+)
+
+
+def _preset(choices: str) -> Option:
+    return Option("preset", "cpu", choices, choices=("cpu", "gpu"), label="preset")
+
+
+EAGLE_OPTIONS = (
+    Option(
+        "tree",
+        "chain",
+        "What is drafted: chain, or fixed (a tree of the places given; EAGLE-1's own, with tree_choices).",
+        choices=("chain", "fixed"),
+        label="shape",
+    ),
+    PATHS,
+    SIBLINGS,
+)
+EAGLE2_OPTIONS = (
+    _preset("cpu: a small tree, as rows of a pass are dear there; gpu: EAGLE-2's own limits."),
+    *_LIMITS,
+    SIBLINGS,
+)
+EAGLE2_PRESETS: Mapping[str, Mapping[str, Value]] = {"cpu": _CPU, "gpu": _GPU}
+EAGLE3_OPTIONS = (
+    _preset("cpu: a chain, as rows of a pass are dear there; gpu: a dynamic tree with EAGLE's own limits."),
+    Option(
+        "tree",
+        "chain",
+        "What is drafted: chain, or dynamic (EAGLE-2's tree, which grows where the head is surest).",
+        choices=("chain", "dynamic"),
+        label="shape",
+    ),
+    *_LIMITS,
+    SIBLINGS,
+)
+EAGLE3_PRESETS: Mapping[str, Mapping[str, Value]] = {
+    "cpu": {"tree": "chain", **_CPU},
+    "gpu": {"tree": "dynamic", **_GPU},
+}
+
+Shape = Growth | FixedTree | None
+"""A dynamic tree's limits, a fixed tree, or a chain."""
+
+SMALL_TREE = spread_tree(4, 3, 10)
+"""The fixed tree where the user gave no places."""
+
+
+def shape_of(options: Mapping[str, Value]) -> Shape:
+    """What the options ask to draft. Raises UsageError where they name a tree that cannot be."""
+    if "depth" in options:
+        if options.get("tree") == "chain":
+            return None
+        most = int(options["total_tokens"]) - 1
+        return Growth(int(options["depth"]) + 1, int(options["top_k"]), most)
+    if options["tree"] == "chain":
+        return None
+    text = str(options[PATHS.name])
+    return read_paths(text) if text else SMALL_TREE
+
+
+class Eagle(FeatureDrafter):
+    """Drafts a chain or a tree with the head's own steps.
+
+    Of a chain, q is exactly the distribution that each token was sampled from. A tree's tokens are point
+    masses, or drawn without replacement where `sampled` says so: then a dynamic tree's limits make a fixed one.
+    """
+
+    def __init__(
+        self, name: str, head: LoadedHead, layers: Sequence[Any], max_length: int, shape: Shape, sampled: bool
+    ) -> None:
+        super().__init__(head, layers, max_length)
+        self.name = name
+        self.shape = shape
+        self._sampled = sampled
+
+    def _draft(
+        self,
+        run: HeadRun,
+        context: Sequence[int],
+        budget: int,
+        room: int,
+        proceed: Callable[[float], bool] | None,
+    ) -> Draft:
+        run.feed(context, len(context) - 1)
+        shape = self.shape
+        if shape is None:
+
+            def step(token: int | None) -> Array:
+                return run.first() if token is None else run.step(self._target_id(token))
+
+            draft = self._chain(step, context, min(budget, room), proceed)
+            return self._over_target(run, draft)
+
+        def level(tokens: Sequence[int], parents: Sequence[int]) -> Array:
+            return run.level([self._target_id(token) for token in tokens], parents)
+
+        sampling = self._sampling if self._sampled and not self._sampling.greedy else None
+        if isinstance(shape, Growth):
+            limits = Growth(min(shape.levels, budget), shape.width, min(shape.most, room))
+            if sampling is None:
+                return self._drawn(run, grow(run.first(), level, limits, self._whose, proceed))
+            shape = spread_tree(limits.levels, limits.width, limits.rows)
+        tree = shape.cut(budget, room)
+        position = self._position(context)
+        return self._drawn(run, fill(tree, run.first(), level, self._whose, sampling, position, proceed))
+
+
+def check(options: Mapping[str, Value]) -> None:
+    """Raise UsageError where the options name a tree that cannot be drafted or verified."""
+    shape_of(options)
+
+
+def default_k(options: Mapping[str, Value]) -> int | None:
+    """The longest path of a tree; a chain's length is the engine's to say."""
+    shape = shape_of(options)
+    return None if shape is None else shape.levels
+
+
+def pass_rows(options: Mapping[str, Value], k: int) -> int:
+    """Most tokens of a pass beyond the first."""
+    shape = shape_of(options)
+    if shape is None:
+        return k
+    if isinstance(shape, Growth):
+        return Growth(min(shape.levels, k), shape.width, shape.most).rows
+    return len(shape.cut(k, MOST_NODES).paths)
+
+
+def branches(options: Mapping[str, Value]) -> int:
+    """Most leaves of a draft."""
+    shape = shape_of(options)
+    return 1 if shape is None else max(shape.leaves, 1)
+
+
+def make(context: DrafterContext, method: str) -> Eagle:
+    """Make the drafter of one of the methods; raises SpecviewError where it has no head that fits."""
+    head = head_of(context, method)
+    layers = head.facts.aux_layers or ("last",)
+    sampled = context.options[SIBLINGS.name] == "sampled"
+    return Eagle(method, head, layers, context.max_length, shape_of(context.options), sampled)
+
+
+def make_eagle(context: DrafterContext) -> Eagle:
+    """Make the drafter of `eagle`."""
+    return make(context, "eagle")
+
+
+def make_eagle2(context: DrafterContext) -> Eagle:
+    """Make the drafter of `eagle2`."""
+    return make(context, "eagle2")
+
+
+def make_eagle3(context: DrafterContext) -> Eagle:
+    """Make the drafter of `eagle3`."""
+    return make(context, "eagle3")

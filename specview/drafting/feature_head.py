@@ -1,0 +1,218 @@
+"""What drafters over the target's features share: following the context with a head's own cache, and its drafts.
+
+The features of the prompt come chunk by chunk, those of a round with its outcome, whoever drafted it. Rows of
+the context that are new since the last draft are fed together with that draft's first step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from specview.decoding.interfaces import Engine, OnChunk
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
+from specview.decoding.sampling import SamplingParams
+from specview.drafting.draft_tree import Drawn
+from specview.drafting.sampled import draft_chain
+from specview.errors import SpecviewError
+
+if TYPE_CHECKING:
+    from specview.drafting.registry import DrafterContext
+    from specview.heads.loading import LoadedHead
+    from specview.heads.running import HeadRun
+
+MOST_WAITING = 64
+"""Rows of the context that wait for the next draft; more are fed as they come."""
+
+
+class SpreadRows(Sequence[Array]):
+    """Logit rows over the target's vocabulary, each made when it is looked at: for viewing only."""
+
+    def __init__(self, rows: Sequence[Array], spread: Callable[[Array], Array]) -> None:
+        self._rows = rows
+        self._spread = spread
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return SpreadRows(self._rows[place], self._spread)
+        return self._spread(self._rows[place])
+
+
+class FeatureDrafter:
+    """A drafter with a head that reads the target's features; subclasses say what it drafts.
+
+    layers are the features that the head reads. A drafter that lacks the features of some position, because
+    the target's session gave none, drafts nothing.
+    """
+
+    name = ""
+    exact_q = True
+
+    def __init__(self, head: LoadedHead, layers: Sequence[Any], max_length: int) -> None:
+        self.feature_layers: tuple[Any, ...] = tuple(layers)
+        self.prompt_layers: tuple[Any, ...] = tuple(layers)
+        self._head = head
+        self._max_length = max_length
+        self._sampling = SamplingParams()
+        self._tokens: list[int] = []  # the context
+        self._prompt_length = 0
+        self._run: HeadRun | None = None
+        self._target_ids: list[int] | None = None
+
+    def start(
+        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
+    ) -> None:
+        """Begin a run with an empty cache; the prompt's features come later."""
+        from specview.heads.running import HeadRun
+
+        self._sampling = sampling
+        self._tokens = list(prompt_tokens)
+        self._prompt_length = len(prompt_tokens)
+        self._run = HeadRun(self._head, self.feature_layers)
+        self._target_ids = self._run.target_ids
+
+    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
+        """Feed the head the prompt's next tokens; the last row waits for the first draft."""
+        run = self._run
+        assert run is not None
+        if all(layer in features for layer in self.feature_layers):
+            run.add(features)
+            run.feed(self._tokens, min(run.known, len(self._tokens) - 1) - 1)
+
+    def propose(
+        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
+    ) -> Draft:
+        """Draft after `context`: paths of up to `budget` tokens."""
+        run, end = self._run, len(context) - 1
+        room = self._max_length - len(context)  # of the pass; the last token has its place already
+        if run is None or budget <= 0 or room <= 0 or end < 1 or run.known < end:
+            return EMPTY_DRAFT
+        return self._draft(run, context, budget, room, proceed)
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Take the features of the context's last token and of the tokens accepted after it."""
+        run, emitted = self._run, round_.emitted
+        if run is None:
+            return
+        if run.known == len(self._tokens) - 1 and all(layer in features for layer in self.feature_layers):
+            path = [1 + index for index, token in enumerate(round_.drafted) if token.verdict == "accepted"]
+            # After an accepted end of text there is no final token, and the last position leads nowhere.
+            run.add(features, [0, *path][: len(emitted)])
+        self._tokens += emitted
+        if run.known - run.length > MOST_WAITING:
+            run.feed(self._tokens, run.known - 1)
+
+    def close(self) -> None:
+        """Free the head's cache; the head itself is shared."""
+        self._run = None
+
+    def _draft(
+        self,
+        run: HeadRun,
+        context: Sequence[int],
+        budget: int,
+        room: int,
+        proceed: Callable[[float], bool] | None,
+    ) -> Draft:
+        """Draft paths of up to `budget` tokens, at most `room` tokens in all; the features are there."""
+        raise NotImplementedError
+
+    def _position(self, context: Sequence[int]) -> int:
+        """The output position of the first drafted tokens."""
+        return len(context) - self._prompt_length
+
+    def _chain(
+        self,
+        step: Callable[[int | None], Array],
+        context: Sequence[int],
+        budget: int,
+        proceed: Callable[[float], bool] | None,
+    ) -> Draft:
+        """Draft a chain in the head's own vocabulary: step takes the token just drafted, gives a row of logits."""
+
+        def both(token: int | None) -> tuple[Array, Array]:
+            row = step(token)
+            return row, row
+
+        position = self._position(context)
+        whose = self._whose
+        return draft_chain(
+            both, budget, self._sampling, position, drafter=self.name, whose=whose, proceed=proceed
+        )
+
+    @property
+    def _whose(self) -> str:
+        return f"the {self.name} head"
+
+    def _target_id(self, token: int) -> int:
+        """The target's id of one of the head's own."""
+        return token if self._target_ids is None else self._target_ids[token]
+
+    def _drawn(self, run: HeadRun, drawn: Drawn) -> Draft:
+        """A tree in the target's vocabulary."""
+        point_masses = all(q is None for q in drawn.q)
+        return self._over_target(
+            run,
+            Draft(
+                tokens=tuple(drawn.tokens),
+                parents=None if drawn.is_chain else tuple(drawn.parents),
+                q=None if point_masses else drawn.q,
+                confidences=tuple(drawn.confidences),
+                drafter=self.name,
+                raw_logits=drawn.made_by,
+                siblings="point-mass" if point_masses else "without-replacement",
+            ),
+        )
+
+    def _over_target(self, run: HeadRun, draft: Draft) -> Draft:
+        """A draft in the head's own vocabulary, in the target's."""
+        spread: dict[int, Array] = {}  # siblings share a row
+        for row in draft.q or ():
+            if id(row) not in spread:
+                spread[id(row)] = run.spread(row, 0.0)
+        raw = draft.raw_logits or ()
+        return replace(
+            draft,
+            tokens=tuple(map(self._target_id, draft.tokens)),
+            q=None if draft.q is None else [spread[id(row)] for row in draft.q],
+            raw_logits=SpreadRows(raw, lambda row: run.spread(row, -math.inf)),
+        )
+
+
+def head_of(context: DrafterContext, method: str) -> LoadedHead:
+    """The loaded head of a method.
+
+    Raises SpecviewError where there is none, or where it cannot draft for the target.
+    """
+    head = context.heads.get(method)
+    if head is None:
+        raise SpecviewError(
+            f"{method} needs a trained head.", "Name one with --draft or the option head: a folder or a hub id."
+        )
+    facts, target = head.facts, context.target
+    needed = max((layer for layer in facts.aux_layers if isinstance(layer, int)), default=0)
+    if target is not None and not (
+        target.hidden_size == facts.hidden_size and needed <= target.layers
+    ):
+        raise SpecviewError(
+            f"the head {facts.folder.name} reads features of {facts.hidden_size} numbers after {needed} layers; "
+            f"{target.model_name} has {target.hidden_size}, and {target.layers} layers.",
+            "Choose a head that was trained for this target.",
+        )
+    ids = getattr(head.module, "target_ids", None)
+    if ids is not None and int(ids.max()) >= context.vocab_size:
+        raise SpecviewError(
+            f"the head {facts.folder.name} drafts token {int(ids.max())}, and the target has {context.vocab_size}.",
+            "Choose a head that was trained for this target.",
+        )
+    return head
+
+
+def problem(engine: Engine) -> str | None:
+    """Say why this target gives no features to draft from, or None."""
+    return engine.features_problem

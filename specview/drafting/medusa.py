@@ -1,0 +1,201 @@
+"""`medusa`: heads on the target's last hidden state guess several tokens ahead, each its own place.
+
+Cai et al. 2024 (arXiv 2401.10774). A chain takes one token of each head; a tree takes the likeliest few of each, by
+a list of paths (Medusa's `medusa_choices`). The tree's candidates are point masses, so that `greedy` and `rejection`
+are exact; Medusa's own rule, `typical`, is not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
+from specview.drafting.draft_tree import FixedTree, fixed_tree, likeliest, read_paths
+from specview.drafting.last_hidden import LastHidden
+from specview.drafting.options import Option, Value
+from specview.drafting.sampled import draft_chain, not_finite
+from specview.errors import SpecviewError, UsageError
+
+if TYPE_CHECKING:
+    from specview.drafting.registry import DrafterContext
+    from specview.heads.loading import LoadedHead
+
+_CHILDREN: Mapping[str, Mapping[tuple[int, ...], int]] = {
+    # Seven rows with the last token's: on a CPU they cost less than two passes.
+    "small": {(): 3, (0,): 2, (0, 0): 1},
+    # The tree of Medusa's release for four heads: 63 nodes, 10, 28, 23 and 2 at depths 1 to 4.
+    "mc_sim_7b_63": {
+        (): 10,
+        (0,): 10, (1,): 7, (2,): 3, (3,): 2, (4,): 1, (5,): 1, (6,): 1, (7,): 1, (8,): 1, (9,): 1,
+        (0, 0): 10, (0, 1): 3, (0, 2): 2, (0, 3): 1, (0, 4): 1, (0, 5): 1, (0, 6): 1, (0, 7): 1,
+        (1, 0): 2, (2, 0): 1,
+        (0, 0, 0): 2,
+    },
+}  # fmt: skip
+"""Trees by name: for each node with children how many it has, the likeliest ones."""
+
+OPTIONS = (
+    Option(
+        "tree",
+        "chain",
+        "What is drafted: chain (one token of each head), or fixed (the likeliest few of each, as a tree of a fixed "
+        "shape that one pass verifies).",
+        choices=("chain", "fixed"),
+        label="shape",
+    ),
+    Option(
+        "choices",
+        "small",
+        "Which fixed tree: small (6 nodes, 3 deep, for a CPU), mc_sim_7b_63 (Medusa's 63 nodes, 4 deep, for a GPU), a "
+        "JSON file of paths, or the paths themselves as [[0],[1],[0,0]] or 0 1 0.0 (Medusa: medusa_choices). Place d of "
+        "a path is a rank among the likeliest tokens of head d, from 0. Nodes deeper than there are heads are left out.",
+        label="places",
+    ),
+)
+
+
+class Medusa(LastHidden):
+    """Drafts a chain, or a tree.
+
+    In a chain each token is drawn from its head's own distribution, which is its q; in a tree siblings are
+    point masses.
+    """
+
+    name = "medusa"
+
+    def __init__(self, head: LoadedHead, max_length: int, tree: FixedTree | None = None) -> None:
+        super().__init__(head, max_length)
+        self._longest = int(head.module.shape.heads)
+        if tree is not None:
+            self._longest = min(self._longest, tree.levels)
+        self._shape = tree
+
+    def propose(
+        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
+    ) -> Draft:
+        """Draft up to `budget` tokens in a row after `context`; of a tree as many in its longest path."""
+        room = self._room(context, budget)
+        depth = min(budget, self._longest, room)
+        if depth <= 0:
+            return EMPTY_DRAFT
+        own = self._logits(depth)
+        target_ids = self._head.module.target_ids
+        rows = self._head.over_target_vocabulary(own, target_ids)
+        if self._shape is not None:
+            return self._tree(self._shape.cut(depth, room), own if target_ids is not None else rows, rows, proceed)
+        places = iter(rows)
+
+        def step(token: int | None) -> tuple[Array, Array]:
+            row = next(places)
+            return row, row
+
+        return draft_chain(
+            step,
+            depth,
+            self._sampling,
+            len(context) - self._prompt_length,
+            drafter=self.name,
+            whose="Medusa's heads",
+            proceed=proceed,
+        )
+
+    def _logits(self, depth: int) -> Any:
+        """Logits [depth, ids] of the first heads, of the ids that they give."""
+        states = self._head.module(self._hidden, depth)
+        logits = self._head.module.logits(states)
+        return self._head.project(states[:, 0]) if logits is None else logits[:, 0]
+
+    def _tree(
+        self, tree: FixedTree, own: Array, rows: Array, proceed: Callable[[float], bool] | None
+    ) -> Draft:
+        """The tree from the heads' own logits [depth, ids], and those over the target's vocabulary [depth, vocab]."""
+        ids, values = likeliest(own[: tree.levels], 1 + max(rank for path in tree.paths for rank in path))
+        if not all(math.isfinite(best[0]) for best in values):
+            raise not_finite("Medusa's heads")
+        if self._head.module.target_ids is not None:
+            names = self._head.module.target_ids.tolist()
+            ids = [[names[place] for place in row] for row in ids]
+        places: dict[tuple[int, ...], int] = {}
+        confidences: list[float] = []
+        for level, values_here in enumerate(values, start=1):
+            begin = len(places)
+            for path in tree.paths:
+                value = values_here[path[-1]] if path[-1] < len(values_here) else -math.inf
+                # A head may have fewer tokens to say than the tree has places.
+                if len(path) == level and value > -math.inf and (level == 1 or path[:-1] in places):
+                    places[path] = len(places)
+                    confidences.append(math.exp(min(value, 0.0)))
+            if len(places) == begin or (proceed is not None and not proceed(max(confidences[begin:]))):
+                break
+        return Draft(
+            tokens=tuple(ids[len(path) - 1][path[-1]] for path in places),
+            parents=tuple(places.get(path[:-1], -1) for path in places),
+            confidences=tuple(confidences),
+            drafter=self.name,
+            raw_logits=tuple(rows[len(path) - 1] for path in places),
+            siblings="point-mass",
+        )
+
+
+def tree_of(choices: str) -> FixedTree:
+    """The tree that the option `choices` names. Raises UsageError where it names none."""
+    children = _CHILDREN.get(choices)
+    if children is not None:
+        return fixed_tree([(*path, rank) for path, count in children.items() for rank in range(count)])
+    text = choices.strip()
+    if not text or text[0] not in "[0123456789":
+        try:
+            text = Path(text).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, ValueError):
+            raise UsageError(
+                f"medusa's tree {choices!r} is no known one, and no file that can be read.",
+                f"Use {', '.join(_CHILDREN)}, a JSON file of paths, or the paths themselves: 0 1 0.0.",
+            ) from None
+    if not text.startswith("["):
+        try:
+            text = json.dumps([[int(rank) for rank in path.split(".")] for path in text.split()])
+        except ValueError:
+            raise UsageError(
+                f"medusa's tree {text[:60]!r} is none.", "Write its paths as [[0],[1],[0,0]] or 0 1 0.0."
+            ) from None
+    return read_paths(text)
+
+
+def _asked(options: Mapping[str, Value]) -> FixedTree | None:
+    """The tree that the options ask for; None for a chain."""
+    return tree_of(str(options["choices"])) if options["tree"] == "fixed" else None
+
+
+def check(options: Mapping[str, Value]) -> None:
+    """Raise UsageError where a tree is asked for and `choices` names none."""
+    _asked(options)
+
+
+def default_k(options: Mapping[str, Value]) -> int:
+    """The tree's depth; of a chain two tokens, as the third head is seldom right."""
+    tree = _asked(options)
+    return 2 if tree is None else tree.levels
+
+
+def pass_rows(options: Mapping[str, Value], k: int) -> int:
+    """Most tokens of a pass beyond the first: k of a chain, the nodes down to depth k of a tree."""
+    tree = _asked(options)
+    return k if tree is None else sum(len(path) <= k for path in tree.paths)
+
+
+def branches(options: Mapping[str, Value]) -> int:
+    """Leaves of the tree; 1 for a chain."""
+    tree = _asked(options)
+    return 1 if tree is None else tree.leaves
+
+
+def make(context: DrafterContext) -> Medusa:
+    """Make the drafter; raises SpecviewError where the lane has no heads."""
+    head = context.heads.get("medusa")
+    if head is None:
+        raise SpecviewError("medusa needs trained heads.", "Name their folder with --draft.")
+    return Medusa(head, context.max_length, _asked(context.options))

@@ -1,0 +1,59 @@
+"""`mlp-speculator`: a small recurrent network goes on from the target's last hidden state, token by token.
+
+Wertheimer et al. 2024 (arXiv 2404.19124), IBM's speculators; Arctic's LSTM variant. Each step reads the token
+drafted before, so the chain is one sample of the speculator's own distribution, which is its q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
+from specview.drafting.last_hidden import LastHidden
+from specview.drafting.sampled import draft_chain
+from specview.errors import SpecviewError
+
+if TYPE_CHECKING:
+    from specview.drafting.registry import DrafterContext
+
+
+class Speculator(LastHidden):
+    """Drafts a chain of at most as many tokens as the speculator was trained for."""
+
+    name = "mlp-speculator"
+
+    def propose(
+        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
+    ) -> Draft:
+        """Draft up to `budget` tokens after `context`."""
+        module = self._head.module
+        budget = min(budget, module.shape.predicts, self._room(context, budget))
+        if budget <= 0:
+            return EMPTY_DRAFT
+        state, place = module.begin(self._hidden), 0
+
+        def step(token: int | None) -> tuple[Array, Array]:
+            nonlocal state, place
+            state, logits = module.step(place, state, [context[-1] if token is None else token])
+            place += 1
+            row = self._head.over_target_vocabulary(logits, None)[0]
+            return row, row
+
+        return draft_chain(
+            step,
+            budget,
+            self._sampling,
+            len(context) - self._prompt_length,
+            drafter=self.name,
+            whose="the speculator",
+            proceed=proceed,
+        )
+
+
+def make(context: DrafterContext) -> Speculator:
+    """Make the drafter; raises SpecviewError where the lane has no speculator."""
+    head = context.heads.get("mlp-speculator")
+    if head is None:
+        raise SpecviewError("mlp-speculator needs a trained speculator.", "Name its folder with --draft.")
+    return Speculator(head, context.max_length)
