@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "several lanes and plain on one prompt: a table",
     "scan": "early exit: acceptance and cost of every exit layer on a prompt",
     "check": "can this draft serve this target, how, and why not",
+    "train": "train a drafter for a target: an EAGLE-3, P-EAGLE or Medusa head, or a small draft",
     "doctor": "what works here: Qt, display, torch, CUDA, llama.cpp, memory",
 }
 

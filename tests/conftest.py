@@ -37,6 +37,7 @@ IGNORED_THREADS = (
     "ThreadPoolExecutor",  # kept for reuse by libraries
     "InductorSubproc",  # torch
     "tqdm",  # its monitor, a daemon
+    "llama.cpp trial",  # parked in place of an abort (llama_cpp_layer_inputs.survives)
 )
 THREAD_GRACE_S = 2.0
 

@@ -25,13 +25,14 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, resolve_rule
-from specview.drafting.options import resolve
+from specview.drafting.options import HEAD, resolve
 from specview.drafting.policies import POLICIES, PolicyInfo
 from specview.drafting.registry import METHODS, MethodInfo
 from specview.errors import SpecviewError, UsageError
 from specview.gui import theme
 from specview.gui.display_text import tooltip
 from specview.gui.exit_scan_dialog import EARLY_EXIT, ExitScanDialog, ExitScans, exit_option
+from specview.gui.head_chooser import HeadChooser, HeadPlace
 from specview.gui.lane_menu import by_family
 from specview.gui.library import ENGINES, Library
 from specview.gui.members_editor import MembersEditor
@@ -56,6 +57,8 @@ def rule_text(rule: str) -> str:
     """Name a rule with whether it leaves the target's distribution as it is."""
     if rule == "greedy":
         return "greedy · exact at T 0"
+    if rule == "typical":
+        return "typical (Medusa) · lossy"
     return f"{rule} · {'exact' if RULES[rule] else 'lossy'}"
 
 
@@ -88,11 +91,21 @@ K_MEANS = {
 
 def default_k_text(method: MethodInfo, options: Mapping[str, Any], policy: str, device: str) -> str:
     """The k that an empty field gives, as racing.lane.default_k finds it; '2 or 4' while the device is not known."""
-    if method.default_k is not None:
-        return str(method.default_k(options))
+    own = method.default_k(options) if method.default_k is not None else None
+    if own is not None:
+        return str(own)
     if POLICIES[policy].default_k:
         return str(POLICIES[policy].default_k)
     return "2 or 4" if not device else "2" if device == "cpu" else "4"
+
+
+def _default_reason(method: MethodInfo, options: Mapping[str, Any], policy: PolicyInfo) -> str:
+    """Whose default that k is."""
+    if method.default_k is not None and method.default_k(options) is not None:
+        return f"the default of {method.label}"
+    if policy.default_k:
+        return f"the default of {policy.label}"
+    return "2 on a CPU, where verifying rows is dear, else 4"
 
 
 def _filled(fill: Callable[[Mapping[str, Any]], Mapping[str, Any]], given: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -101,6 +114,14 @@ def _filled(fill: Callable[[Mapping[str, Any]], Mapping[str, Any]], given: Mappi
         return fill(given)
     except SpecviewError:
         return None
+
+
+def _with_heads(lane: LaneSettings) -> Mapping[str, Any]:
+    """A lane's options, where each member of a combined method names its own head."""
+    if not METHODS[lane.method].combines:
+        return lane.options
+    chosen = {name: head.ref for name, head in lane.heads.items() if head.ref != BUNDLED}
+    return {**lane.options, **{f"{name}.{HEAD.name}": ref for name, ref in chosen.items()}}
 
 
 class LaneEditor(QDialog):
@@ -130,7 +151,7 @@ class LaneEditor(QDialog):
         self.setWindowTitle("Edit lane")
         self._lane, self._run, self._rule, self._library = lane, run, rule, library
         self._problems, self._device, self._scans = problems or {}, device or run.device or "", scans
-        self._options: dict[str, Mapping[str, Any]] = {lane.method: lane.options}
+        self._options: dict[str, Mapping[str, Any]] = {lane.method: _with_heads(lane)}
         self._policy_options: dict[str, Mapping[str, Any]] = {lane.policy: lane.policy_options}
         self._method_shown, self._policy_shown = "", ""
 
@@ -144,7 +165,13 @@ class LaneEditor(QDialog):
         self.draft = Choice()
         self.draft.setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.draft.setMinimumContentsLength(22)
-        self._fill_drafts(lane.draft)
+        own = METHODS[lane.method].head
+        self._fill_drafts(lane.draft if lane.needs_draft else BUNDLED)
+        place = HeadPlace(library, run.target, run.engine)
+        self.head = HeadChooser(place, own_note=False)
+        self.members.form.heads = place
+        self._heads = {own: str(lane.options.get(HEAD.name) or lane.draft)} if own else {}
+        self._head_kind = ""
         self.open_file = QPushButton("File…")
         self.open_folder = QPushButton("Folder…")
         self._pair_text = self._note()
@@ -190,7 +217,7 @@ class LaneEditor(QDialog):
             self._lane,
             method=info.name,
             name=self.name.text().strip(),
-            draft=self.draft.value() or BUNDLED,
+            draft=self._draft_of(info, options),
             draft_engine=self.draft_engine.value() or None,
             k=self.k.value(),
             policy=self.policy.value(),
@@ -210,6 +237,13 @@ class LaneEditor(QDialog):
         ):
             made = replace(made, policy_options=before.policy_options)
         return made
+
+    def _draft_of(self, info: MethodInfo, options: Mapping[str, Any]) -> str:
+        """What the lane's draft names: a head for a method that drafts with one, else a model where one is needed."""
+        if info.head:
+            return self.head.value()
+        needs = info.needs_draft({MEMBERS: options[MEMBERS]} if info.combines else {})
+        return self.draft.value() if needs else BUNDLED
 
     def _method_options(self) -> dict[str, Any]:
         """The method's own options and those of its members; raises UsageError where one does not fit."""
@@ -260,13 +294,15 @@ class LaneEditor(QDialog):
         self._scan_row = scan_row
         for caption, widget in (
             ("Method", self.method), ("", self._method_text), ("Name", self.name),
-            ("Members", self.members), ("Options", self.form), ("", scan_row), ("Draft", draft_row),
+            ("Members", self.members), ("Head", self.head), ("", self.head.note), ("Options", self.form), ("", scan_row), ("Draft", draft_row),
             ("", self._pair_text), ("Draft engine", self.draft_engine), ("", self._engine_text), ("k", self.k),
             ("Draft length", self.policy), ("", self._policy_text), ("", self.policy_form), ("Rule", self.rule),
             ("", self._rule_text),
         ):
             title = label(caption)
-            inner = self.draft if widget is draft_row else self.members.list if widget is self.members else widget
+            inner = {draft_row: self.draft, self.members: self.members.list, self.head: self.head.choice}.get(
+                widget, widget
+            )
             title.setBuddy(inner)
             if caption and not inner.accessibleName():
                 inner.setAccessibleName(caption)
@@ -321,6 +357,7 @@ class LaneEditor(QDialog):
         """Let the keyboard follow the eye: forms that were filled anew would come last."""
         order: list[QWidget] = [self.method, self.name]
         order += self.members.focus_order() if METHODS[self._method_shown].combines else []
+        order += self.head.fields() if METHODS[self._method_shown].head else []
         order += [*self.form.fields(), self.scan, self.draft, self.open_file, self.open_folder, self.draft_engine,
                   self.k, self.policy, *self.policy_form.fields(), self.rule,
                   *(button for button in self.buttons.buttons())]
@@ -332,6 +369,8 @@ class LaneEditor(QDialog):
         self.policy.currentIndexChanged.connect(self._show_policy)
         for choice in (self.rule, self.draft, self.draft_engine):
             choice.currentIndexChanged.connect(self._check)
+        self.head.changed.connect(self._check)
+        self.head.noted.connect(self._show_head_note)
         self.k.edited.connect(self._check)
         self.name.textChanged.connect(self._check)
         self.form.changed.connect(self._check)
@@ -343,7 +382,12 @@ class LaneEditor(QDialog):
         self.pairs.changed.connect(self._show_pair)
         self.buttons.accepted.connect(self.accept)
         self.buttons.rejected.connect(self.reject)
-        self.finished.connect(lambda: self.pairs.close())
+        self.finished.connect(self._close_checks)
+
+    def _close_checks(self) -> None:
+        self.pairs.close()
+        self.head.close_checks()
+        self.members.form.close_heads()
 
     def _fill_methods(self, chosen: str) -> None:
         """List the methods by family, with their words, in the order of the menu."""
@@ -378,7 +422,13 @@ class LaneEditor(QDialog):
         if info.combines:
             self.members.fill(info.members(given), given, self._problems)
         self._rows.setRowVisible(self.members, info.combines)
-        self.form.fill(info.options, given, info.presets, hidden=(MEMBERS,) if info.combines else ())
+        self._rows.setRowVisible(self.head, info.head is not None)
+        if info.head is not None:
+            self._head_kind = info.head
+            self.head.fill(info.head, self._heads.get(info.head, BUNDLED))
+        self._show_head_note()
+        hidden = (MEMBERS,) if info.combines else (HEAD.name,) if info.head else ()
+        self.form.fill(info.options, given, info.presets, hidden=hidden)
         self._rows.setRowVisible(self.form, bool(self.form.fields()))
         self._rows.setRowVisible(self._scan_row, self._scans is not None and info.name == EARLY_EXIT)
         self._check()
@@ -403,9 +453,17 @@ class LaneEditor(QDialog):
         self._order_tabs()
         self._fit()
 
+    def _show_head_note(self) -> None:
+        shown = METHODS[self.method.value()].head is not None and bool(self.head.words)
+        self._rows.setRowVisible(self.head.note, shown)
+        if self._policy_shown:
+            self._fit()
+
     def _keep_method(self) -> None:
         """Remember what the method's forms hold, values that do not fit too, while another is shown."""
         name = self._method_shown
+        if METHODS[name].head:
+            self._heads[self._head_kind] = self.head.value()
         options: dict[str, Any] = dict(self.form.held())
         if METHODS[name].combines:
             options |= {MEMBERS: self.members.joined(), **self.members.held()}
@@ -432,9 +490,12 @@ class LaneEditor(QDialog):
         if needs and not missing:
             self.pairs.ask(self._run.target, self._run.engine, self.draft.value() or BUNDLED, engine)
         self._show_pair()
+        if info.head:
+            self.head.set_answers(self.form.answers())
+        headless = self.head.problem() if info.head else self.members.head_problem() if info.combines else ""
         try:
             self.lane()
-            problem = missing or cannot
+            problem = missing or cannot or headless
         except SpecviewError as error:
             problem = str(error)
         self._show_k(info)
@@ -453,9 +514,10 @@ class LaneEditor(QDialog):
     def _show_k(self, info: MethodInfo) -> None:
         """Say which k an empty field gives, and what k is for this policy."""
         try:
-            standing = default_k_text(info, info.resolve(self._method_options()), self.policy.value(), self._device)
+            options = info.resolve(self._method_options())
+            standing = default_k_text(info, options, self.policy.value(), self._device)
         except SpecviewError:
-            standing = ""
+            options, standing = {}, ""
         self.k.setPlaceholderText(f"auto: {standing}" if standing else "auto")
         policy = POLICIES[self.policy.value()]
         means, about = K_MEANS.get(policy.name, policy.description), policy.description
@@ -467,17 +529,10 @@ class LaneEditor(QDialog):
             about = "k stays as it is: the longest path of a draft, whose guesses branch."
         if about != self._policy_text.text():
             self._policy_text.setText(about)
-        empty = f"Empty: {standing}, {self._default_reason(info, policy)}." if standing else "Empty: automatic."
+        empty = f"Empty: {standing}, {_default_reason(info, options, policy)}." if standing else "Empty: automatic."
         words = f"Drafted tokens a round, 1 to {MAX_K}. With {policy.label}: {means}.\n{empty}"
         if self.k.accessibleDescription() != words:
             set_tip(self.k, words)
-
-    def _default_reason(self, info: MethodInfo, policy: PolicyInfo) -> str:
-        if info.default_k is not None:
-            return f"the default of {info.label}"
-        if policy.default_k:
-            return f"the default of {policy.label}"
-        return "2 on a CPU, where verifying rows is dear, else 4"
 
     def _show_pair(self) -> None:
         engine = self.draft_engine.value() or self._run.engine

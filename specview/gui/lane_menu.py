@@ -15,11 +15,14 @@ from PySide6.QtWidgets import QLabel, QMenu, QWidget, QWidgetAction
 from specview.drafting.registry import METHODS
 from specview.gui import theme
 from specview.gui.display_text import tooltip
+from specview.gui.head_checks import INSIDE, needs_choice
 from specview.gui.widgets import label
 
-FAMILIES = {"draft model": "Draft model", "n-gram": "N-gram: no second model", "self": "The target itself",
+FAMILIES = {"draft model": "Draft model", "trained head": "Trained head", "n-gram": "N-gram: no second model", "self": "The target itself",
             "combined": "Combined"}
 _NOT_HERE = "\nNot here: "
+_INSIDE = "The modules ship inside the target, or in a folder: the editor opens, to choose."
+_NO_HEAD = "No head for it is bundled: the editor opens, to choose one."
 
 
 def by_family(names: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -31,9 +34,12 @@ def by_family(names: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def add_methods(
-    menu: QMenu, names: Iterable[str], problems: Mapping[str, str], chosen: Callable[[str], Any]
+    menu: QMenu, names: Iterable[str], problems: Mapping[str, str], chosen: Callable[[str], Any], *, asks: bool = False
 ) -> list[QAction]:
-    """Put methods into a menu, grouped; those with a problem are disabled and say it. Returns the actions."""
+    """Put methods into a menu, grouped; those with a problem are disabled and say it. Returns the actions.
+
+    asks: a method whose head has to be chosen first opens the editor, and says so.
+    """
     made: list[QAction] = []
     for family, found in by_family(names):
         if made:
@@ -46,11 +52,13 @@ def add_methods(
         menu.addAction(heading)
         for name in found:
             info = METHODS[name]
-            action = menu.addAction(info.label.replace("&", "&&"))
+            ask = asks and needs_choice(name)
+            action = menu.addAction(info.label.replace("&", "&&") + ("…" if ask else ""))
             action.setData(name)
             problem = problems.get(name, "")
             action.setEnabled(not problem)
-            words = info.description if not problem else f"{info.description}{_NOT_HERE}{problem}"
+            about = f"{info.description} {_INSIDE if info.head == INSIDE else _NO_HEAD}" if ask else info.description
+            words = about if not problem else f"{about}{_NOT_HERE}{problem}"
             action.setToolTip(tooltip(words))
             action.setWhatsThis(words)
             action.triggered.connect(lambda _=False, name=name: chosen(name))
@@ -77,7 +85,7 @@ class LaneMenu(QMenu):
         """List all methods that draft."""
         self.clear()
         drafting = [name for name, info in METHODS.items() if info.drafts]
-        self._methods = add_methods(self, drafting, problems, self.method_chosen.emit)
+        self._methods = add_methods(self, drafting, problems, self.method_chosen.emit, asks=True)
         self.addSeparator()
         self.editor = self.addAction("Set up before adding…")
         words = "Choose method, draft, length and options in the editor first."
@@ -89,7 +97,7 @@ class LaneMenu(QMenu):
         self._words = label("", "small")
         self._words.setWordWrap(True)
         self._words.setContentsMargins(10, 2, 10, 4)
-        self._words.setFixedSize(theme.px(270), self._words.fontMetrics().lineSpacing() * 4)
+        self._words.setFixedSize(theme.px(310), self._words.fontMetrics().lineSpacing() * 6)
         self._words.setAlignment(Qt.AlignmentFlag.AlignTop | Qt.AlignmentFlag.AlignLeft)
         footer = QWidgetAction(self)
         footer.setDefaultWidget(self._words)

@@ -23,6 +23,7 @@ from specview.gui.display_text import visible
 from specview.gui.lane_markers import paint_marker
 from specview.gui.lane_marks import Badge, ChipRow, FigureCell, ProgressLine, StateLine
 from specview.gui.token_view import TokenView
+from specview.gui.tree_view import TreePanel
 from specview.gui.view_model import LaneModel, RaceModel
 
 _SHORT_PANEL = 300
@@ -52,7 +53,7 @@ class LanePanel(QFrame):
     """A lane of the race.
 
     Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), and the
-    token signals of `TokenView`, passed on.
+    token signals of `TokenView`, passed on. tree_toggled: the live draft tree was opened or closed here.
     """
 
     edit_requested = Signal()
@@ -62,6 +63,7 @@ class LanePanel(QFrame):
     hover_left = Signal()
     token_selected = Signal(int, int)
     token_activated = Signal(int, int)
+    tree_toggled = Signal(bool)
 
     def __init__(self, race: RaceModel, index: int, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -100,6 +102,14 @@ class LanePanel(QFrame):
         self._copy.setProperty("kind", "caption")
         self._copy.setToolTip("Copy this lane's output")
         self._copy.clicked.connect(lambda: self.view.copy_all())
+        self.tree: TreePanel | None = None  # made when it is first asked for
+        self._tree_button = QToolButton()
+        self._tree_button.setText("tree")
+        self._tree_button.setProperty("kind", "caption")
+        self._tree_button.setCheckable(True)
+        self._tree_button.setToolTip("Draft tree of each round, live (Ctrl+D)")
+        self._tree_button.setAccessibleName("Live draft tree")
+        self._tree_button.clicked.connect(lambda: self.toggle_tree())
         self._late = QTimer(self)
         self._late.setSingleShot(True)
         self._late.setInterval(0)  # once the layout has given the cells their widths
@@ -108,6 +118,7 @@ class LanePanel(QFrame):
         self.view.token_hovered.connect(self.token_hovered)
         self.view.hover_left.connect(self.hover_left)
         self.view.token_selected.connect(self.token_selected)
+        self.view.token_selected.connect(self._pin_tree)
         self.view.token_activated.connect(self.token_activated)
         theme.signals.changed.connect(self._restyle)
         self._restyle()
@@ -142,14 +153,17 @@ class LanePanel(QFrame):
         self._head.addWidget(self._badge)
         self._foot = QHBoxLayout()
         self._foot.addWidget(self._state, 1)
+        self._foot.addSpacing(theme.px(6))
+        self._foot.addWidget(self._tree_button)
         self._foot.addWidget(self._copy)
         whole = QVBoxLayout(self)
         whole.setContentsMargins(1, 1, 1, 1)
         whole.setSpacing(0)
         whole.addLayout(self._head)
         whole.addWidget(self._line)
-        whole.addWidget(self.view, 1)
+        whole.addWidget(self.view, 2)
         whole.addLayout(self._foot)
+        self._whole = whole
 
     # -- what is shown ----------------------------------------------------------------------------
 
@@ -168,6 +182,7 @@ class LanePanel(QFrame):
         self._version = -1
         self.refresh()
         self.refresh_figures()
+        self.refresh_tree()
 
     def set_editable(self, editable: bool) -> None:
         """Allow or forbid changes of the lane (not while a race runs)."""
@@ -181,6 +196,48 @@ class LanePanel(QFrame):
     def set_marks(self, shown: bool) -> None:
         """Draw spaces and newlines as marks."""
         self.view.set_marks(shown)
+
+    # -- the draft tree ------------------------------------------------------------------------------
+
+    @property
+    def tree_shown(self) -> bool:
+        """Whether the live draft tree is open."""
+        return self.tree is not None and not self.tree.isHidden()
+
+    def set_tree(self, shown: bool) -> None:
+        """Open or close the live draft tree beneath the text; a plain lane has none."""
+        shown = shown and not self.lane.plain
+        if shown and self.tree is None:
+            self.tree = TreePanel()
+            self._whole.insertWidget(self._whole.indexOf(self.view) + 1, self.tree, 3)
+            self.tree.node_selected.connect(self.token_selected)
+            self.setTabOrder(self.view, self.tree.view)
+            self.setTabOrder(self.tree.view, self.tree.size_button)
+            self.setTabOrder(self.tree.size_button, self.tree.live)
+        if self.tree is not None:
+            self.tree.setVisible(shown)
+        self._tree_button.setChecked(shown)
+        self.refresh_tree()
+
+    def toggle_tree(self) -> None:
+        """Open the live draft tree, or close it."""
+        if not self.lane.plain:
+            self.set_tree(not self.tree_shown)
+            self.tree_toggled.emit(self.tree_shown)
+
+    def refresh_tree(self) -> bool:
+        """Show the newest round's tree (at most 10 times a second); True when the picture changed."""
+        return self.tree is not None and self.tree_shown and self.tree.follow(self.lane, self._one_row_s)
+
+    def _pin_tree(self, round_index: int, token_index: int) -> None:
+        if self.tree is not None and self.tree_shown:
+            self.tree.pin(self.lane, round_index, token_index, self._one_row_s)
+
+    def _one_row_s(self) -> float | None:
+        """What a one-row pass takes here: in the plain lane, else in this lane's own rounds."""
+        plain = self.race.baseline
+        own = plain.plain_step_s() if plain is not None else None
+        return own if own is not None else self.lane.plain_step_s()
 
     def refresh(self) -> bool:
         """Show new tokens and the lane's state (about 30 times a second); True when anything changed."""
@@ -222,10 +279,11 @@ class LanePanel(QFrame):
         metrics = race.metrics(lane)
         details = figures.details(metrics)
         self._show_shares(metrics)
+        told = lane_words.lossy(lane.settings)
         for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
             figure = figures.FIGURES[name]
             self._cells[name].set_value(
-                figure.text(getattr(metrics, name)), tip=figure.tooltip(details.get(name, ""))
+                figure.text(getattr(metrics, name)), tip=_joined(figure.tooltip(details.get(name, "")), told)
             )
         figure = figures.FIGURES["speedup"]
         if lane.plain:
@@ -237,10 +295,11 @@ class LanePanel(QFrame):
             return
         speedup = race.speedup(lane)
         predicted = metrics.predicted_speedup_measured_verify
-        label = figure.label if predicted is None else f"{figure.label} · pred. {figures.times(predicted)}"
+        label = f"{figure.label}, {lane_words.LOSSY}" if told else figure.label
+        label = label if predicted is None else f"{label} · pred. {figures.times(predicted)}"
         self._cells["speedup"].set_value(
             figure.text(None if speedup is None else speedup.value), label=label,
-            remark=figures.spread(speedup), tip=figure.tooltip(figures.speedup_details(speedup, metrics)),
+            remark=figures.spread(speedup), tip=_joined(figure.tooltip(figures.speedup_details(speedup, metrics)), told),
         )
         self._show_notes(metrics)
 
@@ -268,6 +327,7 @@ class LanePanel(QFrame):
         roomy = self.width() >= name_width + 3 * theme.px(22) + 2 * theme.px(12)
         self._name.setEnabled(self._editable)
         self._remove.setVisible(not self.lane.plain)
+        self._tree_button.setVisible(not self.lane.plain)
         self._remove.setEnabled(movable)
         self._left.setVisible(roomy and not self.lane.plain and self.index > 1)
         self._left.setEnabled(movable)
@@ -280,6 +340,7 @@ class LanePanel(QFrame):
         self._head.setSpacing(theme.px(5))
         self._foot.setContentsMargins(side, theme.px(2), theme.px(7), theme.px(3))
         self._copy.setFixedHeight(theme.px(19))
+        self._tree_button.setFixedHeight(theme.px(19))
         self._name.setFont(theme.ui_font(14, bold=True))
         for button in (self._left, self._right, self._remove):
             button.setFixedSize(theme.px(22), theme.px(24))
@@ -349,3 +410,7 @@ class LanePanel(QFrame):
                 self.remove_requested.emit()
                 return
         super().keyPressEvent(event)
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)

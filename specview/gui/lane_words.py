@@ -30,13 +30,25 @@ def short_model(name: str) -> str:
     return last.removesuffix(".gguf") or name
 
 
+LOSSY = "lossy"
+
+
+def lossy(settings: Mapping[str, Any]) -> str:
+    """What to say beside the figures of a lane whose rule changes the output's distribution; '' for exact rules."""
+    rule = str(settings.get("rule"))
+    if RULES.get(rule) is not False:
+        return ""
+    name = "typical, Medusa's own rule," if rule == "typical" else rule
+    return f"Lossy: the rule {name} changes what the target would have said. Its speed is no exact method's."
+
+
 def chips(settings: Mapping[str, Any]) -> list[Mark]:
     """Return the chips of a lane: draft, k, length policy, rule, then options that were changed."""
     if settings.get("method") in (None, "plain"):
         return [Mark("one token a pass", tip="Plain decoding: every target pass gives one token.")]
     found: list[Mark] = []
     if draft := settings.get("draft"):
-        found.append(Mark(short_model(str(draft)), tip=f"Draft model: {draft}"))
+        found.append(Mark(short_model(str(draft)), tip=f"{_draft_words(settings)}: {draft}"))
     if settings.get("k") is not None:
         found.append(Mark(f"k {settings['k']}", tip=_k_tip(str(settings["method"]))))
     if policy := settings.get("policy"):
@@ -45,12 +57,19 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
         found.append(Mark(str(policy), tip="\n".join([tip, *extra])))
     if rule := settings.get("rule"):
         found.append(Mark(str(rule), tip=f"Acceptance rule {rule}: {_RULE_TIPS.get(str(rule), '')}"))
-        if RULES.get(str(rule)) is False:
-            found.append(Mark("lossy", "warning", "This rule changes what the target would have said."))
+        if words := lossy(settings):
+            found.insert(0, Mark(LOSSY, "warning", words))
     longest, shortest = settings.get("option_ngram_max"), settings.get("option_ngram_min")
     if longest is not None and shortest is not None:
         found.insert(0, Mark(f"n {longest}–{shortest}", tip="Runs of last tokens looked up, longest first."))
     return found + _changed_options(settings)
+
+
+def _draft_words(settings: Mapping[str, Any]) -> str:
+    from specview.drafting.registry import METHODS
+
+    method = METHODS.get(str(settings.get("method")))
+    return "Trained head" if method is not None and method.head else "Draft model"
 
 
 def _k_tip(name: str) -> str:
@@ -89,7 +108,7 @@ _RULE_TIPS = {
     "greedy": "accept the drafted token when it is the target's argmax. Exact at temperature 0.",
     "rejection": "accept with probability min(1, p/q), else draw from norm(max(0, p - q)). Exact.",
     "match": "draw from p; accept when the draw is the drafted token. Exact.",
-    "typical": "accept when p(x) > min(ε, δ exp(-H(p))). Not exact.",
+    "typical": "Medusa's rule: accept when p(x) > min(ε, δ exp(-H(p))). Not exact.",
     "naive": "accept with min(1, p/q), else draw from p itself. A teaching bug, not exact.",
 }
 
@@ -164,13 +183,17 @@ def badge(lane: LaneModel) -> Mark:
         return Mark("did not run", tip="Stopped before its first round: there is no output to judge.")
     rule = str(lane.settings.get("rule", "auto"))
     equality = lane.equality
+    told = lossy(lane.settings)
+    if equality is not None and equality.equal and told:
+        return Mark(f"{LOSSY} · = plain here, {equality.compared} tokens", "warning",
+                    f"All {equality.compared} tokens compared are those of plain decoding.\n{told}")
     if equality is not None and equality.equal:
         return Mark(f"= plain, {equality.compared} tokens", "good",
                     f"All {equality.compared} tokens compared are those of plain decoding.")
     if equality is not None and equality.first_difference is not None:
         return _difference(lane)
     if RULES.get(rule) is False:
-        return Mark("lossy rule", "warning", _RULE_TIPS.get(rule, ""))
+        return Mark("lossy rule", "warning", f"{told}\n{rule}: {_RULE_TIPS.get(rule, '')}")
     if rule in RULES:
         return Mark("✓ exact rule", "good",
                     f"{rule}: {_RULE_TIPS[rule]}\nThe output is distributed as the target alone would give it.")
@@ -181,7 +204,8 @@ def _difference(lane: LaneModel) -> Mark:
     equality = lane.equality
     assert equality is not None
     margin, kernel = equality.logit_margin, equality.kernel_margin
-    words = f"≠ plain at {equality.first_difference}"
+    told = lossy(lane.settings)
+    words = f"{LOSSY} · ≠ plain at {equality.first_difference}" if told else f"≠ plain at {equality.first_difference}"
     tip = [f"The first token that differs from plain decoding's is at position {equality.first_difference}."]
     tone: Tone = "warning"
     if margin is not None:
@@ -196,8 +220,8 @@ def _difference(lane: LaneModel) -> Mark:
                        else "That does not explain the difference.")
     else:
         tip.append("How far one-row and many-row passes of this file differ was not measured.")
-    if RULES.get(str(lane.settings.get("rule"))) is False:
-        tip.append("The rule is lossy, so a difference is expected.")
+    if told:
+        tip.append(f"{told} So a difference is expected.")
         tone = "warning"
     return Mark(words, tone, "\n".join(tip))
 

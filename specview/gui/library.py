@@ -1,4 +1,4 @@
-"""What this machine offers, found in the background: models, engines, workloads.
+"""What this machine offers, found in the background: models, trained heads, engines, workloads.
 
 A scan runs on a short-lived thread of its own; the window takes the result on the Qt thread when
 `changed` fires, and shows the bundled pair until then. Engines and workloads come first. Models are
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from specview.errors import SpecviewError
+from specview.gui.head_checks import FoundHead, find_heads
 
 if TYPE_CHECKING:
     from specview.models.catalog import ModelRef
@@ -54,6 +55,7 @@ class Found:
     models: tuple[FoundModel, ...] = ()
     engines: tuple[tuple[str, str], ...] = tuple((name, "") for name in ENGINES)
     workloads: tuple[FoundWorkload, ...] = ()
+    heads: tuple[FoundHead, ...] = ()
 
 
 class Library(QObject):
@@ -97,7 +99,7 @@ class Library(QObject):
             self._thread = None
 
     def _work(self, models: bool) -> None:
-        self._result = scan(self.found.models, models)
+        self._result = scan(self.found, models)
 
     def _poll(self) -> None:
         if self._thread is None or self._thread.is_alive():
@@ -112,9 +114,14 @@ class Library(QObject):
             self.scan()
 
 
-def scan(known: tuple[FoundModel, ...], models: bool) -> Found:
-    """Look for engines, workloads and, if asked, models; whatever cannot be told is left out and logged."""
-    return Found(tuple(_models()) if models else known, tuple(_engines()), tuple(workloads()))
+def scan(known: Found, models: bool) -> Found:
+    """Look for engines, workloads and, if asked, models and heads; what cannot be told is left out and logged."""
+    return Found(
+        tuple(_models()) if models else known.models,
+        tuple(_engines()),
+        tuple(workloads()),
+        tuple(_heads()) if models else known.heads,
+    )
 
 
 def _engines() -> list[tuple[str, str]]:
@@ -144,6 +151,14 @@ def _models() -> list[FoundModel]:
         for ref in refs
         if ref.origin != "bundled" or ref.role == "target"
     ]
+
+
+def _heads() -> list[FoundHead]:
+    try:
+        return find_heads()
+    except Exception:
+        log.exception("looking for trained heads failed")
+        return []
 
 
 def describe(ref: ModelRef) -> str:

@@ -25,6 +25,7 @@ from PySide6.QtWidgets import (
     QMenu,
     QMessageBox,
     QPushButton,
+    QToolButton,
     QVBoxLayout,
     QWidget,
 )
@@ -36,6 +37,7 @@ from specview.gui import theme
 from specview.gui.controller import Controller
 from specview.gui.engine_thread import EngineThread
 from specview.gui.exit_scan_dialog import ExitScans
+from specview.gui.head_checks import needs_choice
 from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
 from specview.gui.lane_menu import LaneMenu, known_problems
 from specview.gui.lane_panel import LanePanel
@@ -44,9 +46,11 @@ from specview.gui.race_page import RacePage
 from specview.gui.settings_store import Remembered, SettingsStore, WindowState
 from specview.gui.setup_bar import SetupBar
 from specview.gui.status_strip import StatusStrip
+from specview.gui.train_dialog import BESIDE, TrainDialog
+from specview.gui.training_process import TrainingRun
 from specview.gui.view_model import LaneModel
-from specview.gui.widgets import Banner, label
-from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
+from specview.gui.widgets import Banner, label, set_tip
+from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 
 CLOSE_TIMEOUT_S = 8.0
 CONTINUE_TOKENS = 64
@@ -58,8 +62,9 @@ SHORTCUTS = (
     ("Remove a lane", "Alt+Delete"), ("Go to lane 1 to 5", "Ctrl+1 to Ctrl+5"), ("Go through tokens", "arrow keys"),
     ("Go to the prompt", "Ctrl+P"), ("Go to the follow-up line", "Ctrl+U"), ("Copy a lane's text", "Ctrl+Shift+C"),
     ("Fold the inspector", "Ctrl+I"), ("Fold the plots", "Ctrl+J"), ("Ghosts of rejected drafts", "Ctrl+R"),
+    ("Live draft tree of the lane with the focus", "Ctrl+D"), ("In a tree: along it, zoom, go on live", "arrow keys, + - 0, Space"),
     ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
-    ("Open a target model", "Ctrl+O"),
+    ("Open a target model", "Ctrl+O"), ("Train a drafter", "Ctrl+T"),
 )
 
 
@@ -87,6 +92,7 @@ class MainWindow(QMainWindow):
         self.lane_settings: list[LaneSettings] = list(run.lanes)
         self._closing = False
         self._looked = False
+        self._trained_before = False
 
         self.setup = SetupBar(library)
         self.lane_menu = LaneMenu(self)
@@ -96,6 +102,13 @@ class MainWindow(QMainWindow):
         self.page = RacePage(self.controller)
         self.status = StatusStrip(self.controller)
         self.setStatusBar(self.status)
+        self.training = TrainingRun(self)
+        self.train_dialog: TrainDialog | None = None
+        self.train_button = QToolButton()
+        self.train_button.setProperty("kind", "caption")
+        set_tip(self.train_button, "Show the training (Ctrl+T)")
+        self.train_button.hide()
+        self.status.addPermanentWidget(self.train_button)
         page = QWidget()
         page.setObjectName("page")
         column = QVBoxLayout(page)
@@ -172,6 +185,7 @@ class MainWindow(QMainWindow):
                 field.setFocus()
             return
         self.controller.run(settings)
+        self._warn_of_training()
 
     def continue_run(self) -> None:
         """Go on past the limit."""
@@ -182,6 +196,7 @@ class MainWindow(QMainWindow):
                 tokens = CONTINUE_TOKENS
             self.clear_message()
             self.controller.continue_(tokens)
+            self._warn_of_training()
 
     def next_turn(self, text: str) -> None:
         """Run the next turn of the conversation, with everything else as set now."""
@@ -196,6 +211,7 @@ class MainWindow(QMainWindow):
         self._show_lanes()
         self.controller.follow_up(text, settings)
         self.page.follow_up.clear()
+        self._warn_of_training()
 
     def add_lane(self) -> None:
         """Open the menu of methods under the + Lane button."""
@@ -204,9 +220,16 @@ class MainWindow(QMainWindow):
             self.lane_menu.open_under(self.setup.add_lane)
 
     def add_method(self, name: str) -> None:
-        """Add a lane of this method as it stands; its name opens the editor."""
+        """Add a lane of this method as it stands; its name opens the editor, as does a head that must be chosen."""
         if self._can_add() and name in METHODS:
-            self.lane_settings.append(LaneSettings(method=name))
+            lane: LaneSettings | None = LaneSettings(method=name)
+            if needs_choice(name):
+                kind = METHODS[name].head
+                found = next((head.ref for head in self.library.found.heads if head.kind == kind), BUNDLED)
+                lane = self._edit(LaneSettings(method=name, draft=found), "Add lane")
+            if lane is None:
+                return
+            self.lane_settings.append(lane)
             self._lanes_edited()
             self.page.panels[-1].setFocus()
             self.page.lane_scroll.ensureWidgetVisible(self.page.panels[-1])
@@ -225,6 +248,84 @@ class MainWindow(QMainWindow):
         if edited is not None:
             self.lane_settings.append(edited)
             self._lanes_edited()
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def show_training(self) -> None:
+        """Open the training dialog, beside the window's own work."""
+        if self.train_dialog is None:
+            self.train_dialog = TrainDialog(self.training, self._training_target, self)
+            self.train_dialog.use_asked.connect(self.use_trained)
+        self.train_dialog.show()
+        self.train_dialog.raise_()
+        self.train_dialog.activateWindow()
+
+    def _training_target(self) -> tuple[str, str, str]:
+        picker = self.setup.target
+        return picker.engine, picker.target, model_name(picker.target)
+
+    def use_trained(self, method: str, folder: str) -> None:
+        """Add a lane that drafts with what was trained."""
+        if self.controller.racing:
+            self.show_message("A race is running. Stop it before adding a lane.", "warning")
+        elif not self._can_add():
+            self.show_message("All lanes are taken. Remove one first.", "warning")
+        else:
+            self.lane_settings.append(LaneSettings(method=method, draft=folder))
+            self._lanes_edited()
+            self.page.lane_scroll.ensureWidgetVisible(self.page.panels[-1])
+            self.library.scan()
+
+    def _warn_of_training(self) -> None:
+        if self.training.running and self.controller.racing:
+            self.show_message(f"A training runs beside this race. {BESIDE}", "warning")
+
+    def _training_changed(self) -> None:
+        """Show in the status bar that something is trained, and warn where a race is timed meanwhile."""
+        training = self.training
+        kind = training.request.kind if training.request is not None else ""
+        percent = "" if training.fraction is None else f" {training.fraction:.0%}"
+        words = {"running": f"training {kind}{percent}", "stopping": f"stopping {kind}",
+                 "done": f"{kind} trained", "failed": f"training {kind} failed", "stopped": f"{kind} stopped"}
+        text = words.get(training.state, "")
+        if text != self.train_button.text():
+            self.train_button.setText(text)
+            self.train_button.setVisible(bool(text))
+        if training.running != self._trained_before:
+            self._trained_before = training.running
+            self._warn_of_training()
+
+    def _may_close(self) -> bool:
+        """Ask what becomes of a training that runs; False where the window is to stay."""
+        if not self.training.running:
+            return True
+        answer = self.ask_training()
+        if answer == "stop":
+            if self.training.state != "stopping":
+                self.training.stop()
+            self.training.leave()
+        elif answer == "leave":
+            self.training.leave()
+        return answer in ("stop", "leave")
+
+    def ask_training(self) -> str:
+        """Ask whether to stop a training that runs ('stop'), leave it running ('leave') or stay ('')."""
+        box = QMessageBox(self)
+        box.setWindowTitle("A training is running")
+        box.setTextFormat(Qt.TextFormat.PlainText)
+        box.setText("A training is running.")
+        box.setInformativeText(
+            "Stop it and keep its state (the same settings go on from there later), or leave it running without the "
+            "window?"
+        )
+        stop = box.addButton("Stop and keep state", QMessageBox.ButtonRole.AcceptRole)
+        leave = box.addButton("Leave it running", QMessageBox.ButtonRole.DestructiveRole)
+        box.addButton(QMessageBox.StandardButton.Cancel)
+        box.setDefaultButton(stop)
+        box.exec()
+        clicked = box.clickedButton()
+        box.deleteLater()
+        return "stop" if clicked is stop else "leave" if clicked is leave else ""
 
     def _can_add(self) -> bool:
         return not self.controller.racing and len(self.lane_settings) < MAX_LANES
@@ -295,13 +396,22 @@ class MainWindow(QMainWindow):
         widget = QApplication.focusWidget()
         return next((p for p in self.page.panels if widget is not None and p.isAncestorOf(widget)), None)
 
-    def _edit_focused(self) -> None:
+    def _focused_lane(self) -> int | None:
+        """The index of the lane that has the focus, of the selected one otherwise."""
         panel = self._focused_panel()
         lane = panel.lane if panel is not None else self.page.selected
-        for index, held in enumerate(self.controller.race.lanes):
-            if held is lane:
-                self.edit_lane(index)
-                return
+        return next((index for index, held in enumerate(self.controller.race.lanes) if held is lane), None)
+
+    def _edit_focused(self) -> None:
+        index = self._focused_lane()
+        if index is not None:
+            self.edit_lane(index)
+
+    def toggle_tree(self) -> None:
+        """Open or close the live draft tree of the lane that has the focus."""
+        index = self._focused_lane()
+        if index is not None:
+            self.page.toggle_tree(index)
 
     # -- messages ------------------------------------------------------------------------------------------
 
@@ -332,9 +442,12 @@ class MainWindow(QMainWindow):
         race.addSeparator()
         self.add_action = self._action(race, "&Add lane…", "Ctrl+L", self.add_lane)
         self.edit_action = self._action(race, "&Edit lane…", "Ctrl+E", self._edit_focused)
+        race.addSeparator()
+        self.train_action = self._action(race, "&Train a drafter…", "Ctrl+T", self.show_training)
         view = bar.addMenu("&View")
         self.ghosts = self._toggle(view, "&Ghosts of rejected drafts", "Ctrl+R", self._looks.ghosts)
         self.whitespace = self._toggle(view, "&Spaces and newlines as marks", "Ctrl+W", self._looks.whitespace)
+        self.tree_action = self._action(view, "&Draft tree of the lane, live", "Ctrl+D", self.toggle_tree)
         self.inspector = self._toggle(view, "&Inspector", "Ctrl+I", self._looks.inspector)
         self.plots = self._toggle(view, "&Plots", "Ctrl+J", self._looks.plots)
         view.addSeparator()
@@ -468,6 +581,7 @@ class MainWindow(QMainWindow):
         self.lane_menu.method_chosen.connect(self.add_method)
         self.lane_menu.editor_asked.connect(self.set_up_lane)
         setup.changed.connect(self._settings_changed)
+        setup.changed.connect(lambda: self.train_dialog.refresh_target() if self.train_dialog is not None else None)
         setup.prompt_changed.connect(self._ask_count)
         page.edit_lane.connect(self.edit_lane)
         page.remove_lane.connect(self.remove_lane)
@@ -485,6 +599,8 @@ class MainWindow(QMainWindow):
         controller.turn_started.connect(self._turn_started)
         self.banner.gone.connect(self._banner_holder.hide)
         theme.signals.changed.connect(self._fit_minimum)
+        self.training.changed.connect(self._training_changed)
+        self.train_button.clicked.connect(self.show_training)
 
     def _lane_selected(self, lane: LaneModel | None) -> None:
         self.status.select(lane)
@@ -600,6 +716,7 @@ class MainWindow(QMainWindow):
             if isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(s, int) and s > 0 for s in sizes):
                 splitter.setSizes(sizes)
         self.page.plots.set_fourth(looks.fourth_plot)
+        self.page.set_trees(str(key) for key in looks.trees)
         self._apply_looks()
 
     def _keep_looks(self) -> None:
@@ -612,6 +729,7 @@ class MainWindow(QMainWindow):
         looks.theme, looks.font_scale = theme.choice(), theme.font_scale()
         looks.rule = self.setup.rule.value() or "auto"
         looks.fourth_plot = self.page.plots.fourth
+        looks.trees = sorted(self.page.trees)
         try:
             run: RunSettings | None = self._raw_settings()
         except SpecviewError:
@@ -627,6 +745,9 @@ class MainWindow(QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         """Stop the engine thread (bounded wait), free the models, keep the settings."""
         if not self._closing:
+            if not self._may_close():
+                event.ignore()
+                return
             self._closing = True
             self._keep_looks()
             self.hide()

@@ -17,9 +17,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from specview.drafting.options import Value
+from specview.drafting.options import HEAD, Value
 from specview.drafting.registry import METHODS
 from specview.gui import theme
+from specview.gui.head_checks import INSIDE, has_bundled
 from specview.gui.lane_menu import add_methods
 from specview.gui.option_form import OptionForm
 from specview.gui.widgets import ElidedLabel, set_tip
@@ -138,6 +139,17 @@ class MembersEditor(QWidget):
         self._keep()
         return {f"{name}.{key}": value for name in self._names for key, value in self._kept.get(name, {}).items()}
 
+    def head_problem(self) -> str:
+        """Why a member has no head to draft with; '' where all have."""
+        for name in self._names:
+            info = METHODS.get(name)
+            if info is None or info.head in (None, INSIDE):
+                continue
+            held = self.form.held() if name == self._shown else self._kept.get(name, {})
+            if not held.get(HEAD.name) and not has_bundled(str(info.head)):
+                return f"No head for {info.label} comes with specview: choose one in its options, or train one."
+        return ""
+
     def focus_order(self) -> list[QWidget]:
         """What takes the keyboard, in order."""
         return [self.list, self.add, self.remove, self.up, self.down, *self.form.fields()]
@@ -199,7 +211,8 @@ class MembersEditor(QWidget):
             self._shown = name
             info = METHODS.get(name)
             options = info.options if info is not None else ()
-            self.form.fill(options, self._kept.get(name, {}), info.presets if info is not None else {})
+            presets, head = (info.presets, info.head) if info is not None else ({}, None)
+            self.form.fill(options, self._kept.get(name, {}), presets, head=head)
             if info is None:
                 self.title.set_full("" if not name else f"there is no method {name}")
             elif options:

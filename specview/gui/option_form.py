@@ -1,7 +1,7 @@
 """A form made from `Option` declarations: one row each, with its meaning, range and default as tooltip.
 
-Two names are special: an option called `preset` fills the others with that preset's values, which can then
-be edited; one called `store` is a file.
+Three names are special: an option called `preset` fills the others with that preset's values, which can then
+be edited; one called `store` is a file; one called `head` is a trained head.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QFormLayout, QHBoxLayout, QLabel, QLineEdit, QPushButton, QWidget
 
-from specview.drafting.options import Option, Value, overlay
+from specview.drafting.options import ANSWERS, HEAD, Option, Value, overlay
 from specview.errors import SpecviewError
+from specview.gui.head_chooser import HeadChooser, HeadPlace
 from specview.gui.widgets import Check, Choice, NumberEdit, label, set_tip
+from specview.racing.settings import BUNDLED
 
 PRESET, STORE = "preset", "store"
 _SHORTEST, _LONGEST = 5, 12
@@ -43,6 +45,8 @@ class OptionForm(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
+        self.heads: HeadPlace | None = None  # where an option `head` is chosen from; None: it is typed
+        self._head_kind = ""
         self._form = QFormLayout(self)
         self._form.setContentsMargins(0, 0, 0, 0)
         self._form.setVerticalSpacing(6)
@@ -59,11 +63,17 @@ class OptionForm(QWidget):
         given: Mapping[str, Any],
         presets: Mapping[str, Mapping[str, Value]] | None = None,
         hidden: Collection[str] = (),
+        head: str | None = None,
     ) -> None:
         """Show these options with the given values; elsewhere those of the preset, else the defaults.
 
-        Options named in `hidden` get no row and no value.
+        Options named in `hidden` get no row and no value. head is the kind of trained head that an option `head`
+        names.
         """
+        for field in self._fields.values():
+            if isinstance(field, HeadChooser):
+                field.close_checks()
+        self._head_kind = head or ""
         while self._form.rowCount():
             self._form.removeRow(0)
         self._options = tuple(option for option in options if option.name not in hidden)
@@ -76,11 +86,33 @@ class OptionForm(QWidget):
             made.setAccessibleName(caption)
             title: QLabel = label(caption)
             title.setBuddy(made)
-            for widget in (made, title):
+            for widget in (title,) if isinstance(made, HeadChooser) else (made, title):
                 set_tip(widget, option_tip(option))
             self._fields[option.name] = made
             self._form.addRow(title, self._with_file(option, made) if _is_file(option) else made)
         self.setVisible(bool(self._options))
+        self._answer_head()
+
+    def answers(self) -> tuple[tuple[str, str], ...]:
+        """(option, value) of those that say how a trained head is read, where they say something."""
+        given = self.held()
+        return tuple(sorted((name, str(given[name])) for name in ANSWERS if given.get(name, "auto") != "auto"))
+
+    def _answer_head(self) -> None:
+        for field in self._fields.values():
+            if isinstance(field, HeadChooser):
+                field.set_answers(self.answers())
+
+    def head_problem(self) -> str:
+        """Why the head that is chosen here cannot draft, as far as is known at once; '' else."""
+        chooser = self._fields.get(HEAD.name)
+        return chooser.problem() if isinstance(chooser, HeadChooser) else ""
+
+    def close_heads(self) -> None:
+        """Tell of heads nothing any more."""
+        for field in self._fields.values():
+            if isinstance(field, HeadChooser):
+                field.close_checks()
 
     def field(self, name: str) -> QWidget:
         """Return the widget of an option."""
@@ -90,7 +122,10 @@ class OptionForm(QWidget):
         """Every widget that takes the keyboard, in order."""
         found: list[QWidget] = []
         for name, field in self._fields.items():
-            found += [field, self._files[name]] if name in self._files else [field]
+            if isinstance(field, HeadChooser):
+                found += field.fields()
+            else:
+                found += [field, self._files[name]] if name in self._files else [field]
         return found
 
     def values(self) -> dict[str, Value]:
@@ -117,6 +152,8 @@ class OptionForm(QWidget):
             field.set_value(str(value))
         elif isinstance(field, NumberEdit):
             field.set_value(value)
+        elif isinstance(field, HeadChooser):
+            field.set_value(str(value))
         elif isinstance(field, QLineEdit):
             field.setText(str(value))
 
@@ -131,8 +168,15 @@ class OptionForm(QWidget):
             choice.set_value(str(value))
             if option.name == PRESET:
                 choice.currentIndexChanged.connect(self._take_preset)
+            if option.name in ANSWERS:
+                choice.currentIndexChanged.connect(self._answer_head)
             choice.currentIndexChanged.connect(self.changed)
             return choice
+        if option.name == HEAD.name and self.heads is not None and self._head_kind:
+            chooser = HeadChooser(self.heads)
+            chooser.fill(self._head_kind, str(value))
+            chooser.changed.connect(self.changed)
+            return chooser
         if isinstance(option.default, str):
             line = QLineEdit(str(value))
             line.setAcceptDrops(False)
@@ -197,6 +241,9 @@ class OptionForm(QWidget):
             return option.parse(field.value())
         if isinstance(field, NumberEdit):
             return option.parse(field.value())
+        if isinstance(field, HeadChooser):
+            chosen = field.value()
+            return "" if chosen == BUNDLED else option.parse(chosen)
         assert isinstance(field, QLineEdit)
         return option.parse(field.text())
 

@@ -6,22 +6,18 @@ not on this machine yet is compared when it loads.
 
 from __future__ import annotations
 
-import logging
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtCore import QObject
 
 from specview.errors import SpecviewError
+from specview.gui.background_answers import BackgroundAnswers
 from specview.racing.settings import BUNDLED
 
 if TYPE_CHECKING:
     from specview.models.pair_check import PairReport
 
-log = logging.getLogger(__name__)
-
-POLL_MS = 50
 LATER = "The tokenizers are compared when the models load."
 Pair = tuple[str, str, str, str]
 """(target, its engine, draft, its engine), as settings name them."""
@@ -74,67 +70,17 @@ def _here(ref: str) -> bool:
         return False
 
 
-class PairChecks(QObject):
-    """Answers are kept; `changed` fires on the Qt thread when one has come."""
-
-    changed = Signal()
+class PairChecks(BackgroundAnswers[Pair]):
+    """Tells of a draft's and a target's tokenizers whether they fit."""
 
     def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self._known: dict[Pair, tuple[str, str]] = {}
-        self._wanted: Pair | None = None
-        self._asked: Pair | None = None
-        self._result: tuple[str, str] | None = None
-        self._thread: threading.Thread | None = None
-        self._timer = QTimer(self)
-        self._timer.setInterval(POLL_MS)
-        self._timer.timeout.connect(self._poll)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a comparison is under way."""
-        return self._thread is not None
+        super().__init__(lambda pair: check(pair), "Comparing the tokenizers…", LATER, parent)
 
     def words(self, *pair: str) -> tuple[str, str]:
         """(kind, words) of a pair as far as known."""
         target, engine, draft, draft_engine = pair
-        key = (target, engine, draft, draft_engine)
-        return self._known.get(key, ("small", "Comparing the tokenizers…" if self.busy else ""))
+        return self.answer((target, engine, draft, draft_engine))
 
     def ask(self, target: str, engine: str, draft: str, draft_engine: str) -> None:
         """Compare this pair in the background, unless that is known."""
-        self._wanted = (target, engine, draft, draft_engine)
-        self._begin()
-
-    def _begin(self) -> None:
-        if self._thread is not None or self._wanted is None or self._wanted in self._known:
-            return
-        self._asked, self._result = self._wanted, None
-        self._thread = threading.Thread(target=self._work, args=(self._asked,), name="specview-pair", daemon=True)
-        self._thread.start()
-        self._timer.start()
-
-    def _work(self, pair: Pair) -> None:
-        try:
-            self._result = check(pair)
-        except Exception:
-            log.exception("comparing the tokenizers failed")
-            self._result = "small", LATER
-
-    def _poll(self) -> None:
-        if self._thread is None or self._thread.is_alive():
-            return
-        self._thread = None
-        self._timer.stop()
-        if self._asked is not None and self._result is not None:
-            self._known[self._asked] = self._result
-        self._begin()
-        self.changed.emit()
-
-    def close(self, timeout_s: float = 0.0) -> None:
-        """Tell nothing any more. A comparison under way ends by itself; it is waited for `timeout_s` at most."""
-        self._timer.stop()
-        self._wanted = None
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            self._thread = None
+        self.want((target, engine, draft, draft_engine))

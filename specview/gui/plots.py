@@ -28,7 +28,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from specview.gui import figures, theme
+from specview.gui import figures, lane_words, theme
 from specview.gui.display_text import tooltip, visible
 from specview.gui.lane_markers import paint_marker
 from specview.gui.plot_data import CurveName, PlotOptions, bars, curve, last, steps
@@ -44,6 +44,11 @@ _POLL_MS = 60
 _SHARE = 0.06
 _LONGEST_REST_S = 0.4
 _VALUES_S = 0.45
+
+
+def _marked(lane: LaneModel, value: str) -> str:
+    """A lane's figure, called lossy where its rule is."""
+    return f"{value} {lane_words.LOSSY}" if lane_words.lossy(lane.settings) else value
 
 
 class Values(QWidget):
@@ -586,7 +591,7 @@ class PlotStrip(QWidget):
     def _show_length_values(self) -> None:
         shown = figures.whole if self.fourth == "k" else figures.number
         entries = [
-            (index, lane.name, shown(self._last.get(("draft_length", index))))
+            (index, lane.name, _marked(lane, shown(self._last.get(("draft_length", index)))))
             for index, lane in enumerate(self.race.lanes) if not lane.plain and lane.series.length
         ]
         self.lengths.values.show_entries(entries)
@@ -606,9 +611,9 @@ class PlotStrip(QWidget):
                 if not lane.series.length:
                     continue
                 value = self._last.get((name, index))
-                entries.append((index, lane.name, figures.FIGURES[name].text(value)))
+                entries.append((index, lane.name, _marked(lane, figures.FIGURES[name].text(value))))
             self.cards[name].values.show_entries(entries)
-            empty = "" if any(value != figures.MISSING for _, _, value in entries) else (
+            empty = "" if any(not value.startswith(figures.MISSING) for _, _, value in entries) else (
                 "Nothing was judged yet" if entries else "Fills as rounds come")
             self.cards[name].say(empty)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
@@ -40,12 +42,14 @@ class RacePage(QWidget):
     lane_selected = Signal(object)
     folded = Signal()
     turn_requested = Signal(str)
+    trees_changed = Signal()
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
         self.panels: list[LanePanel] = []
         self._ghosts, self._whitespace = True, False
+        self.trees: set[str] = set()
         self._selected: LaneModel | None = None
         self._wished = {"inspector": True, "plots": True}
         self._forced: set[str] = set()
@@ -195,6 +199,7 @@ class RacePage(QWidget):
             self._row.addWidget(panel, 1)
         for index, panel in enumerate(self.panels):
             panel.set_index(index)
+        self._show_trees()
         if all(lane is not self._selected for lane in lanes):
             self.select(next((lane for lane in lanes if not lane.plain), lanes[0] if lanes else None))
         self._fit()
@@ -215,6 +220,7 @@ class RacePage(QWidget):
         panel.edit_requested.connect(lambda: self.edit_lane.emit(panel.index))
         panel.remove_requested.connect(lambda: self.remove_lane.emit(panel.index))
         panel.move_requested.connect(lambda step: self.move_lane.emit(panel.index, step))
+        panel.tree_toggled.connect(lambda on: self._tree_toggled(panel.index, on))
         panel.token_selected.connect(lambda round_, token: self._show_token(panel.lane, round_, token))
         panel.token_hovered.connect(lambda round_, token: self._show_token(panel.lane, round_, token))
         return panel
@@ -256,6 +262,36 @@ class RacePage(QWidget):
             panel.set_ghosts(ghosts)
             panel.set_marks(whitespace)
 
+    # -- live draft trees --------------------------------------------------------------------------------
+
+    def set_trees(self, keys: Iterable[str]) -> None:
+        """Open the live draft trees of these lanes, by `tree_key`."""
+        self.trees = set(keys)
+        self._show_trees()
+
+    def toggle_tree(self, index: int) -> None:
+        """Open or close a lane's live draft tree."""
+        if 0 <= index < len(self.panels):
+            self.panels[index].toggle_tree()
+
+    def tree_key(self, index: int) -> str:
+        """What a lane's open tree is remembered by: its method, and which of its lanes it is."""
+        lanes = self._controller.race.lanes
+        method = lanes[index].method
+        earlier = sum(lane.method == method for lane in lanes[:index])
+        return f"{method} {earlier + 1}" if earlier else method
+
+    def _show_trees(self) -> None:
+        for panel in self.panels:
+            shown = self.tree_key(panel.index) in self.trees and not panel.lane.plain
+            if shown != panel.tree_shown:
+                panel.set_tree(shown)
+
+    def _tree_toggled(self, index: int, on: bool) -> None:
+        key = self.tree_key(index)
+        self.trees = self.trees | {key} if on else self.trees - {key}
+        self.trees_changed.emit()
+
     # -- clocks -------------------------------------------------------------------------------------------
 
     def _on_text(self) -> None:
@@ -267,6 +303,8 @@ class RacePage(QWidget):
             panel.refresh_figures()
 
     def _on_plots(self) -> None:
+        for panel in self.panels:
+            panel.refresh_tree()
         if not self.plot_holder.isHidden():
             self.plots.refresh()
 

@@ -40,7 +40,7 @@ class WindowState:
     """How the window looks: geometry as Qt's own bytes (hex), splitters, theme, font and views.
 
     rule is the acceptance rule of the lanes that have none of their own; fourth_plot what the fourth plot
-    shows ('time', 'k', 'mean-k').
+    shows ('time', 'k', 'mean-k'). trees names the lanes whose live draft tree is open (RacePage.tree_key).
     """
 
     geometry: str = ""
@@ -53,6 +53,7 @@ class WindowState:
     rule: str = "auto"
     plots: bool = True
     fourth_plot: str = "time"
+    trees: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -285,6 +285,8 @@ QPushButton[kind="flat"]:focus, QToolButton[kind="flat"]:focus {{ border: 1px so
 QToolButton[kind="caption"] {{ color: {theme.muted}; background: transparent; border: 1px solid transparent;
     padding: 0 {px(2)}px; font-size: {small}px; border-radius: 3px; }}
 QToolButton[kind="caption"]:hover {{ color: {theme.ink}; }}
+QToolButton[kind="caption"]:checked {{ color: {theme.ink}; background: {theme.field};
+    border: 1px solid {theme.muted}; }}
 QToolButton[kind="caption"]:focus {{ color: {theme.ink}; border: 1px solid {theme.focus}; }}
 QPushButton[kind="headline"] {{ color: {theme.ink}; background: transparent; border: 1px solid transparent;
     padding: 0; font-size: {px(12)}px; font-weight: 600; border-radius: 3px; text-align: left; }}

@@ -1,36 +1,35 @@
-"""Making the bundled draft, from nothing to files: data, training, measurement, export, card."""
+"""The small stand-alone draft: what is special in labelling, training and saving it (job.py runs the stages)."""
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from specview.training import card
-from specview.training.chat import ChatLayout, load_tokenizer
-from specview.training.corpus import Corpus, default_roots, read_corpus
-from specview.training.evaluate import acceptance, copying, greedy_answers
+from specview.errors import SpecviewError, Stopped
+from specview.models.assets import asset_path
+from specview.models.cache import clear_write_errors
+from specview.training import card, texts
+from specview.training.corpus import default_roots, read_corpus
+from specview.training.evaluate import acceptance, copying
 from specview.training.export import load_gguf_weights, save_checkpoint, save_gguf
-from specview.training.generate import Writer
-from specview.training.heldout import SETS, held_out
+from specview.training.heldout import SETS
 from specview.training.plain import plain_sequences, tokenized
-from specview.training.prompts import PromptSource
-from specview.training.shards import Labelled, ShardWriter, read_shard
+from specview.training.saving import TOKENIZER_FILES, target_name
+from specview.training.shards import ShardWriter, top_labels
 from specview.training.small_draft import SmallDraft, project_embedding
-from specview.training.target import TargetModel
-from specview.training.train import Report, Settings, Trainer
+from specview.training.teacher import TargetFiles, open_teacher
+from specview.training.train import Settings, Trainer
 
-Say = Callable[[str], None]
+if TYPE_CHECKING:
+    from specview.training.job import TrainJob
+
+__all__ = ["SETS", "SHAPE", "DraftRun", "label_for_draft", "start_draft"]
 
 SHAPE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -51,201 +50,187 @@ SHAPE: dict[str, Any] = {
     "attention_bias": False,
     "mlp_bias": False,
 }
-FROM_TARGET = ("vocab_size", "max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
-CORPUS_FILES = 3000
+FROM_TARGET = ("max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
 PLAIN_TOKENS = 900_000
 # Q8_0 is taken when alpha at k = 2 falls by no more than this against F16.
 EQUAL_ALPHA = 0.003
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that decides the asset, besides the machine's own installed packages."""
+def label_for_draft(job: TrainJob) -> None:
+    """Give every text the target's likeliest next tokens, unless its writer did, and add plain sequences.
 
-    target: Path  # folder: config.json, safetensors, tokenizer
-    target_gguf: Path  # where the GGUF's vocabulary comes from
-    work: Path  # data and checkpoints; a second run goes on from what is here
-    out: Path
-    minutes: float = 100.0
-    data_share: float = 0.5  # of the minutes
-    start: Path | None = None  # a checkpoint of the same shape to go on from
-    seed: int = 0
-    threads: int = 2
-    note: str = ""  # for the card
+    Raises Stopped when asked to.
+    """
+    folder = _shards(job.work)
+    if folder != job.work / "texts":
+        with clear_write_errors(folder, "the labels"):
+            _label(job, folder)
+    if not any(folder.glob("plain-*.safetensors")):
+        write_plain(job, folder)
 
 
-def make(recipe: Recipe, stop: Callable[[], bool], say: Say) -> bool:
-    """Run all stages; False when stopped before the export. Raises OSError and ValueError."""
-    torch.set_num_threads(recipe.threads)
-    write_data(recipe, stop, say)
-    if stop():
-        return False
-    trainer = train(recipe, stop, say)
-    if stop():
-        return False
-    export(recipe, trainer, say)
-    return True
+def _shards(work: Path) -> Path:
+    """Where the labelled texts are: with the texts, where the writer labels them as it writes."""
+    first = next(texts.texts_of(work / "texts"))
+    return work / "texts" if first.label_ids is not None else work / "shards"
 
 
-def write_data(recipe: Recipe, stop: Callable[[], bool], say: Say) -> None:
-    """Let the target write for its share of the minutes, then add plain sequences made of all the text."""
-    shards, spent_file = recipe.work / "shards", recipe.work / "data.json"
-    spent = json.loads(spent_file.read_text())["seconds"] if spent_file.exists() else 0.0
-    left = 60 * recipe.minutes * recipe.data_share - spent
-    if left <= 0:
-        return
-    say("reading real text")
-    corpus = read_corpus(default_roots(), CORPUS_FILES, recipe.seed)
-    shards.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    _write_in_threads(recipe, corpus, lambda: stop() or time.monotonic() - began > left, say)
-    spent_file.write_text(json.dumps({"seconds": spent + time.monotonic() - began}))
-    if not stop() and not list(shards.glob("plain-*.safetensors")):
-        write_plain(recipe, corpus)
-
-
-def write_plain(recipe: Recipe, corpus: Corpus) -> None:
-    """Write sequences without labels from real text and from the target's answers, alternately."""
-    tokenizer = load_tokenizer(recipe.target)
-    answers = [
-        sequence.tokens[-sequence.written :].tolist()
-        for path in sorted((recipe.work / "shards").glob("written-*.safetensors"))
-        for sequence in read_shard(path)
-    ]
-    texts = (
-        text
-        for real, own in zip(tokenized(corpus, tokenizer, recipe.seed), cycle(answers or [[]]), strict=False)
-        for text in (real, own)
-    )
-    writer = ShardWriter(recipe.work / "shards", "plain", 200_000)
-    for sequence in plain_sequences(texts, ChatLayout.of(tokenizer), PLAIN_TOKENS, recipe.seed):
-        writer.add(sequence)
+def _label(job: TrainJob, folder: Path) -> None:
+    found = list(texts.texts_of(job.work / "texts"))
+    done = sum(1 for _ in texts.texts_of(folder))
+    writer = ShardWriter(folder, "labelled")
+    with open_teacher(job.target, should_stop=job.stop) as teacher, torch.inference_mode():
+        for number, text in enumerate(found[done:], done + 1):
+            if job.stop():
+                writer.flush()
+                raise Stopped
+            last = teacher.features(text.tokens.tolist(), ())[1]
+            parts = [top_labels(teacher.logits(last[at : at + 64])) for at in range(0, len(last), 64)]
+            ids, logp = (torch.cat(side) for side in zip(*parts, strict=True))
+            writer.add(texts.Labelled(text.tokens, ids, logp, text.kind, text.written))
+            if number % 8 == 0:
+                job.tell(number / len(found), f"The target labels: {number} of {len(found)} texts")
     writer.flush()
 
 
-def _write_in_threads(recipe: Recipe, corpus: Corpus, stop: Callable[[], bool], say: Say) -> None:
-    """One writer per core, each on one thread: two small products run better than one split in two."""
-    target = TargetModel(recipe.target)
-    kept = [prompt.text for name in SETS for prompt in held_out(name)]
-    round_ = len(list((recipe.work / "shards").glob("written-*")))  # a resumed run draws anew
-    failures: list[BaseException] = []
-    # Loaded here, one each: transformers' lazy imports and a tokenizer's settings are not thread-safe.
-    tokenizers = [load_tokenizer(recipe.target) for _ in range(recipe.threads)]
-
-    def work(index: int) -> None:
-        torch.set_num_threads(1)
-        seed = (recipe.seed * 1000 + round_) * 100 + index
-        try:
-            Writer(
-                target,
-                tokenizers[index],
-                PromptSource(corpus, kept, random.Random(seed)),
-                ShardWriter(recipe.work / "shards", f"written-{index}"),
-                seed,
-            ).run(lambda: stop() or bool(failures), lambda text: say(f"writer {index}: {text}"))
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(recipe.threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+def write_plain(job: TrainJob, folder: Path) -> None:
+    """Write sequences without labels from real text and from the target's answers, alternately."""
+    answers = [
+        text.tokens[-text.written :].tolist() for text in texts.texts_of(job.work / "texts") if text.written
+    ]
+    labelled = sum(len(text.tokens) for text in texts.texts_of(job.work / "texts"))
+    corpus = read_corpus(default_roots(), texts.CORPUS_FILES, job.settings.seed)
+    both = (
+        text
+        for real, own in zip(
+            tokenized(corpus, job.tokenizer, job.settings.seed), cycle(answers or [[]]), strict=False
+        )
+        for text in (real, own)
+    )
+    writer = ShardWriter(folder, "plain", 1 << 60)
+    most = min(PLAIN_TOKENS, 2 * labelled)  # training takes no more than the labelled text's length of it
+    for sequence in plain_sequences(both, job.layout, most, job.settings.seed):
+        if job.stop():
+            raise Stopped
+        writer.add(sequence)
+    with clear_write_errors(folder, "the labels"):
+        writer.flush()
 
 
-def start_draft(recipe: Recipe) -> SmallDraft:
-    """The draft before training: a checkpoint's weights, or random ones with the target's embedding."""
-    target_config = json.loads((recipe.target / "config.json").read_text())
-    config = {**SHAPE, **{key: target_config[key] for key in FROM_TARGET if key in target_config}}
-    torch.manual_seed(recipe.seed)
+def start_draft(target: TargetFiles, embedding: Tensor, start: Path | None, seed: int) -> SmallDraft:
+    """The draft before training: a checkpoint's weights, or random ones with the target's embedding.
+
+    embedding is the target's [vocab, hidden]. Raises SpecviewError for a checkpoint of another shape.
+    """
+    config = {**SHAPE, "vocab_size": target.vocab, "max_position_embeddings": 2048}
+    config |= {key: target.text_config[key] for key in FROM_TARGET if key in target.text_config}
+    if target.hidden < config["hidden_size"]:
+        config |= {"hidden_size": target.hidden, "intermediate_size": 8 * target.hidden // 3}
+    torch.manual_seed(seed)
     draft = SmallDraft(config)
-    if recipe.start:
-        draft.load_state_dict(SmallDraft.load(recipe.start).state_dict())
-    else:
-        embedding = TargetModel(recipe.target).embedding
+    if start is None:
         with torch.no_grad():
             draft.embedding.copy_(project_embedding(embedding, draft.shape.hidden_size))
+        return draft
+    try:
+        draft.load_state_dict(SmallDraft.load(start).state_dict())
+    except (OSError, RuntimeError, ValueError, KeyError):
+        raise SpecviewError(f"{start} is no draft of the shape that is trained here.", "Name another start.") from None
     return draft
 
 
-def train(recipe: Recipe, stop: Callable[[], bool], say: Say) -> Trainer:
-    """Train on what was written; goes on from an earlier run's state."""
-    layout = ChatLayout.of(load_tokenizer(recipe.target))
-    settings = Settings(
-        minutes=recipe.minutes * (1 - recipe.data_share), seed=recipe.seed, skip=len(layout.before)
-    )
-    state = recipe.work / "state.safetensors"
-    trainer = Trainer(start_draft(recipe), recipe.work / "shards", state, settings)
+class DraftRun:
+    """Training, measuring and saving of the small draft."""
 
-    def report(r: Report) -> None:
-        say(
-            f"step {r.progress.step}, {100 * trainer.fraction():.0f}%: loss {r.loss:.3f}, "
-            f"agreement {r.agreement:.3f}, learning rate {r.learning_rate:.1e}"
+    def __init__(self, job: TrainJob) -> None:
+        self._job = job
+        s = job.settings
+        self._settings = Settings(
+            steps=s.steps, minutes=job.train_minutes(), seed=s.seed, skip=job.skip()
         )
+        with open_teacher(job.target, exact=True, should_stop=job.stop) as teacher:
+            self._embedding = teacher.embedding().clone()
+        self._shards = _shards(job.work)
+        self.trainer = Trainer(self._first(), self._shards, job.work / "state.safetensors", self._settings)
+        if not self.trainer.epoch_batches():
+            raise SpecviewError("there is too little text to train on.", "Give more minutes, or more text.")
 
-    trainer.run(stop, report)
-    return trainer
+    def train(self) -> bool:
+        """Train to the end; False where it was stopped."""
+        watched = self._job.answers[self._job.sets[0]]
+        return self._job.watch(self.trainer, lambda: acceptance(self.trainer.averaged(), watched))
+
+    def export(self) -> None:
+        """Measure the averaged weights as they are stored, and write the folder."""
+        job = self._job
+        out, answers = job.settings.out, job.answers
+        draft = self.trainer.averaged()
+        with clear_write_errors(out, "the draft"):
+            save_checkpoint(draft, out)
+        stored = SmallDraft.load(out)
+        measured = {name: acceptance(stored, answers[name]) for name in job.sets}
+        job.tell(0.4)
+        first = self._first()
+        before = {name: acceptance(first, answers[name]) for name in job.sets}
+        job.tell_held_out(self.trainer.progress.step, measured[job.sets[0]])
+        gguf_type = ""
+        alphas: Mapping[str, float] = {}
+        if job.target.gguf is not None:
+            gguf_type, alphas = self._save_gguf(draft, job.target.gguf)
+        if not _is_asset(out):
+            for name in TOKENIZER_FILES:  # a draft of the user's is chosen by its folder
+                if (job.target.folder / name).is_file():
+                    shutil.copyfile(job.target.folder / name, out / name)
+        job.record(measured, before, self.trainer)
+        last = job.sets[-1]
+        facts = card.Facts(
+            target=target_name(job.target),
+            licence=job.licence(),
+            shape=draft.shape,
+            parameters=sum(parameter.numel() for parameter in draft.parameters()),
+            progress=self.trainer.progress,
+            settings=self._settings,
+            data=job.data_counts(self._shards),
+            source=job.source_words(),
+            seed=job.settings.seed,
+            start=job.settings.start,
+            measured=measured,
+            before=before,
+            copying=tuple(
+                copying(model, answers[last], job.layout, job.settings.seed) for model in (first, stored)
+            ),
+            gguf_type=gguf_type,
+            gguf_alphas=alphas,
+            prompts={name: len(answers[name]) for name in job.sets},
+            answer_tokens={name: sum(a.written for a in answers[name]) for name in job.sets},
+            note=job.settings.note,
+            command=job.command(),
+        )
+        with clear_write_errors(out, "the model card"):
+            (out / "README.md").write_text(card.render(facts), "utf-8")
+
+    def _first(self) -> SmallDraft:
+        return start_draft(self._job.target, self._embedding, self._job.settings.start, self._job.settings.seed)
+
+    def _save_gguf(self, draft: SmallDraft, target_gguf: Path) -> tuple[str, Mapping[str, float]]:
+        """Write draft.gguf, Q8_0 where that costs no acceptance; returns its type and both types' alphas."""
+        job = self._job
+        kinds = {}
+        with clear_write_errors(job.work, "the GGUF file"):
+            for quantized, name in ((True, "Q8_0"), (False, "F16")):
+                file = job.work / f"{name}.gguf"
+                save_gguf(draft, file, target_gguf, "specview draft", quantized)
+                kinds[name] = acceptance(load_gguf_weights(draft, file), job.answers[job.sets[-1]], (2,))
+        alphas = {name: result[2]["all"].alpha or 0.0 for name, result in kinds.items()}
+        chosen = "Q8_0" if alphas["Q8_0"] >= alphas["F16"] - EQUAL_ALPHA else "F16"
+        with clear_write_errors(job.settings.out, "the GGUF file"):
+            shutil.move(job.work / f"{chosen}.gguf", job.settings.out / "draft.gguf")
+        return chosen, alphas
 
 
-def export(recipe: Recipe, trainer: Trainer, say: Say) -> None:
-    """Measure the averaged weights as they will be stored, and write the asset."""
-    draft = trainer.averaged()
-    recipe.out.mkdir(parents=True, exist_ok=True)
-    save_checkpoint(draft, recipe.out)
-    stored = SmallDraft.load(recipe.out)
-    answers = held_out_answers(recipe)
-    layout = ChatLayout.of(load_tokenizer(recipe.target))
-    say("measuring acceptance")
-    measured = {name: acceptance(stored, answers[name]) for name in SETS}
-    first = SmallDraft.load(recipe.start) if recipe.start else start_draft(recipe)
-    before = {name: acceptance(first, answers[name]) for name in SETS}
-    kinds = {}
-    for quantized, name in ((True, "Q8_0"), (False, "F16")):
-        file = recipe.work / f"{name}.gguf"
-        save_gguf(draft, file, recipe.target_gguf, "specview bundled draft", quantized)
-        kinds[name] = acceptance(load_gguf_weights(draft, file), answers["fresh"], (2,))
-    alphas = {name: result[2]["all"].alpha or 0.0 for name, result in kinds.items()}
-    chosen = "Q8_0" if alphas["Q8_0"] >= alphas["F16"] - EQUAL_ALPHA else "F16"
-    shutil.move(recipe.work / f"{chosen}.gguf", recipe.out / "draft.gguf")
-    facts = card.Facts(
-        progress=trainer.progress,
-        settings=trainer.settings,
-        data=data_counts(recipe.work / "shards"),
-        seed=recipe.seed,
-        start=recipe.start,
-        measured=measured,
-        before=before,
-        copying=tuple(copying(model, answers["fresh"], layout, recipe.seed) for model in (first, stored)),
-        gguf_type=chosen,
-        gguf_alphas=alphas,
-        prompts={name: len(answers[name]) for name in SETS},
-        answer_tokens={name: sum(a.written for a in answers[name]) for name in SETS},
-        note=recipe.note,
-    )
-    (recipe.out / "README.md").write_text(card.render(facts), "utf-8")
-    say(f"written to {recipe.out}")
-
-
-def held_out_answers(recipe: Recipe) -> dict[str, list[Labelled]]:
-    """The target's greedy answers to the held-out prompts, by set; written at the first call."""
-    folder = recipe.work / "heldout"
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {name: folder / f"{name}.safetensors" for name in SETS}
-    if all(file.exists() for file in files.values()):
-        return {name: list(read_shard(file)) for name, file in files.items()}
-    target, tokenizer = TargetModel(recipe.target), load_tokenizer(recipe.target)
-    return {name: greedy_answers(target, tokenizer, held_out(name), file) for name, file in files.items()}
-
-
-def data_counts(shards: Path) -> dict[str, Counter[str]]:
-    """By kind of sequence: `sequences`, `tokens`, and `written` (tokens the target wrote as answers)."""
-    counts: dict[str, Counter[str]] = {}
-    for path in sorted(shards.glob("*.safetensors")):
-        for sequence in read_shard(path):
-            kind = counts.setdefault(sequence.kind, Counter())
-            kind["sequences"] += 1
-            kind["tokens"] += len(sequence.tokens)
-            kind["written"] += sequence.written if sequence.label_ids is not None else 0
-    return counts
+def _is_asset(out: Path) -> bool:
+    """Whether a folder is that of the bundled draft, which shares the bundled target's tokenizer."""
+    try:
+        return out.resolve() == asset_path("draft").resolve()
+    except SpecviewError:
+        return False

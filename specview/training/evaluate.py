@@ -8,18 +8,16 @@ tells what every chain would have proposed, and rounds are then walked through w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from specview.errors import Stopped
 from specview.training.chat import ChatLayout
-from specview.training.heldout import HeldOutPrompt
 from specview.training.plain import COPY_KINDS, plain_sequences
-from specview.training.shards import Labelled, ShardWriter, read_shard, top_labels
+from specview.training.shards import Labelled
 from specview.training.small_draft import SmallDraft
 from specview.training.target import SlotCache, TargetModel
 
@@ -53,18 +51,19 @@ class Acceptance:
         self.emitted += other.emitted
 
 
-def walk(agrees: Sequence[bool], k: int) -> Acceptance:
+def walk(agrees: Sequence[bool], k: int, deeper: Sequence[Sequence[bool]] | None = None) -> Acceptance:
     """Rounds of draft length k over one answer.
 
     agrees[i] says whether the draft, after answer token i, proposes answer token i + 1. Token 0 is
-    the prefill's. Every pass yields the accepted tokens and one of the target's own.
+    the prefill's. Every pass yields the accepted tokens and one of the target's own. deeper[d][i], where it is
+    given, says instead whether the draft's token d (from 0) after answer token i is right.
     """
     result, at, last = Acceptance(), 0, len(agrees)
     while at < last:
         accepted = 0
         for offset in range(min(k, last - at)):
             result.judged += 1
-            if not agrees[at + offset]:
+            if not (agrees[at + offset] if deeper is None else deeper[offset][at]):
                 break
             accepted += 1
         emitted = min(accepted + 1, last - at)
@@ -76,37 +75,37 @@ def walk(agrees: Sequence[bool], k: int) -> Acceptance:
 
 
 @torch.inference_mode()
-def greedy_answers(
-    target: TargetModel, tokenizer: Any, prompts: Sequence[HeldOutPrompt], file: Path
-) -> list[Labelled]:
-    """The target's greedy answers of at most ANSWER_TOKENS tokens, read from `file` when it exists."""
-    if not file.exists():
-        layout = ChatLayout.of(tokenizer)
-        texts = [layout.render(tokenizer, prompt.text) for prompt in prompts]
-        cache = SlotCache(target.shape, len(texts), max(map(len, texts)) + ANSWER_TOKENS)
-        answers: list[list[int]] = []
-        for slot, tokens in enumerate(texts):
-            keys, values, hidden = target.prefill(tokens)
-            cache.put(slot, 0, keys, values)
-            answers.append([int(target.logits(hidden[-1:]).argmax())])
-        while True:
-            going = [a[-1] != layout.end and len(a) < ANSWER_TOKENS for a in answers]
-            if not any(going):
-                break
-            positions = torch.tensor([len(t) + len(a) - 1 for t, a in zip(texts, answers, strict=True)])
-            hidden = target.step([cache], torch.tensor([a[-1] for a in answers]), positions)
-            best = target.logits(hidden).argmax(-1).tolist()
-            for answer, token, more in zip(answers, best, going, strict=True):
-                if more:
-                    answer.append(token)
-        writer = ShardWriter(file.parent, file.stem, tokens_per_shard=1 << 60)
-        for prompt, tokens, answer in zip(prompts, texts, answers, strict=True):
-            sequence = torch.tensor(tokens + answer)
-            labels = top_labels(target.logits(target.prefill(sequence.tolist())[2]))
-            writer.add(Labelled(sequence, *labels, prompt.kind, len(answer)))
-        writer.flush()
-        next(file.parent.glob(f"{file.stem}-*.safetensors")).rename(file)
-    return list(read_shard(file))
+def greedy_continuations(
+    target: TargetModel,
+    texts: Sequence[Sequence[int]],
+    end: int | None,
+    limit: int = ANSWER_TOKENS,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[list[int]]:
+    """What the target greedily writes after each text: up to `end`, which is kept, or `limit` tokens.
+
+    Raises Stopped when asked to.
+    """
+    cache = SlotCache(target.shape, len(texts), max(map(len, texts)) + limit)
+    answers: list[list[int]] = []
+    for slot, tokens in enumerate(texts):
+        if stop():
+            raise Stopped
+        keys, values, hidden = target.prefill(list(tokens))
+        cache.put(slot, 0, keys, values)
+        answers.append([int(target.logits(hidden[-1:]).argmax())])
+    while True:
+        going = [a[-1] != end and len(a) < limit for a in answers]
+        if not any(going):
+            return answers
+        if stop():
+            raise Stopped
+        positions = torch.tensor([len(t) + len(a) - 1 for t, a in zip(texts, answers, strict=True)])
+        hidden = target.step([cache], torch.tensor([a[-1] for a in answers]), positions)
+        best = target.logits(hidden).argmax(-1).tolist()
+        for answer, token, more in zip(answers, best, going, strict=True):
+            if more:
+                answer.append(token)
 
 
 @torch.inference_mode()

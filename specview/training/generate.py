@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from specview.training.chat import ChatLayout
-from specview.training.prompts import LONG_KINDS, SHORT_KINDS, PromptSource
+from specview.training.prompts import LONG_KINDS, SHORT_KINDS, Prompts
 from specview.training.shards import LABELS_PER_TOKEN, Labelled, ShardWriter, top_labels
 from specview.training.target import Prefix, SlotCache, TargetModel
 
@@ -64,15 +64,19 @@ class Writer:
         self,
         target: TargetModel,
         tokenizer: Any,
-        prompts: PromptSource,
+        prompts: Prompts,
         output: ShardWriter,
         seed: int,
         lanes: tuple[Lane, ...] = LANES,
         answer_tokens: int = 128,
+        layout: ChatLayout | None = None,
     ) -> None:
-        """`answer_tokens` bounds an answer; `seed` decides prompts, temperatures and draws."""
+        """`answer_tokens` bounds an answer; `seed` decides prompts, temperatures and draws.
+
+        layout is read from the tokenizer where none is given.
+        """
         self._target, self._tokenizer, self._prompts, self._output = target, tokenizer, prompts, output
-        self._layout = ChatLayout.of(tokenizer)
+        self._layout = layout or ChatLayout.of(tokenizer)
         self._lanes, self._answer_tokens = lanes, answer_tokens
         self._rng, self._noise = random.Random(seed), torch.Generator().manual_seed(seed)
         self._prefix = target.prefix(list(self._layout.before))

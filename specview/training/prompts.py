@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
+from typing import Protocol
 
 from specview.training.corpus import Corpus
 
@@ -28,6 +29,20 @@ class Prompt:
 
     kind: str
     text: str
+
+
+class Prompts(Protocol):
+    """What a writer draws user turns from."""
+
+    own_texts: list[str]
+
+    def is_held_out(self, text: str) -> bool:
+        """Whether a text is kept for measuring."""
+        ...
+
+    def draw(self, kinds: dict[str, float]) -> Prompt:
+        """One prompt; `kinds` gives the weight of each kind."""
+        ...
 
 
 class PromptSource:

@@ -9,6 +9,7 @@ without touching the others (continuous batching).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,9 +132,9 @@ class TargetModel:
 
         self.embedding = tensor("embed_tokens")
         # The RMS norms' gains are folded into the matrices that follow them.
-        output = self.embedding if self.shape.tied else weights["lm_head.weight"].float()
+        self.output = self.embedding if self.shape.tied else weights["lm_head.weight"].float()
         self.norm_gain = tensor("norm")
-        self.head = (output * self.norm_gain).to(dtype)
+        self.head = (self.output * self.norm_gain).to(dtype)
         self.layers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         for index in range(self.shape.layers):
             at = f"layers.{index}."
@@ -158,8 +159,21 @@ class TargetModel:
         keys, values, _ = self.prefill(tokens)
         return Prefix(tuple(tokens), keys, values)
 
-    def prefill(self, tokens: list[int], prefix: Prefix | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def features(self, tokens: list[int], layers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Hidden states of a text: after each of some numbers of layers [n, layers, hidden], and the last [n, hidden].
+
+        The last is after the final norm, gain and all; the others are as they stand between the layers.
+        """
+        seen: dict[int, Tensor] = {layer: torch.empty(0) for layer in layers}
+        last = self.prefill(tokens, None, seen)[2] * self.norm_gain
+        return torch.stack([seen[layer] for layer in layers], 1), last
+
+    def prefill(
+        self, tokens: list[int], prefix: Prefix | None = None, seen: dict[int, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """One pass over `tokens`, which follow `prefix`.
+
+        seen gets the hidden states after the numbers of layers that are its keys.
 
         Returns keys and values [layers, kv_heads, n, head_dim] of the new tokens, and their final
         hidden states [n, hidden], normalised, without the last norm's gain (it is in the head).
@@ -171,6 +185,8 @@ class TargetModel:
         all_keys, all_values = [], []
         x = self.embedding[torch.tensor(tokens)]
         for index, (qkv_w, o_w, gate_up_w, down_w) in enumerate(self.layers):
+            if seen is not None and index in seen:
+                seen[index] = x
             q, k, v = self._split(_product(self._norm(x), qkv_w))
             q, k, v = (t.transpose(0, 1) for t in (q, k, v))
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
@@ -182,6 +198,8 @@ class TargetModel:
             attended = F.scaled_dot_product_attention(q[None], k[None], v[None], mask, enable_gqa=True)[0]
             x = x + _product(attended.transpose(0, 1).reshape(n, s.heads * s.head_dim), o_w)
             x = x + self._mlp(x, gate_up_w, down_w)
+        if seen is not None and s.layers in seen:
+            seen[s.layers] = x
         return torch.stack(all_keys), torch.stack(all_values), self._norm(x)
 
     def step(self, caches: list[SlotCache], tokens: Tensor, positions: Tensor) -> Tensor:

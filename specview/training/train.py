@@ -1,76 +1,37 @@
-"""The training loop: batches out of shards, AdamW, averaged weights, resumable at any step."""
+"""Training the small draft: batches out of labelled shards (the loop itself is in loop.py)."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import random
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from specview.training.loop import LoopSettings, Progress, Report, TrainingLoop, packed_batches
 from specview.training.shards import Labelled, read_shard
-from specview.training.small_draft import Batch, Objective, SmallDraft, Weights, make_batch
+from specview.training.small_draft import Objective, SmallDraft, Weights, make_batch
+
+__all__ = ["Progress", "Report", "Settings", "Trainer"]
 
 DEVELOPMENT_EVERY = 40  # one written sequence in so many is never trained on
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What decides a training run. It ends after `steps`, or after `minutes` of training time."""
+class Settings(LoopSettings):
+    """What decides a training run of the small draft."""
 
-    steps: int | None = None
-    minutes: float | None = None
-    learning_rate: float = 1.5e-3
-    final_rate: float = 0.03  # share of the learning rate at the end of the cosine
-    warmup_steps: int = 20
-    weight_decay: float = 0.02
     tokens_per_step: int = 2048
     plain_share: float = 0.5  # of the tokens of an epoch, at most
-    average: float = 0.995  # decay of the averaged weights, per step
     frequent_ids: int = 4096
     negatives: int = 1024
     guidance: float = 0.3  # weight of the loss that teaches two heads to copy
     skip: int = 0  # tokens at the start of every labelled sequence that carry no loss
-    seed: int = 0
     weights: Weights = Weights()
 
-    def __post_init__(self) -> None:
-        """Raises ValueError unless exactly one end is set."""
-        if (self.steps is None) == (self.minutes is None):
-            raise ValueError("set steps or minutes")
 
-
-@dataclass
-class Progress:
-    """How far a run is; saved with the weights."""
-
-    step: int = 0
-    tokens: int = 0  # trained positions
-    seconds: float = 0.0
-    epoch: int = 0
-    batch: int = 0  # within the epoch
-    shards: int = 0  # how many shards the epoch was drawn from
-
-
-@dataclass(frozen=True)
-class Report:
-    """Averages since the last report, for display."""
-
-    progress: Progress
-    loss: float
-    agreement: float  # share of trained positions, by weight, where draft and label agree
-    learning_rate: float
-
-
-class Trainer:
+class Trainer(TrainingLoop):
     """Trains one draft on the shards of a folder; new shards are used from the next epoch on."""
 
     def __init__(self, draft: SmallDraft, shards: Path, state: Path, settings: Settings) -> None:
@@ -78,131 +39,54 @@ class Trainer:
 
         Raises FileNotFoundError when `shards` holds none.
         """
+        super().__init__(draft, state, settings)
         self.draft, self.settings = draft, settings
-        self._shards, self._state = shards, state
+        self._shards = shards
         self._read: dict[Path, list[Labelled]] = {}
-        self.progress = Progress()
-        decayed = [p for p in draft.parameters() if p.dim() == 2]
-        gains = [p for p in draft.parameters() if p.dim() != 2]
-        self._optimizer = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": settings.weight_decay},
-                {"params": gains, "weight_decay": 0.0},
-            ],
-            lr=settings.learning_rate,
-            betas=(0.9, 0.95),
-            fused=True,
-        )
-        self.average = {name: p.detach().clone() for name, p in draft.named_parameters()}
-        if state.exists():
-            self._load()
-        else:
-            self.progress.shards = len(self._files())
+        if not self.resume():
+            self.begin_epoch()
         if not self._files():
             raise FileNotFoundError(f"no training shards in {shards}")
         self._objective = self._make_objective()
 
-    def run(
-        self,
-        stop: Callable[[], bool] = lambda: False,
-        report: Callable[[Report], None] = lambda r: None,
-        report_every: int = 25,
-        save_every: int = 200,
-    ) -> bool:
-        """Train to the end or until `stop()`; saves the state either way. True when at the end."""
-        s, progress = self.settings, self.progress
-        losses, hits = [], []
-        batches = self._epoch_batches()
-        while self.fraction() < 1 and not stop():
-            began = time.monotonic()
-            if progress.batch >= len(batches):
-                progress.epoch, progress.batch = progress.epoch + 1, 0
-                progress.shards = len(self._files())
-                batches = self._epoch_batches()
-            batch = make_batch(batches[progress.batch], s.weights, s.skip)
-            loss, agreement = self._step(batch)
-            progress.batch += 1
-            progress.step += 1
-            progress.tokens += len(batch.rows)
-            progress.seconds += time.monotonic() - began
-            losses.append(loss)
-            hits.append(agreement)
-            if progress.step % report_every == 0:
-                mean = sum(losses) / len(losses), sum(hits) / len(hits)
-                report(Report(progress, *mean, self._rate()))
-                losses, hits = [], []
-            if progress.step % save_every == 0:
-                self.save()
-        self.save()
-        return self.fraction() >= 1
-
-    def fraction(self) -> float:
-        """How much of the run is done, 0 to 1."""
-        if self.settings.steps is not None:
-            return min(1.0, self.progress.step / self.settings.steps)
-        assert self.settings.minutes is not None
-        return min(1.0, self.progress.seconds / (60 * self.settings.minutes))
-
     def averaged(self) -> SmallDraft:
         """A copy of the draft with the averaged weights, which are what is exported."""
         copy = SmallDraft(self.draft.config)
-        copy.load_state_dict(self.average)
+        self.load_average(copy)
         return copy
 
     def development(self) -> list[Labelled]:
         """Written sequences that are never trained on."""
         return self._split()[1]
 
-    def save(self) -> None:
-        """Write the state file; it is replaced whole."""
-        tensors: dict[str, Tensor] = {}
-        for name, parameter in self.draft.named_parameters():
-            tensors[f"weight.{name}"] = parameter.detach()
-            tensors[f"average.{name}"] = self.average[name]
-            moments = self._optimizer.state.get(parameter, {})
-            for key in ("exp_avg", "exp_avg_sq"):
-                if key in moments:
-                    tensors[f"{key}.{name}"] = moments[key]
-        part = self._state.with_suffix(".part")
-        self._state.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, part, metadata={"progress": json.dumps(vars(self.progress))})
-        os.replace(part, self._state)
+    def begin_epoch(self) -> None:
+        """Take up the shards that were finished since the last epoch began."""
+        self.progress.shards = len(self._files())
 
-    def _load(self) -> None:
-        with safe_open(self._state, "pt") as file:
-            self.progress = Progress(**json.loads(file.metadata()["progress"]))
-            names = set(file.keys())
-            for name, parameter in self.draft.named_parameters():
-                parameter.data.copy_(file.get_tensor(f"weight.{name}"))
-                self.average[name] = file.get_tensor(f"average.{name}")
-                if f"exp_avg.{name}" in names:
-                    self._optimizer.state[parameter] = {
-                        "step": torch.tensor(float(self.progress.step)),
-                        "exp_avg": file.get_tensor(f"exp_avg.{name}"),
-                        "exp_avg_sq": file.get_tensor(f"exp_avg_sq.{name}"),
-                    }
+    def batch_loss(self, batch: list[Labelled], noise: torch.Generator) -> tuple[Tensor, float, int]:
+        """Loss, agreement and trained positions of some sequences."""
+        made = make_batch(batch, self.settings.weights, self.settings.skip)
+        loss, hits = self._objective(self.draft, made, noise)
+        return loss, hits.item(), len(made.rows)
 
-    def _step(self, batch: Batch) -> tuple[float, float]:
-        # Draws depend on the step alone, so a resumed run repeats an uninterrupted one.
-        noise = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.progress.step)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._rate()
-        self._optimizer.zero_grad()
-        loss, hits = self._objective(self.draft, batch, noise)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.draft.parameters(), 1.0)
-        self._optimizer.step()
-        decay = min(self.settings.average, (1 + self.progress.step) / (10 + self.progress.step))
-        with torch.no_grad():
-            for name, parameter in self.draft.named_parameters():
-                self.average[name].lerp_(parameter, 1 - decay)
-        return loss.item(), hits.item()
-
-    def _rate(self) -> float:
-        s = self.settings
-        warm = min(1.0, (self.progress.step + 1) / s.warmup_steps)
-        cosine = 0.5 * (1 + math.cos(math.pi * self.fraction()))
-        return s.learning_rate * warm * (s.final_rate + (1 - s.final_rate) * cosine)
+    def epoch_batches(self) -> list[list[Labelled]]:
+        """The epoch's batches: what the target wrote, and plain text up to its share."""
+        s, rng = self.settings, random.Random(f"{self.settings.seed} {self.progress.epoch}")
+        training, _ = self._split()
+        labelled = [x for x in training if x.label_ids is not None]
+        plain = [x for x in training if x.label_ids is None]
+        rng.shuffle(plain)
+        if labelled:
+            budget = sum(len(x.tokens) for x in labelled) * s.plain_share / (1 - s.plain_share)
+            taken = 0
+            for count, x in enumerate(plain):
+                taken += len(x.tokens)
+                if taken > budget:
+                    plain = plain[:count]
+                    break
+        chosen = labelled + plain
+        batches = packed_batches([len(x.tokens) for x in chosen], s.tokens_per_step, rng.shuffle)
+        return [[chosen[index] for index in batch] for batch in batches]
 
     def _files(self) -> list[Path]:
         # In the order they were finished: a resumed epoch finds its own shards first again.
@@ -220,35 +104,6 @@ class Trainer:
                 held = sequence.label_ids is not None and index % DEVELOPMENT_EVERY == 0
                 (development if held else training).append(sequence)
         return training, development
-
-    def _epoch_batches(self) -> list[list[Labelled]]:
-        s, rng = self.settings, random.Random(f"{self.settings.seed} {self.progress.epoch}")
-        training, _ = self._split()
-        labelled = [x for x in training if x.label_ids is not None]
-        plain = [x for x in training if x.label_ids is None]
-        rng.shuffle(plain)
-        if labelled:
-            budget = sum(len(x.tokens) for x in labelled) * s.plain_share / (1 - s.plain_share)
-            taken = 0
-            for count, x in enumerate(plain):
-                taken += len(x.tokens)
-                if taken > budget:
-                    plain = plain[:count]
-                    break
-        chosen = labelled + plain
-        rng.shuffle(chosen)
-        batches: list[list[Labelled]] = []
-        # Sorting within a window keeps padding low and batches varied.
-        for at in range(0, len(chosen), 256):
-            batch: list[Labelled] = []
-            for sequence in sorted(chosen[at : at + 256], key=lambda x: len(x.tokens)):
-                if batch and len(sequence.tokens) * (len(batch) + 1) > s.tokens_per_step:
-                    batches.append(batch)
-                    batch = []
-                batch.append(sequence)
-            batches.append(batch)
-        rng.shuffle(batches)
-        return batches
 
     def _make_objective(self) -> Objective:
         vocab = self.draft.shape.vocab_size

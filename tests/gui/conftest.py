@@ -44,6 +44,7 @@ def make_window(qtbot, qapp, config, script, monkeypatch):
     from specview.gui.settings_store import SettingsStore
 
     monkeypatch.setattr(library, "_models", list)
+    monkeypatch.setattr(library, "_heads", list)
     application.make_app([])
     theme.apply(qapp, "dark", 1.0)
     made = []

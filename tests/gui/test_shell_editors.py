@@ -163,7 +163,7 @@ def test_rules_say_whether_they_are_exact(qtbot, library):
     editor = make_editor(qtbot, library, LaneSettings(method="prompt-lookup"), run, "match")
     texts = [editor.rule.itemText(i) for i in range(editor.rule.count())]
     assert texts[0] == "as the race (match · exact)"
-    assert "typical · lossy" in texts
+    assert "typical (Medusa) · lossy" in texts
     assert "naive · lossy" in texts
     assert rule_text("rejection") == "rejection · exact"
     editor.rule.set_value("greedy")

@@ -14,8 +14,9 @@ from shiboken6 import isValid
 
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
-from specview.gui import pair_checks
+from specview.gui import head_checks, head_chooser, members_editor, pair_checks
 from specview.gui.exit_scan_dialog import ExitScanDialog, ExitScans
+from specview.gui.head_checks import needs_choice
 from specview.gui.lane_editor import LaneEditor, default_k_text
 from specview.gui.lane_menu import LaneMenu, by_family, known_problems
 from specview.gui.library import Found, FoundModel, Library
@@ -43,6 +44,9 @@ def library(qtbot) -> Library:
 def make_editor(qtbot, library, monkeypatch) -> Iterator[object]:
     """Make editors; comparing tokenizers reads no files."""
     monkeypatch.setattr(pair_checks, "check", lambda pair: ("small", f"compared {pair[2]}"))
+    monkeypatch.setattr(head_checks, "check", lambda question: ("small", f"read {question.ref}"))
+    for module in (head_checks, head_chooser, members_editor):
+        monkeypatch.setattr(module, "has_bundled", lambda kind: True)
     made = []
 
     def make(lane: LaneSettings, run: RunSettings | None = None, **more) -> LaneEditor:
@@ -81,13 +85,16 @@ def test_the_menu_lists_every_method_by_family(qtbot):
     assert set(found) == {name for name, info in METHODS.items() if info.drafts}
     for name, action in found.items():
         info = METHODS[name]
-        assert action.text().replace("&&", "&") == info.label
+        asks = "…" if needs_choice(name) else ""
+        assert action.text().replace("&&", "&") == info.label + asks
         assert info.description in action.whatsThis() and action.toolTip()
         assert action.isEnabled() == (name != "x-suffix")
     assert "Not here: no room" in found["x-suffix"].whatsThis()
     order = [name for _, names in by_family(found) for name in names]
     assert list(found) == order
-    assert [family for family, _ in by_family(found)] == ["draft model", "n-gram", "self", "combined"]
+    assert [family for family, _ in by_family(found)] == [
+        "draft model", "trained head", "n-gram", "self", "combined",
+    ]
     # its words are plain text, and follow the line the keyboard is on
     menu._describe(found["x-cascade"])
     assert menu._words.text() == METHODS["x-cascade"].description
@@ -124,9 +131,11 @@ def test_the_menu_is_reached_and_used_with_the_keyboard(window, qtbot):
     qtbot.waitUntil(menu.isVisible)
     first = menu.activeAction()
     assert first is not None and first.data() == "draft-model"
-    qtbot.keyClick(menu, Qt.Key.Key_Down)
-    chosen = menu.activeAction()
-    assert chosen is not None and chosen.data() == "prompt-lookup"
+    enabled = [name for name, action in menu.actions_by_name().items() if action.isEnabled()]
+    for name in enabled[1 : enabled.index("prompt-lookup") + 1]:
+        qtbot.keyClick(menu, Qt.Key.Key_Down)
+        chosen = menu.activeAction()
+        assert chosen is not None and chosen.data() == name
     qtbot.keyClick(menu, Qt.Key.Key_Return)
     assert window.lane_settings[-1] == LaneSettings(method="prompt-lookup")
     assert not menu.isVisible()
@@ -606,7 +615,7 @@ def test_pairs_are_compared_off_the_qt_thread(qtbot, monkeypatch):
     checks.ask("t", "transformers", "b", "transformers")
     qtbot.waitUntil(lambda: checks.words("t", "transformers", "b", "transformers")[1] == "compared b")
     assert checks.words("t", "transformers", "a", "transformers")[1] == "compared a"
-    assert names == [("specview-pair", "a"), ("specview-pair", "b")]
+    assert names == [("specview-answer", "a"), ("specview-answer", "b")]
     checks.ask("t", "transformers", "a", "transformers")
     assert not checks.busy
     monkeypatch.setattr(pair_checks, "check", lambda pair: 1 / 0)

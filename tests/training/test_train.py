@@ -42,7 +42,7 @@ def test_a_resumed_run_gives_the_same_weights(tmp_path, shards, make_draft):
 def test_development_sequences_are_never_trained_on(tmp_path, shards, make_draft):
     trainer = Trainer(make_draft(), shards, tmp_path / "state.safetensors", settings(1))
     held = {id(s) for s in trainer.development()}
-    trained = {id(s) for batch in trainer._epoch_batches() for s in batch}
+    trained = {id(s) for batch in trainer.epoch_batches() for s in batch}
     assert held and not held & trained
 
 

@@ -1,0 +1,251 @@
+"""`specview train`: train a drafter for a target, headless.
+
+With `--progress -` standard output has one JSON object a line, for a window or a script:
+
+    {"event": "stage", "stage": NAME, "text": WORDS, "fraction": F}
+    {"event": "step", "step": N, "loss": L, "agreement": A, "learning_rate": R, "seconds": S, "fraction": F}
+    {"event": "heldout", "step": N, "alpha": {"1": A, ...}, "tokens_per_target_pass": {"1": T, ...}}
+    {"event": "done", "folder": PATH}
+    {"event": "stopped", "work": PATH}
+    {"event": "error", "text": LINE}
+
+`fraction` is the whole run's, 0 to 1, with `left_seconds` beside it where the clock decides; `seconds` those of training.
+NAME is check, answers, text, labels, training or export. `heldout` comes by draft length, of the averaged weights on
+prompts that are never trained on; alpha is null where nothing was judged. The last line is done, stopped or error. A
+line `stop` on standard input stops the run as Ctrl-C does; the same command goes on from there.
+Exit codes: 0 done, 1 failed, 2 usage, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specview.commands.arguments import Parser, real, whole
+from specview.commands.outputs import Outputs
+from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.terminal import safe_text, table
+from specview.engines.openmp import limit_spinning
+from specview.errors import EngineMissing, SpecviewError, UsageError
+
+if TYPE_CHECKING:
+    from specview.training.job import TrainSettings
+
+KINDS = {
+    "eagle3": "EAGLE-3 head: reads three of the target's layers, drafts token after token",
+    "medusa": "Medusa heads: read the last hidden state, draft four tokens at once",
+    "p-eagle": "P-EAGLE head: EAGLE-3 whose tokens come in one pass",
+    "draft": "small stand-alone draft model, hidden 192",
+}
+
+_DESCRIPTION = """\
+Train a drafter for a target: the target writes text (or labels yours), the drafter learns to say what the target
+would, and is measured on prompts it has not seen. Stop with Ctrl-C at any point; the same command goes on from there.
+The result loads in specview and in engines that read the same layouts (speculators, vLLM)."""
+
+_EPILOG = (
+    "kinds:\n"
+    + "\n".join(f"  {name:8} {text}" for name, text in KINDS.items())
+    + """
+
+examples:
+  specview train eagle3 --out my-head --minutes 60
+  specview train medusa --target ~/models/TinyLlama --prompts prompts.jsonl --out heads
+  specview run --lane "eagle3,draft=my-head"
+"""
+)
+_TOLD_EVERY_S = 5.0
+
+
+def make_parser() -> Parser:
+    """Make the command's parser."""
+    parser = Parser("specview train", _DESCRIPTION, _EPILOG)
+    parser.usage = "specview train KIND --out FOLDER [options]"
+    parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument("--target", default="bundled", help="a model folder, a hub id, or a GGUF that transformers can run "
+                                                            "dequantized (default: bundled)")  # fmt: skip
+    parser.add_argument("--out", metavar="FOLDER", required=True, help="where the drafter is saved")
+    parser.add_argument("--minutes", type=real, default=60.0, help="for data and training together (default: 60)")
+    data = parser.add_argument_group("data")
+    data.add_argument("--prompts", metavar="FILE", help='JSON Lines with "prompt" or "text", or a prompt a line, which the '
+                                                        "target answers (default: built-in ones)")  # fmt: skip
+    data.add_argument("--text", metavar="FILE", help="your own text, which the target only labels")
+    data.add_argument("--feature-budget", type=real, default=4.0, metavar="GB",
+                      help="disk for the target's hidden states (default: 4)")  # fmt: skip
+    data.add_argument("--work", metavar="FOLDER", help="data and checkpoints (default: in the cache)")
+    data.add_argument("--answer-tokens", type=whole, default=128, help="longest answer of the target (default: 128)")
+    head = parser.add_argument_group("drafter")
+    head.add_argument("--draft-vocab", type=whole, metavar="N",
+                      help="tokens a head drafts, the most frequent ones (default: by its size)")  # fmt: skip
+    head.add_argument("--layers", metavar="N,N,N", help="the hidden states an EAGLE head reads, after so many layers "
+                                                        "(default: 2, half of them, all but 3)")  # fmt: skip
+    head.add_argument("--start", metavar="FOLDER", help="a drafter of the same kind to go on from")
+    run = parser.add_argument_group("run")
+    run.add_argument("--tokens", type=whole, metavar="N", help="answer tokens to write, instead of by the clock")
+    run.add_argument("--steps", type=whole, metavar="N", help="training steps, instead of by the clock")
+    run.add_argument("--device", help="cpu, cuda, mps, for the target (default: the best there is; only cpu is tested)")
+    run.add_argument("--threads", type=whole, help="CPU threads")
+    run.add_argument("--seed", type=whole, default=0)
+    run.add_argument("--note", default="", help="a paragraph for a small draft's card")
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", metavar="FILE", help="write the held-out figures as a JSON document")
+    output.add_argument("--progress", metavar="-", choices=("-",), help="- prints progress as JSON lines on standard output")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    arguments = make_parser().parse_args(argv)
+    if arguments.progress == "-" and arguments.json == "-":
+        raise UsageError("--progress and --json both want standard output.", "Give --json a file.")
+    lines = arguments.progress == "-"
+    try:
+        with Outputs(arguments) as outputs, stop_on_signals() as stop:
+            if lines:
+                _stop_on_line(stop)
+            return _train(_settings(arguments), outputs, stop, lines)
+    except SpecviewError as error:
+        if lines:
+            _print_line({"event": "error", "text": str(error)})
+        raise
+    except (MemoryError, OSError) as error:
+        if lines:
+            _print_line({"event": "error", "text": str(error) or "out of memory"})
+        raise
+
+
+def _settings(arguments: argparse.Namespace) -> TrainSettings:
+    from specview.models.loading import engine_available
+
+    missing = engine_available("transformers")
+    if missing is not None:
+        raise EngineMissing(missing)
+    limit_spinning()  # before torch is loaded
+    from specview.training.job import TrainSettings
+
+    def path(text: str | None) -> Path | None:
+        return None if text is None else Path(text).expanduser()
+
+    if not arguments.out.strip():
+        raise UsageError("--out is empty.", "Name a folder.")
+    layers = None
+    if arguments.layers is not None:
+        try:
+            layers = tuple(int(part) for part in arguments.layers.split(","))
+        except ValueError:
+            raise UsageError(f"layers is {arguments.layers!r}.", "Write numbers with commas: 2,15,27.") from None
+    return TrainSettings(
+        kind=arguments.kind,
+        out=Path(arguments.out).expanduser(),
+        target=arguments.target,
+        minutes=arguments.minutes,
+        prompts=path(arguments.prompts),
+        text=path(arguments.text),
+        work=path(arguments.work),
+        feature_budget_gb=arguments.feature_budget,
+        draft_vocab=arguments.draft_vocab,
+        layers=layers,
+        start=path(arguments.start),
+        device=arguments.device,
+        threads=arguments.threads,
+        seed=arguments.seed,
+        answer_tokens=arguments.answer_tokens,
+        tokens=arguments.tokens,
+        steps=arguments.steps,
+        note=arguments.note,
+    ).checked()
+
+
+def _train(settings: TrainSettings, outputs: Outputs, stop: StopRequest, lines: bool) -> int:
+    from specview.training.job import TrainJob
+
+    job = TrainJob(settings)
+    done = job.run(_print_line if lines else Teller(), stop)
+    if not done:
+        return STOPPED_CODE
+    outputs.document(job.document)
+    if not lines and not outputs.to_stdout:
+        sys.stdout.write(summary(job.document))
+    return 0
+
+
+def summary(document: Mapping[str, Any]) -> str:
+    """Return the held-out table for people, and where the drafter is."""
+    rows = [["held-out prompts", "k", "alpha", "tokens per pass", "before"]]
+    for name, by_length in document["heldout"].items():
+        for k, kinds in by_length.items():
+            figures, before = kinds["all"], document["before"][name][k]["all"]
+            rows.append([name, k, *(_figure(value) for value in (
+                figures["alpha"], figures["tokens_per_target_pass"], before["alpha"],
+            ))])  # fmt: skip
+    return f"{table(rows)}\nsaved to {safe_text(document['folder'])}\n"
+
+
+def _figure(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+def _print_line(event: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+def _stop_on_line(stop: StopRequest) -> threading.Thread:
+    """Take a line `stop` on standard input for a request to stop; returns the thread that listens."""
+
+    def listen() -> None:
+        try:
+            for line in sys.stdin:
+                if line.strip() == "stop":
+                    stop.asked = True
+        except (OSError, ValueError):
+            pass  # it was closed: there is nobody to ask
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    return thread
+
+
+class Teller:
+    """Tells people on standard error how far a run is: every new stage at once, else a line every few seconds."""
+
+    def __init__(self) -> None:
+        self._told = -math.inf
+        self._stage = ""
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take one event of a run."""
+        now, stage = time.monotonic(), str(event.get("stage", self._stage))
+        often = event["event"] in ("stage", "step") and stage == self._stage
+        if often and now - self._told < _TOLD_EVERY_S:
+            return
+        text = self._words(event)
+        if text:
+            self._told, self._stage = now, stage
+            sys.stderr.write(f"{safe_text(text)}\n")
+            sys.stderr.flush()
+
+    def _words(self, event: Mapping[str, Any]) -> str:
+        kind = event["event"]
+        if kind in ("stage", "step"):
+            left = event.get("left_seconds")
+            far = f"{100 * event['fraction']:3.0f}%" + (f", {left / 60:.0f} min left" if left is not None else "")
+            if kind == "stage":
+                return f"{far}  {event['text']}"
+            return (
+                f"{far}  step {event['step']}: loss {event['loss']:.3f}, agreement {event['agreement']:.3f}, "
+                f"learning rate {event['learning_rate']:.1e}"
+            )
+        if kind == "heldout":
+            parts = ", ".join(f"k={k} {_figure(alpha)}" for k, alpha in event["alpha"].items())
+            return f"      held-out alpha at step {event['step']}: {parts}"
+        if kind == "stopped":
+            return f"stopped; the same command goes on from {event['work']}" if event["work"] else "stopped"
+        return ""

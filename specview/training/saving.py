@@ -1,0 +1,141 @@
+"""Writing a trained head as other engines read it: float16 safetensors, config.json and a model card.
+
+EAGLE-3 and P-EAGLE heads are in the layout of the `speculators` library, Medusa heads in vLLM's (LAYOUTS.md, sections
+2 to 4). The parameters' names are the layouts' own, so that a state dict is a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from specview.heads.eagle3 import Eagle3Shape
+from specview.heads.medusa import MedusaShape
+from specview.models.cache import clear_write_errors
+from specview.training.teacher import TargetFiles
+
+BUNDLED_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "tokenizer.model", "vocab.json", "merges.txt",
+)  # fmt: skip
+FILES = frozenset({"config.json", "model.safetensors", "README.md", "draft.gguf", *TOKENIZER_FILES})
+"""What an exported folder may hold."""
+_LONGEST = 8192
+
+
+def target_name(target: TargetFiles) -> str:
+    """How a head's config names its target: a hub id where there is one."""
+    if target.ref.origin == "bundled":
+        return BUNDLED_NAME
+    return target.ref.repo_id or target.name
+
+
+def eagle3_config(shape: Eagle3Shape, target: TargetFiles, tokens: int) -> dict[str, Any]:
+    """config.json of an EAGLE-3 or P-EAGLE head that drafts so many tokens (`speculators` 0.5 and later)."""
+    parallel = shape.mask_token_id is not None
+    config = target.text_config
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
+    if target.llama_like:
+        given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        rope = {**given, "rope_theta": float(config.get("rope_theta") or given.get("rope_theta") or 10000.0)}
+        rope.setdefault("rope_type", rope.pop("type", "default"))
+    positions = config.get("max_position_embeddings")
+    own: dict[str, Any] = {
+        "speculators_model_type": "peagle" if parallel else "eagle3",
+        "architectures": ["PEagleSpeculator" if parallel else "Eagle3Speculator"],
+        "draft_vocab_size": shape.draft_vocab,
+        "norm_before_residual": shape.norm_before_residual,
+        "norm_before_fc": shape.norm_before_fc,
+        "fc_norm": shape.fc_norm,
+        "norm_output": shape.norm_output,
+        "target_hidden_size": None,
+        "eagle_aux_hidden_state_layer_ids": list(shape.aux_layers),
+        "embed_requires_grad": False,
+        "transformer_layer_config": {
+            "model_type": "llama",
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.intermediate,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "head_dim": shape.width,
+            "vocab_size": shape.vocab,
+            "rms_norm_eps": shape.eps,
+            "rope_theta": rope["rope_theta"],
+            "rope_parameters": rope,
+            "hidden_act": "silu",
+            "max_position_embeddings": positions if isinstance(positions, int) else _LONGEST,
+            "attention_bias": shape.attention_bias,
+            "mlp_bias": False,
+            "tie_word_embeddings": False,
+        },
+        "speculators_config": {
+            "algorithm": "peagle" if parallel else "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": tokens}],
+            "verifier": {
+                "name_or_path": target_name(target),
+                "architectures": list(target.config.get("architectures") or []),
+            },
+        },
+    }
+    if parallel:
+        own |= {"mask_token_id": shape.mask_token_id, "parallel_drafting": True}
+    return own
+
+
+def medusa_config(shape: MedusaShape, target: TargetFiles) -> dict[str, Any]:
+    """config.json of Medusa heads (vLLM's MedusaConfig)."""
+    return {
+        "model_type": "medusa",
+        "architectures": ["MedusaModel"],
+        "hidden_size": shape.hidden,
+        "vocab_size": shape.vocab,
+        "truncated_vocab_size": shape.draft_vocab or shape.vocab,
+        "num_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_lookahead_tokens": shape.heads,
+        "original_lm_head": shape.output == "shared",
+        "medusa_fc_bias": shape.bias,
+        "base_model_name_or_path": target_name(target),
+    }
+
+
+def save_head(module: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
+    """Write model.safetensors, in float16 where it is floating, and config.json; each appears whole.
+
+    Raises SpecviewError for a full disk or a missing permission.
+    """
+    tensors = {
+        name: (tensor.half() if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
+        for name, tensor in module.state_dict().items()
+    }
+    with clear_write_errors(folder, "the head"):
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / "model.part"
+        try:
+            save_file(tensors, part, metadata={"format": "pt"})
+            part.chmod(0o644)
+            os.replace(part, folder / "model.safetensors")
+        except Exception as error:
+            part.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise
+            raise OSError(str(error)) from error  # safetensors' own, for a full disk
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
+
+
+def rounded(module: nn.Module) -> nn.Module:
+    """The module with its weights as they are stored, rounded to float16."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(parameter.half())
+    return module

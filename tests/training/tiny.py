@@ -1,0 +1,75 @@
+"""Test helper: whole tiny targets on disk (random weights, a letter tokenizer), and what training needs beside them."""
+
+from __future__ import annotations
+
+import email
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+SPECIAL = ["<unk>", "<s>", "</s>", "<spare>"]
+LETTERS = [chr(code) for code in range(32, 127)] + ["\n"]
+VOCAB = 112  # a few ids more than there are tokens, as padded vocabularies have
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}{% if add_generation_prompt %}<s>{% endif %}"
+)
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.35,
+}
+GPT_NEOX = {
+    key: LLAMA[key]
+    for key in (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "max_position_embeddings", "bos_token_id", "eos_token_id",
+    )
+} | {"model_type": "gpt_neox", "initializer_range": 0.2}  # fmt: skip
+
+
+def make_target(folder: Path, config: dict[str, Any] = LLAMA, seed: int = 0, chat: bool = True) -> Path:
+    """Write a random target with its tokenizer."""
+    torch.manual_seed(seed)
+    made = AutoConfig.for_model(**config)
+    AutoModelForCausalLM.from_config(made).eval().save_pretrained(folder)
+    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *LETTERS])}
+    letters = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    letters.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    letters.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=letters,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        additional_special_tokens=["<spare>"],
+        chat_template=TEMPLATE if chat else None,
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few held-out prompts, little real text: whole runs in seconds."""
+    from specview.training import draft, heldout, texts
+
+    def few(name: str) -> list[heldout.HeldOutPrompt]:
+        return heldout.held_out(name)[:3]
+
+    monkeypatch.setattr(texts, "held_out", few)
+    for module in (texts, draft):
+        monkeypatch.setattr(module, "default_roots", lambda: [Path(email.__file__).parent])
