@@ -73,7 +73,9 @@ def test_a_run_that_is_stopped_says_where_it_goes_on(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("given", "asked"), [("go on\n stop \n", True), ("do not stop\n", False), ("", False)])
+@pytest.mark.parametrize(
+    ("given", "asked"), [("go on\n stop \n", True), ("do not stop\n", False), ("", False)]
+)
 def test_a_line_on_standard_input_is_a_request_to_stop(
     given: str, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +86,21 @@ def test_a_line_on_standard_input_is_a_request_to_stop(
 
 
 def test_errors_are_events_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["train", "eagle3", "--out", str(tmp_path / "o"), "--target", str(tmp_path / "no"), "--progress", "-"]) == 1
+    assert (
+        cli.main(
+            [
+                "train",
+                "eagle3",
+                "--out",
+                str(tmp_path / "o"),
+                "--target",
+                str(tmp_path / "no"),
+                "--progress",
+                "-",
+            ]
+        )
+        == 1
+    )
     out, err = capsys.readouterr()
     assert lines(out)[-1]["event"] == "error" and "there is no file or folder" in lines(out)[-1]["text"]
     assert err.count("\n") == 1
@@ -108,7 +124,15 @@ def test_usage_errors(arguments: list[str], words: str, capsys: pytest.CaptureFi
 
 def test_people_are_told_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
     tell = train.Teller()
-    tell({"event": "stage", "stage": "text", "text": "The target writes", "fraction": 0.1, "left_seconds": 120.0})
+    tell(
+        {
+            "event": "stage",
+            "stage": "text",
+            "text": "The target writes",
+            "fraction": 0.1,
+            "left_seconds": 120.0,
+        }
+    )
     tell({"event": "heldout", "step": 3, "alpha": {"1": 0.5, "2": None}, "tokens_per_target_pass": {}})
     tell({"event": "stopped", "work": "/w"})
     told = capsys.readouterr().err.splitlines()
@@ -118,7 +142,7 @@ def test_people_are_told_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_kind_is_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    from specview.training.job import KINDS
+    from specview.training.asked import KINDS
 
     assert tuple(train.KINDS) == KINDS
     with pytest.raises(SystemExit):

@@ -36,7 +36,7 @@ from specview.engines.openmp import limit_spinning
 from specview.errors import EngineMissing, SpecviewError, UsageError
 
 if TYPE_CHECKING:
-    from specview.training.job import TrainSettings
+    from specview.training.asked import TrainSettings
 
 KINDS = {
     "eagle3": "EAGLE-3 head: reads three of the target's layers, drafts token after token",
@@ -72,7 +72,9 @@ def make_parser() -> Parser:
     parser.add_argument("--target", default="bundled", help="a model folder, a hub id, or a GGUF that transformers can run "
                                                             "dequantized (default: bundled)")  # fmt: skip
     parser.add_argument("--out", metavar="FOLDER", required=True, help="where the drafter is saved")
-    parser.add_argument("--minutes", type=real, default=60.0, help="for data and training together (default: 60)")
+    parser.add_argument(
+        "--minutes", type=real, default=60.0, help="for data and training together (default: 60)"
+    )
     data = parser.add_argument_group("data")
     data.add_argument("--prompts", metavar="FILE", help='JSON Lines with "prompt" or "text", or a prompt a line, which the '
                                                         "target answers (default: built-in ones)")  # fmt: skip
@@ -80,7 +82,9 @@ def make_parser() -> Parser:
     data.add_argument("--feature-budget", type=real, default=4.0, metavar="GB",
                       help="disk for the target's hidden states (default: 4)")  # fmt: skip
     data.add_argument("--work", metavar="FOLDER", help="data and checkpoints (default: in the cache)")
-    data.add_argument("--answer-tokens", type=whole, default=128, help="longest answer of the target (default: 128)")
+    data.add_argument(
+        "--answer-tokens", type=whole, default=128, help="longest answer of the target (default: 128)"
+    )
     head = parser.add_argument_group("drafter")
     head.add_argument("--draft-vocab", type=whole, metavar="N",
                       help="tokens a head drafts, the most frequent ones (default: by its size)")  # fmt: skip
@@ -88,15 +92,21 @@ def make_parser() -> Parser:
                                                         "(default: 2, half of them, all but 3)")  # fmt: skip
     head.add_argument("--start", metavar="FOLDER", help="a drafter of the same kind to go on from")
     run = parser.add_argument_group("run")
-    run.add_argument("--tokens", type=whole, metavar="N", help="answer tokens to write, instead of by the clock")
+    run.add_argument(
+        "--tokens", type=whole, metavar="N", help="answer tokens to write, instead of by the clock"
+    )
     run.add_argument("--steps", type=whole, metavar="N", help="training steps, instead of by the clock")
-    run.add_argument("--device", help="cpu, cuda, mps, for the target (default: the best there is; only cpu is tested)")
+    run.add_argument(
+        "--device", help="cpu, cuda, mps, for the target (default: the best there is; only cpu is tested)"
+    )
     run.add_argument("--threads", type=whole, help="CPU threads")
     run.add_argument("--seed", type=whole, default=0)
     run.add_argument("--note", default="", help="a paragraph for a small draft's card")
     output = parser.add_argument_group("output")
     output.add_argument("--json", metavar="FILE", help="write the held-out figures as a JSON document")
-    output.add_argument("--progress", metavar="-", choices=("-",), help="- prints progress as JSON lines on standard output")
+    output.add_argument(
+        "--progress", metavar="-", choices=("-",), help="- prints progress as JSON lines on standard output"
+    )
     return parser
 
 
@@ -128,7 +138,7 @@ def _settings(arguments: argparse.Namespace) -> TrainSettings:
     if missing is not None:
         raise EngineMissing(missing)
     limit_spinning()  # before torch is loaded
-    from specview.training.job import TrainSettings
+    from specview.training.asked import TrainSettings
 
     def path(text: str | None) -> Path | None:
         return None if text is None else Path(text).expanduser()
@@ -140,7 +150,9 @@ def _settings(arguments: argparse.Namespace) -> TrainSettings:
         try:
             layers = tuple(int(part) for part in arguments.layers.split(","))
         except ValueError:
-            raise UsageError(f"layers is {arguments.layers!r}.", "Write numbers with commas: 2,15,27.") from None
+            raise UsageError(
+                f"layers is {arguments.layers!r}.", "Write numbers with commas: 2,15,27."
+            ) from None
     return TrainSettings(
         kind=arguments.kind,
         out=Path(arguments.out).expanduser(),
@@ -236,7 +248,9 @@ class Teller:
         kind = event["event"]
         if kind in ("stage", "step"):
             left = event.get("left_seconds")
-            far = f"{100 * event['fraction']:3.0f}%" + (f", {left / 60:.0f} min left" if left is not None else "")
+            far = f"{100 * event['fraction']:3.0f}%" + (
+                f", {left / 60:.0f} min left" if left is not None else ""
+            )
             if kind == "stage":
                 return f"{far}  {event['text']}"
             return (

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from specview.heads.loading import LoadedHead
     from specview.heads.running import HeadRun
 
-_CPU: Mapping[str, Value] = {"depth": 2, "top_k": 3, "total_tokens": 8}
+_CPU: Mapping[str, Value] = {"depth": 2, "top_k": 3, "total_tokens": 6}
 _GPU: Mapping[str, Value] = {"depth": 5, "top_k": 10, "total_tokens": 60}
 
 _LIMITS = (
@@ -105,7 +105,7 @@ EAGLE3_PRESETS: Mapping[str, Mapping[str, Value]] = {
 Shape = Growth | FixedTree | None
 """A dynamic tree's limits, a fixed tree, or a chain."""
 
-SMALL_TREE = spread_tree(4, 3, 10)
+SMALL_TREE = spread_tree(3, 3, 7)
 """The fixed tree where the user gave no places."""
 
 

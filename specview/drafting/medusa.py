@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.drafting.draft_tree import FixedTree, fixed_tree, likeliest, read_paths
+from specview.drafting.feature_head import SpreadRows
 from specview.drafting.last_hidden import LastHidden
 from specview.drafting.options import Option, Value
 from specview.drafting.sampled import draft_chain, not_finite
@@ -70,6 +72,8 @@ class Medusa(LastHidden):
     def __init__(self, head: LoadedHead, max_length: int, tree: FixedTree | None = None) -> None:
         super().__init__(head, max_length)
         self._longest = int(head.module.shape.heads)
+        ids = head.module.target_ids
+        self._target_ids: list[int] | None = None if ids is None else ids.tolist()
         if tree is not None:
             self._longest = min(self._longest, tree.levels)
         self._shape = tree
@@ -82,18 +86,18 @@ class Medusa(LastHidden):
         depth = min(budget, self._longest, room)
         if depth <= 0:
             return EMPTY_DRAFT
-        own = self._logits(depth)
-        target_ids = self._head.module.target_ids
-        rows = self._head.over_target_vocabulary(own, target_ids)
+        rows = self._logits(depth)
+        if self._target_ids is None:
+            rows = self._head.over_target_vocabulary(rows, None)
         if self._shape is not None:
-            return self._tree(self._shape.cut(depth, room), own if target_ids is not None else rows, rows, proceed)
+            return self._over_target(self._tree(self._shape.cut(depth, room), rows, proceed))
         places = iter(rows)
 
         def step(token: int | None) -> tuple[Array, Array]:
             row = next(places)
             return row, row
 
-        return draft_chain(
+        draft = draft_chain(
             step,
             depth,
             self._sampling,
@@ -102,6 +106,7 @@ class Medusa(LastHidden):
             whose="Medusa's heads",
             proceed=proceed,
         )
+        return self._over_target(draft)
 
     def _logits(self, depth: int) -> Any:
         """Logits [depth, ids] of the first heads, of the ids that they give."""
@@ -109,16 +114,28 @@ class Medusa(LastHidden):
         logits = self._head.module.logits(states)
         return self._head.project(states[:, 0]) if logits is None else logits[:, 0]
 
-    def _tree(
-        self, tree: FixedTree, own: Array, rows: Array, proceed: Callable[[float], bool] | None
-    ) -> Draft:
-        """The tree from the heads' own logits [depth, ids], and those over the target's vocabulary [depth, vocab]."""
-        ids, values = likeliest(own[: tree.levels], 1 + max(rank for path in tree.paths for rank in path))
+    def _over_target(self, draft: Draft) -> Draft:
+        """A draft in the heads' own vocabulary, in the target's: only what is drafted is widened."""
+        if self._target_ids is None:
+            return draft
+        return replace(
+            draft,
+            tokens=tuple(self._target_ids[token] for token in draft.tokens),
+            q=None if draft.q is None else tuple(self._spread(row, 0.0) for row in draft.q),
+            raw_logits=SpreadRows(draft.raw_logits or (), lambda row: self._spread(row, -math.inf)),
+        )
+
+    def _spread(self, row: Array, fill: float) -> Array:
+        """A row [ids] over the target's vocabulary [vocab], `fill` where the heads have no column."""
+        full = row.new_full((self._head.vocab_size,), fill)
+        full[self._head.module.target_ids] = row
+        return full
+
+    def _tree(self, tree: FixedTree, rows: Array, proceed: Callable[[float], bool] | None) -> Draft:
+        """The tree from the heads' logits [depth, ids]."""
+        ids, values = likeliest(rows[: tree.levels], 1 + max(rank for path in tree.paths for rank in path))
         if not all(math.isfinite(best[0]) for best in values):
             raise not_finite("Medusa's heads")
-        if self._head.module.target_ids is not None:
-            names = self._head.module.target_ids.tolist()
-            ids = [[names[place] for place in row] for row in ids]
         places: dict[tuple[int, ...], int] = {}
         confidences: list[float] = []
         for level, values_here in enumerate(values, start=1):

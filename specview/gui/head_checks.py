@@ -122,6 +122,11 @@ def _try(ref: str, folder: Path, place: str, name: str = "") -> FoundHead | None
     return FoundHead(ref, facts.kind, name or folder.name, " · ".join(part for part in (trained, place) if part))
 
 
+def head_in(folder: Path) -> FoundHead | None:
+    """The trained head in a folder, None where it holds something else."""
+    return _try(str(folder), folder, str(folder.parent)) if (folder / "config.json").is_file() else None
+
+
 def _short(name: str) -> str:
     return name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
 

@@ -47,8 +47,8 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
     if settings.get("method") in (None, "plain"):
         return [Mark("one token a pass", tip="Plain decoding: every target pass gives one token.")]
     found: list[Mark] = []
-    if draft := settings.get("draft"):
-        found.append(Mark(short_model(str(draft)), tip=f"{_draft_words(settings)}: {draft}"))
+    if (draft := settings.get("draft")) and (words := _draft_words(settings)):
+        found.append(Mark(short_model(str(draft)), tip=f"{words}: {draft}"))
     if settings.get("k") is not None:
         found.append(Mark(f"k {settings['k']}", tip=_k_tip(str(settings["method"]))))
     if policy := settings.get("policy"):
@@ -66,10 +66,18 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
 
 
 def _draft_words(settings: Mapping[str, Any]) -> str:
+    """What the lane's draft names; '' where only members' own heads draft, which are among the options."""
     from specview.drafting.registry import METHODS
 
     method = METHODS.get(str(settings.get("method")))
-    return "Trained head" if method is not None and method.head else "Draft model"
+    if method is None or method.needs_draft_model:
+        return "Draft model"
+    if method.head:
+        return "Trained head"
+    chosen = settings.get("option_members")
+    own = {} if chosen is None else {"members": chosen}
+    names = (settings.get(f"option_{name}.head") for name in method.heads(own))
+    return "Draft model" if method.needs_draft(own) else "" if any(names) else "Trained head"
 
 
 def _k_tip(name: str) -> str:

@@ -37,7 +37,7 @@ from specview.gui import theme
 from specview.gui.controller import Controller
 from specview.gui.engine_thread import EngineThread
 from specview.gui.exit_scan_dialog import ExitScans
-from specview.gui.head_checks import needs_choice
+from specview.gui.head_checks import FoundHead, head_in, needs_choice
 from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
 from specview.gui.lane_menu import LaneMenu, known_problems
 from specview.gui.lane_panel import LanePanel
@@ -654,12 +654,14 @@ class MainWindow(QMainWindow):
             self.take_path(paths[0])
 
     def take_path(self, path: Path) -> None:
-        """Use a dropped file or folder: a model as target or draft, a text as the prompt."""
+        """Use a dropped file or folder: a model as target or draft, a head as a lane, a text as the prompt."""
         if self.controller.racing:
             self.show_message("A race is running. Stop it before changing models or the prompt.", "warning")
             return
         if path.suffix.lower() in (".txt", ".md"):
             self.take_prompt_file(path)
+        elif path.is_dir() and (head := head_in(path)) is not None:
+            self._take_head(head)
         elif path.suffix.lower() == ".gguf" or path.is_dir():
             role = self.ask_role(path)
             if role == "target":
@@ -668,7 +670,7 @@ class MainWindow(QMainWindow):
                 self._take_draft(str(path))
         else:
             self.show_message(
-                f"{path.name} is neither a model nor a text. Drop a .gguf file, a model folder or a .txt file.",
+                f"{path.name} is neither a model nor a text. Drop a .gguf file, a folder of a model or a head, or a .txt file.",
                 "warning",
             )
 
@@ -685,6 +687,17 @@ class MainWindow(QMainWindow):
         clicked = box.clickedButton()
         box.deleteLater()
         return "target" if clicked is target else "draft" if clicked is draft else ""
+
+    def _take_head(self, head: FoundHead) -> None:
+        """Add a lane that drafts with a head, by way of its editor, which says whether it fits."""
+        if not self._can_add():
+            self.show_message("All lanes are taken. Remove one first.", "warning")
+            return
+        method = next((name for name, info in METHODS.items() if info.head == head.kind), "")
+        edited = self._edit(LaneSettings(method=method, draft=head.ref), "Add lane") if method else None
+        if edited is not None:
+            self.lane_settings.append(edited)
+            self._lanes_edited()
 
     def _take_draft(self, ref: str) -> None:
         """Give a draft to the first lane that uses one, or to a new lane."""

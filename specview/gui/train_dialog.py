@@ -191,8 +191,9 @@ class TrainDialog(QDialog):
                  self.out_button, self.work, self.work_button, self.stop, self.hide_button, self.use, self.start)
         for first, second in zip(order, order[1:], strict=False):
             QWidget.setTabOrder(first, second)
-        for button in (self.stop, self.hide_button, self.use, self.file_button, self.out_button, self.work_button):
-            button.setAutoDefault(False)
+        for button in (self.stop, self.hide_button, self.use, self.start, self.file_button, self.out_button,
+                       self.work_button):
+            button.setAutoDefault(False)  # Enter in a field must not start hours of work
 
     def _connect(self) -> None:
         self.kind.currentIndexChanged.connect(self._kind_changed)

@@ -24,7 +24,7 @@ ROOT = -1
 class Sizes:
     """Lengths in pixels: of a judged node in two lines or one, a node with its word only, a tick, and gaps."""
 
-    narrow: float = 40
+    narrow: float = 36
     usual: float = 66
     wide: float = 118
     two_lines: float = 29
@@ -32,7 +32,7 @@ class Sizes:
     tick: float = 3
     tick_wide: float = 16
     gap: float = 3
-    column_gap: float = 12
+    column_gap: float = 10
     root: float = 12
 
     def times(self, factor: float) -> Sizes:
@@ -261,7 +261,7 @@ def _chain(made: Layout, width: float, height: float, sizes: Sizes) -> None:
 
 def point_mass(token: DraftedToken) -> bool:
     """Whether a draft was proposed without probabilities."""
-    return token.q is None or (token.q == 1.0 and not token.q_top)
+    return token.q is None or token.q == 1.0
 
 
 def own_probability(token: DraftedToken) -> float | None:
@@ -270,7 +270,7 @@ def own_probability(token: DraftedToken) -> float | None:
 
 
 def number_text(token: DraftedToken) -> str:
-    """The node's number: 'q 0.41', 'conf 0.41' of a point mass, '' where the drafter has none."""
+    """The node's number: 'q 0.41', 'c 0.41' (its confidence) of a point mass, '' where the drafter has none."""
     value = own_probability(token)
     if value is None:
         return ""

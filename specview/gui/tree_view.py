@@ -303,6 +303,10 @@ class TreeView(QAbstractScrollArea):
         if node is not None and event.button() == Qt.MouseButton.LeftButton:
             self._choose(self.layout_.nodes.index(node))
 
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        """The press was all."""
+        event.accept()
+
     def wheelEvent(self, event: QWheelEvent) -> None:
         """Zoom with Ctrl, else scroll."""
         if event.modifiers() & Qt.KeyboardModifier.ControlModifier:
@@ -517,7 +521,7 @@ class TreePanel(QWidget):
         round_ = self._lane.rounds[self._shown[1]]
         words = round_words(round_, self._one_row_s)
         tip = round_tip(round_, self._one_row_s)
-        self.line.set_mark(Mark(f"‖ {words}" if self.paused else words, tip=tip))
+        self.line.set_mark(Mark(f"‖ {words.removeprefix('round ')}" if self.paused else words, tip=tip))
 
     def _say_nothing(self) -> None:
         self._shown = None

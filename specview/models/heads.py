@@ -103,7 +103,13 @@ def _modules_inside(path: Path) -> HeadFacts:
     """The modules in a target's own checkpoint."""
     mend = "Choose a target whose checkpoint has them, or a folder with draft=FOLDER."
     if path.is_file() and path.suffix == ".gguf":
-        raise SpecviewError(f"{path.name} has no next-token-prediction modules.", mend)
+        count, about = modules_in(gguf_facts(path)), target_of_files(path)
+        if not count or about is None:
+            raise SpecviewError(f"{path.name} has no next-token-prediction modules.", mend)
+        layout, vocab = "MTP in the target's GGUF file", about.vocab_size
+        return HeadFacts(
+            "mtp", layout, path, about.hidden_size, vocab, vocab, (), about.layers, about.name, most_tokens=count
+        )
     try:
         facts = read_head(path)
     except NoHead as error:
@@ -122,8 +128,6 @@ def check_before(kind: str, ref: str, target: str, engine: str, answers: Mapping
     path = _here(kind, ref, found.path)
     if path is None or found.path is None:
         return
-    if kind == INSIDE and path.suffix == ".gguf" and modules_in(gguf_facts(path)):
-        return  # llama.cpp runs them
     facts = target_of_files(found.path, found.name)
     if facts is not None:
         checked_head(kind, path, facts, answers)

@@ -135,7 +135,9 @@ def start_draft(target: TargetFiles, embedding: Tensor, start: Path | None, seed
     try:
         draft.load_state_dict(SmallDraft.load(start).state_dict())
     except (OSError, RuntimeError, ValueError, KeyError):
-        raise SpecviewError(f"{start} is no draft of the shape that is trained here.", "Name another start.") from None
+        raise SpecviewError(
+            f"{start} is no draft of the shape that is trained here.", "Name another start."
+        ) from None
     return draft
 
 
@@ -145,9 +147,7 @@ class DraftRun:
     def __init__(self, job: TrainJob) -> None:
         self._job = job
         s = job.settings
-        self._settings = Settings(
-            steps=s.steps, minutes=job.train_minutes(), seed=s.seed, skip=job.skip()
-        )
+        self._settings = Settings(steps=s.steps, minutes=job.train_minutes(), seed=s.seed, skip=job.skip())
         with open_teacher(job.target, exact=True, should_stop=job.stop) as teacher:
             self._embedding = teacher.embedding().clone()
         self._shards = _shards(job.work)
@@ -210,7 +210,9 @@ class DraftRun:
             (out / "README.md").write_text(card.render(facts), "utf-8")
 
     def _first(self) -> SmallDraft:
-        return start_draft(self._job.target, self._embedding, self._job.settings.start, self._job.settings.seed)
+        return start_draft(
+            self._job.target, self._embedding, self._job.settings.start, self._job.settings.seed
+        )
 
     def _save_gguf(self, draft: SmallDraft, target_gguf: Path) -> tuple[str, Mapping[str, float]]:
         """Write draft.gguf, Q8_0 where that costs no acceptance; returns its type and both types' alphas."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from specview.errors import SpecviewError
 from specview.heads.eagle3 import Eagle3Shape
 from specview.heads.medusa import MedusaShape
 from specview.models.cache import clear_write_errors
@@ -139,3 +141,41 @@ def rounded(module: nn.Module) -> nn.Module:
         for parameter in module.parameters():
             parameter.copy_(parameter.half())
     return module
+
+
+def check_out(out: Path, kind: str) -> None:
+    """Raise SpecviewError where `out` cannot become the drafter's folder: not writable, or something else's."""
+    if out.exists() and not out.is_dir():
+        raise SpecviewError(f"{out} is a file.", "Name a folder for the result.")
+    if out.is_dir():
+        others = sorted(
+            entry.name
+            for entry in out.iterdir()
+            if entry.name not in FILES and not entry.name.endswith(".part")
+        )
+        if others:
+            raise SpecviewError(
+                f"{out} is not empty: it has {others[0]}.", "Name a new folder for the result."
+            )
+        held = _kind_there(out)
+        if held not in (None, kind):
+            raise SpecviewError(f"{out} holds another drafter ({held}).", "Name a new folder for the result.")
+    place = out
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise SpecviewError(f"{out} cannot be written.", "Name a folder that you may write to.")
+    if shutil.disk_usage(place).free < 64 << 20:
+        raise SpecviewError(f"the disk of {out} is full.", "Free some space, or name another folder.")
+
+
+def _kind_there(folder: Path) -> str | None:
+    """The kind of drafter that a folder's config says, None for no config."""
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return "unreadable"
+    said = config.get("speculators_model_type") or config.get("model_type")
+    return {"peagle": "p-eagle", "llama": "draft"}.get(said, said)

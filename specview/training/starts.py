@@ -151,7 +151,11 @@ def start_eagle3(
         for name in "qkv":
             weight = getattr(layer.self_attn, f"{name}_proj").weight
             weight.mul_(0.5)
-            if name == "v" or not target.config.get("attention_bias") and target.config["model_type"] != "qwen2":
+            if (
+                name == "v"
+                or not target.config.get("attention_bias")
+                and target.config["model_type"] != "qwen2"
+            ):
                 weight[:, hidden:] += own[f"self_attn.{name}_proj"]
         layer.self_attn.o_proj.weight.copy_(_ADDED * own["self_attn.o_proj"])
         for name in ("gate", "up"):
@@ -164,7 +168,9 @@ def _last_layer(target: TargetFiles) -> dict[str, Tensor]:
     """The target's last layer and its final norm, by names without their beginning, float32."""
     stored = read_headers(target.folder)
     prefix = f"model.layers.{target.layers - 1}."
-    wanted = {name: name.removeprefix(prefix).removesuffix(".weight") for name in stored if name.startswith(prefix)}
+    wanted = {
+        name: name.removeprefix(prefix).removesuffix(".weight") for name in stored if name.startswith(prefix)
+    }
     wanted["model.norm.weight"] = "norm"
     found = {}
     for name, short in wanted.items():
@@ -173,7 +179,9 @@ def _last_layer(target: TargetFiles) -> dict[str, Tensor]:
     return found
 
 
-def start_medusa(hidden: int, vocab: int, output: Tensor, ids: Tensor, heads: int = MEDUSA_HEADS) -> MedusaHeads:
+def start_medusa(
+    hidden: int, vocab: int, output: Tensor, ids: Tensor, heads: int = MEDUSA_HEADS
+) -> MedusaHeads:
     """Medusa heads before training, over one output matrix of the target's rows of `ids`."""
     rows = len(ids)
     module = MedusaHeads(
@@ -191,14 +199,20 @@ def start_medusa(hidden: int, vocab: int, output: Tensor, ids: Tensor, heads: in
 
 
 def read_start(folder: Path, kind: str, target: TargetFiles) -> HeadFacts:
-    """What a folder to start from holds; raises SpecviewError where it is another kind's or target's."""
+    """What a folder to start from holds; raises SpecviewError where it is another kind's or target's.
+
+    A P-EAGLE head may start from an EAGLE-3 one.
+    """
     facts = read_head(folder)
-    if facts.kind != kind:
+    if facts.kind != kind and (kind, facts.kind) != ("p-eagle", "eagle3"):
         raise SpecviewError(
-            f"{folder} holds {KIND_WORDS[facts.kind]}, and {KIND_WORDS[kind]} is to be trained.", "Name another start."
+            f"{folder} holds {KIND_WORDS[facts.kind]}, and {KIND_WORDS[kind]} is to be trained.",
+            "Name another start.",
         )
     if facts.hidden_size != target.hidden or facts.vocab_size != target.vocab:
-        raise SpecviewError(f"{folder} was trained for another target than {target.name}.", "Name another start.")
+        raise SpecviewError(
+            f"{folder} was trained for another target than {target.name}.", "Name another start."
+        )
     return facts
 
 
@@ -207,13 +221,18 @@ def start_layers(facts: HeadFacts, target: TargetFiles) -> tuple[int, ...]:
     return check_layers(facts.aux_ids or default_layers(target), target)
 
 
-def shape_of_start(facts: HeadFacts, layers: tuple[int, ...], rows: int, mask_token_id: int | None) -> Eagle3Shape:
+def shape_of_start(
+    facts: HeadFacts, layers: tuple[int, ...], rows: int, mask_token_id: int | None
+) -> Eagle3Shape:
     """The shape of a head that goes on from another one, with another draft vocabulary."""
     if not facts.sizes["fc_norm"]:
         raise SpecviewError(
-            f"{facts.folder} reads features without a norm on each, which is not trained here.", "Name another start."
+            f"{facts.folder} reads features without a norm on each, which is not trained here.",
+            "Name another start.",
         )
-    sizes = {key: value for key, value in facts.sizes.items() if key not in ("aux", "aux_written", "own_embedding")}
+    sizes = {
+        key: value for key, value in facts.sizes.items() if key not in ("aux", "aux_written", "own_embedding")
+    }
     return Eagle3Shape(**{**sizes, "draft_vocab": rows, "mask_token_id": mask_token_id, "aux_layers": layers})
 
 
@@ -229,10 +248,16 @@ def copy_start(module: torch.nn.Module, facts: HeadFacts) -> None:
     output = given.pop("lm_head.weight", None)
     offsets, mapped = given.pop("d2t", None), given.pop("token_map", None)
     given.pop("t2d", None)
-    unfit = sorted(name for name, tensor in given.items() if name not in own or tensor.numel() != own[name].numel())
+    unfit = sorted(
+        name for name, tensor in given.items() if name not in own or tensor.numel() != own[name].numel()
+    )
     if unfit:
-        raise SpecviewError(f"{facts.folder} is of another shape than is trained here ({unfit[0]}).", "Name another start.")
-    module.load_state_dict({name: tensor.float().view_as(own[name]) for name, tensor in given.items()}, strict=False)
+        raise SpecviewError(
+            f"{facts.folder} is of another shape than is trained here ({unfit[0]}).", "Name another start."
+        )
+    module.load_state_dict(
+        {name: tensor.float().view_as(own[name]) for name, tensor in given.items()}, strict=False
+    )
     if output is None:
         return
     before = torch.arange(len(output)) if mapped is None else mapped.long()

@@ -74,7 +74,10 @@ def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def find_target(
-    spec: str, device: str | None = None, progress: ProgressFn | None = None, should_stop: ShouldStop | None = None
+    spec: str,
+    device: str | None = None,
+    progress: ProgressFn | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> TargetFiles:
     """Find a target and what it is, downloading or dequantizing it where that is needed; loads no weights.
 
@@ -89,11 +92,14 @@ def find_target(
         raise SpecviewError(f"no drafter can be trained for {ref.name}: {problem}.", "Choose another target.")
     sizes = target_of_files(folder, ref.name)
     if sizes is None:
-        raise SpecviewError(f"the config.json of {folder} does not say the model's sizes.", "Choose another target.")
+        raise SpecviewError(
+            f"the config.json of {folder} does not say the model's sizes.", "Choose another target."
+        )
     context = _text_part(config).get("max_position_embeddings")
     if isinstance(context, int) and context < SHORTEST_CONTEXT:
         raise SpecviewError(
-            f"{ref.name} reads {context} tokens, and training texts are up to {SHORTEST_CONTEXT}.", "Choose another target."
+            f"{ref.name} reads {context} tokens, and training texts are up to {SHORTEST_CONTEXT}.",
+            "Choose another target.",
         )
     tensors = read_headers(folder)
     llama_like = supports(config, tensors)
@@ -106,7 +112,16 @@ def find_target(
             fast = False
     sha256 = weights_sha256(folder)
     return TargetFiles(
-        ref, folder, config, sizes.hidden_size, sizes.layers, sizes.vocab_size, sha256 or "", place, fast, llama_like
+        ref,
+        folder,
+        config,
+        sizes.hidden_size,
+        sizes.layers,
+        sizes.vocab_size,
+        sha256 or "",
+        place,
+        fast,
+        llama_like,
     )
 
 
@@ -175,12 +190,19 @@ class EngineTeacher:
     ) -> None:
         """Load it. Raises SpecviewError where it gives no hidden states."""
         self.engine = load_engine(
-            target.ref, "transformers", device=target.device, dtype=dtype, threads=threads, should_stop=should_stop
+            target.ref,
+            "transformers",
+            device=target.device,
+            dtype=dtype,
+            threads=threads,
+            should_stop=should_stop,
         )
         if self.engine.features_problem:
             problem = self.engine.features_problem
             self.engine.close()
-            raise SpecviewError(f"{target.name} gives no hidden states to train on: {problem}.", "Choose another target.")
+            raise SpecviewError(
+                f"{target.name} gives no hidden states to train on: {problem}.", "Choose another target."
+            )
         self._vocab = target.vocab
 
     def features(self, tokens: list[int], layers: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -191,7 +213,9 @@ class EngineTeacher:
             session.prefill(
                 tokens,
                 features=(*layers, "last"),
-                on_features=lambda found: parts.append({key: value.float().cpu() for key, value in found.items()}),
+                on_features=lambda found: parts.append(
+                    {key: value.float().cpu() for key, value in found.items()}
+                ),
             )
         finally:
             session.close()
@@ -218,7 +242,11 @@ class EngineTeacher:
 
 @contextmanager
 def open_teacher(
-    target: TargetFiles, *, exact: bool = False, threads: int | None = None, should_stop: ShouldStop | None = None
+    target: TargetFiles,
+    *,
+    exact: bool = False,
+    threads: int | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> Iterator[Teacher]:
     """Load a target for labelling, and free it at the end.
 
@@ -259,9 +287,13 @@ class BatchWriter:
                 local_files_only=True,
                 use_safetensors=True,
             )
-        except Exception as error:  # transformers raises OSError, ValueError, KeyError, ImportError, ... alike
+        except (
+            Exception
+        ) as error:  # transformers raises OSError, ValueError, KeyError, ImportError, ... alike
             line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise SpecviewError(f"{target.name} cannot be loaded in transformers ({line}).", "Choose another target.") from error
+            raise SpecviewError(
+                f"{target.name} cannot be loaded in transformers ({line}).", "Choose another target."
+            ) from error
         self.model = model.eval().requires_grad_(False).to(target.device)
         self._device = target.device
 

@@ -31,7 +31,7 @@ CORPUS_FILES = 3000
 PIECE_TOKENS = 256  # of the user's own text
 HELD_TEXTS = 24  # of the user's prompts or pieces, at most
 LEAST_PROMPTS, LEAST_TEXT_TOKENS = 10, 1000
-CACHE_BYTES = 800 << 20  # keys and values of one writer
+CACHE_BYTES = 2 << 30  # keys and values of all writers
 MOST_FILE_BYTES = 256 << 20
 USER_KIND, TEXT_KIND = "user", "text"
 _CHUNK = 100_000
@@ -98,17 +98,22 @@ def read_prompts(file: Path) -> list[str]:
             try:
                 value = json.loads(line)
             except ValueError:
-                raise SpecviewError(f"line {number} of {file} is no JSON.", "Write one JSON object a line, or plain lines.") from None
+                raise SpecviewError(
+                    f"line {number} of {file} is no JSON.", "Write one JSON object a line, or plain lines."
+                ) from None
             if isinstance(value, dict):
                 value = value.get("prompt", value.get("text"))
         if not isinstance(value, str):
-            raise SpecviewError(f'line {number} of {file} has no "prompt" or "text".', "Give each line one of them.")
+            raise SpecviewError(
+                f'line {number} of {file} has no "prompt" or "text".', "Give each line one of them."
+            )
         if value.strip():
             texts.append(value.strip())
     texts = list(dict.fromkeys(texts))
     if len(texts) < LEAST_PROMPTS:
         raise SpecviewError(
-            f"{file} holds {len(texts)} prompts, and training needs {LEAST_PROMPTS}.", "Give more, or leave it out."
+            f"{file} holds {len(texts)} prompts, and training needs {LEAST_PROMPTS}.",
+            "Give more, or leave it out.",
         )
     return texts
 
@@ -123,7 +128,9 @@ def _read(file: Path) -> str:
     except UnicodeDecodeError:
         raise SpecviewError(f"{file} is not UTF-8 text.", "Save it as UTF-8.") from None
     except OSError as error:
-        raise SpecviewError(f"{file} cannot be read ({error.strerror or error}).", "Check the file.") from None
+        raise SpecviewError(
+            f"{file} cannot be read ({error.strerror or error}).", "Check the file."
+        ) from None
 
 
 def chat_layout(tokenizer: Any) -> ChatLayout:
@@ -190,7 +197,9 @@ def _pieces(file: Path, tokenizer: Any) -> list[list[int]]:
     text = _read(file)
     ids: list[int] = []
     for at in range(0, len(text), _CHUNK):
-        ids += tokenizer(text[at : at + _CHUNK], add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        ids += tokenizer(text[at : at + _CHUNK], add_special_tokens=False, split_special_tokens=True)[
+            "input_ids"
+        ]
     if len(ids) < LEAST_TEXT_TOKENS:
         raise SpecviewError(
             f"{file} holds {len(ids)} tokens, and training needs {LEAST_TEXT_TOKENS}.", "Give a longer text."
@@ -208,8 +217,13 @@ def texts_of(folder: Path) -> Iterator[Labelled]:
         yield from read_shard(path)
 
 
-def lanes_for(bytes_per_token: int, layout: ChatLayout, tokenizer: Any, material: Material, answer: int) -> tuple[Lane, ...]:
-    """The writers' slots: as many as the cache's memory allows, as long as the prompts need."""
+def lanes_for(
+    bytes_per_token: int, layout: ChatLayout, tokenizer: Any, material: Material, answer: int
+) -> tuple[Lane, ...]:
+    """The writers' slots: as many as the cache's memory allows, as long as the prompts need.
+
+    bytes_per_token are those of a position in the caches of all writers together.
+    """
     if material.prompts is None:
         lanes: tuple[Lane, ...] = LANES
         if answer > 160:
@@ -221,7 +235,9 @@ def lanes_for(bytes_per_token: int, layout: ChatLayout, tokenizer: Any, material
         lanes = (Lane(128, min(LONGEST, longest + answer + 1), {USER_KIND: 1.0}, 0.0),)
     needed = bytes_per_token * sum(lane.slots * lane.capacity for lane in lanes)
     share = min(1.0, CACHE_BYTES / needed)
-    return tuple(Lane(max(1, int(lane.slots * share)), lane.capacity, lane.kinds, lane.invented) for lane in lanes)
+    return tuple(
+        Lane(max(1, int(lane.slots * share)), lane.capacity, lane.kinds, lane.invented) for lane in lanes
+    )
 
 
 def prompt_maker(material: Material, tokenizer: Any, seed: int) -> Callable[[random.Random], Prompts]:
@@ -354,7 +370,9 @@ def answer_held_out(
             answers = write([text.tokens for text in chosen])
             writer = ShardWriter(folder, f"part-{name}", 1 << 60)
             for text, answer in zip(chosen, answers, strict=True):
-                writer.add(Labelled(torch.tensor([*text.tokens, *answer]), None, None, text.kind, len(answer)))
+                writer.add(
+                    Labelled(torch.tensor([*text.tokens, *answer]), None, None, text.kind, len(answer))
+                )
             writer.flush()
             next(folder.glob(f"part-{name}-*.safetensors")).rename(file)
         result[name] = list(read_shard(file))

@@ -40,7 +40,16 @@ from tests.decoding.toy import (
     plain_reference,
     toy_logits,
 )
-from tests.drafting.eagle_toy import HIDDEN, FeatureEngine, Watched, draft_paths, feature, make, randomised, run
+from tests.drafting.eagle_toy import (
+    HIDDEN,
+    FeatureEngine,
+    Watched,
+    draft_paths,
+    feature,
+    make,
+    randomised,
+    run,
+)
 
 HONEST = 1e-4
 WIDE = 12
@@ -130,7 +139,9 @@ def test_a_sampled_chain_has_the_q_that_it_was_drawn_from(more):
         assert len(draft.q) == len(draft)
         for place, (token, q) in enumerate(zip(draft.tokens, draft.q, strict=True)):
             assert np.asarray(q) == pytest.approx(probabilities(rows[place], sampling), abs=1e-6)
-            assert token == draw(q, uniform(3, len(context) - 3 + place, "draft"))
+            own = more.get("mapped", range(WIDE))  # drawn in the order of the heads' own columns
+            u = uniform(3, len(context) - 3 + place, "draft")
+            assert token == own[draw(np.asarray(q)[list(own)], u)]
             drawn += 1
     assert drawn > 20
 
@@ -327,6 +338,24 @@ def test_a_member_of_a_cascade_drafts_from_the_same_state_as_alone(shape):
             best = naive(head, target, context).argmax(-1)
             assert draft.tokens[0] == best[0]
     assert sum(bool(draft) for _, _, draft in drafter.drafts) > 5
+
+
+@pytest.mark.parametrize(("members", "more"), [("prompt-lookup+medusa", {}), ("prompt-lookup+medusa", {"medusa.tree": "fixed"}), ("medusa", {})])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_member_of_auto(members, more, temperature):
+    """Exact whoever drafts: greedy equals plain, `match` equals sampled plain."""
+    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
+    target = FeatureEngine(model, 5, order=1)
+    info = METHODS["auto"]
+    options = info.resolve({"members": members, **more})
+    context = DrafterContext(options, 4096, 5, target=target, heads={"medusa": heads_for(target)})
+    sampling = SamplingParams(temperature, seed=6)
+    rule = "match" if temperature else "greedy"
+    output, rounds, _, _ = run(
+        target, [1, 2, 3], info.make(context), rule=rule, sampling=sampling, max_tokens=60, k=6
+    )
+    assert output == plain_reference(model, [1, 2, 3], sampling, 60)
+    assert any(round_.drafter == "medusa" for round_ in rounds)
 
 
 # -- bounds and trouble --------------------------------------------------------------------------------------

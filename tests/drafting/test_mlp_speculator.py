@@ -217,6 +217,24 @@ def test_a_member_of_a_cascade_drafts_from_the_same_state_as_alone():
             assert draft.tokens[0] == int(naive(head, context, []).argmax())
 
 
+@pytest.mark.parametrize(("members", "more"), [("prompt-lookup+mlp-speculator", {}), ("mlp-speculator", {})])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_member_of_auto(members, more, temperature):
+    """Exact whoever drafts: greedy equals plain, `match` equals sampled plain."""
+    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
+    target = FeatureEngine(model, 5, order=1)
+    info = METHODS["auto"]
+    options = info.resolve({"members": members, **more})
+    context = DrafterContext(options, 4096, 5, target=target, heads={METHOD: speculator_for(target)})
+    sampling = SamplingParams(temperature, seed=6)
+    rule = "match" if temperature else "greedy"
+    output, rounds, _, _ = run(
+        target, [1, 2, 3], info.make(context), rule=rule, sampling=sampling, max_tokens=60, k=6
+    )
+    assert output == plain_reference(model, [1, 2, 3], sampling, 60)
+    assert any(round_.drafter == "mlp-speculator" for round_ in rounds)
+
+
 def test_without_features_it_drafts_nothing():
     target = wide()
     target.features_problem = "told to"

@@ -243,6 +243,24 @@ def test_confidence_is_its_own_probability_and_ends_the_draft():
         assert confidence == pytest.approx((np.exp(row) / np.exp(row).sum()).max(), abs=1e-6)
 
 
+@pytest.mark.parametrize(("members", "more"), [("prompt-lookup+mtp", {}), ("mtp", {"mtp.reuse": False})])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_member_of_auto(members, more, temperature):
+    """Exact whoever drafts: greedy equals plain, `match` equals sampled plain."""
+    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
+    target = FeatureEngine(model, 5, order=1)
+    info = METHODS["auto"]
+    options = info.resolve({"members": members, **more})
+    context = DrafterContext(options, 4096, 5, target=target, heads={"mtp": modules_for(target, modules=2)})
+    sampling = SamplingParams(temperature, seed=6)
+    rule = "match" if temperature else "greedy"
+    output, rounds, _, _ = run(
+        target, [1, 2, 3], info.make(context), rule=rule, sampling=sampling, max_tokens=60, k=6
+    )
+    assert output == plain_reference(model, [1, 2, 3], sampling, 60)
+    assert any(round_.drafter == "mtp" for round_ in rounds)
+
+
 def test_without_features_it_drafts_nothing():
     target = wide()
     target.features_problem = "told to"

@@ -264,6 +264,16 @@ def test_heads_on_this_machine_are_found_off_the_qt_thread(qtbot, tmp_path, monk
     library.close()
 
 
+def test_a_head_that_is_dropped_becomes_a_lane_by_way_of_its_editor(window, tmp_path, monkeypatch):
+    folder = save_medusa(tmp_path / "heads", hidden=4, vocab=8)
+    shown: list[LaneSettings] = []
+    monkeypatch.setattr(window, "_edit", lambda lane, title: shown.append(lane) or lane)
+    monkeypatch.setattr(window, "ask_role", lambda path: pytest.fail("it is no model"))
+    window.take_path(folder)
+    assert shown[0].draft == str(folder) and METHODS[shown[0].method].head == "medusa"
+    assert window.lane_settings[-1] == shown[0]
+
+
 # -- lossy rules --------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QCloseEvent
@@ -132,7 +133,7 @@ def test_a_run_that_is_left_goes_on(qtbot, run, mode, folder):
     assert pid is not None
     run.leave()
     assert not run.running and run.state == "idle"
-    os.kill(pid, 0)
+    assert psutil.pid_exists(pid)
     (folder / "go").touch()
     qtbot.waitUntil(lambda: (folder / "eof").exists(), timeout=WAIT_MS)
     if sys.platform != "win32":

@@ -15,7 +15,7 @@ from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loading import LoadedHead
 from specview.heads.mtp_gguf import gguf_head
-from tests.heads.mtp_checkpoints import HIDDEN, VOCAB, model_of, modules_of
+from tests.heads.mtp_checkpoints import HIDDEN, LAYERS, VOCAB, model_of, modules_of
 from tests.heads.mtp_gguf import write_glm
 from tests.heads.test_mtp_module import PROMPT, ModelTarget
 
@@ -121,3 +121,19 @@ def test_a_file_without_modules_is_told_in_one_line(tmp_path):
         gguf_head(engine)
     assert "\n" not in str(caught.value)
     engine.close()
+
+
+def test_the_check_reads_the_file_alone(tmp_path):
+    """specview check, and the window's question, before anything is loaded."""
+    from specview.models.heads import check_before
+    from specview.models.pair_check import check_head
+
+    file = write_glm(tmp_path / "glm.gguf")
+    report = check_head(file, file, kind="mtp")
+    assert report.ok, report.reason
+    assert report.facts is not None
+    assert (report.facts.most_tokens, report.facts.hidden_size, report.facts.target_layers) == (1, HIDDEN, LAYERS)
+    check_before("mtp", "bundled", str(file), "llama.cpp")
+    bare = write_glm(tmp_path / "bare.gguf", 1, said=0)
+    with pytest.raises(SpecviewError, match="no next-token-prediction modules"):
+        check_before("mtp", "bundled", str(bare), "llama.cpp")

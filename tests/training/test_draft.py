@@ -26,7 +26,11 @@ def target_files(target_folder):
 
 def test_answers_are_the_targets_greedy_ones_and_kept(tmp_path, target_folder):
     target = TargetModel(target_folder, longest=256)
-    held = [HeldOutText("a", "chat", [1, 20, 21, 2]), HeldOutText("a", "story", [1, 50, 2, 1, 9]), HeldOutText("b", "x", [7])]
+    held = [
+        HeldOutText("a", "chat", [1, 20, 21, 2]),
+        HeldOutText("a", "story", [1, 50, 2, 1, 9]),
+        HeldOutText("b", "x", [7]),
+    ]
     answers = answer_held_out(held, lambda texts: greedy_continuations(target, texts, 2, 30), tmp_path)
     with torch.inference_mode():
         for answer in answers["a"]:
@@ -56,7 +60,9 @@ def test_the_start_follows_the_target(target_files, target_folder, monkeypatch):
     monkeypatch.setattr(pipeline, "SHAPE", {**pipeline.SHAPE, "hidden_size": 24})
     embedding = TargetModel(target_folder, longest=16).embedding
     draft = pipeline.start_draft(target_files, embedding, None, 0)
-    assert draft.shape.vocab_size == CONFIG["vocab_size"] and draft.longest == CONFIG["max_position_embeddings"]
+    assert (
+        draft.shape.vocab_size == CONFIG["vocab_size"] and draft.longest == CONFIG["max_position_embeddings"]
+    )
     assert torch.equal(draft.embedding, project_embedding(embedding, 24))
 
 

@@ -24,7 +24,9 @@ def test_what_the_target_wrote_counts_most() -> None:
     assert choose_vocabulary([text([0, 1, 2, 3], 1)], 2, 5, ()).mask_token_id == 4
 
 
-@pytest.mark.parametrize(("hidden", "vocab", "rows"), [(576, 49152, 5120), (32, 112, 112), (2048, 128256, 18432)])
+@pytest.mark.parametrize(
+    ("hidden", "vocab", "rows"), [(576, 49152, 5120), (32, 112, 112), (2048, 128256, 18432)]
+)
 def test_the_output_is_a_part_of_the_file(hidden: int, vocab: int, rows: int) -> None:
     assert default_rows(hidden, vocab) == rows
 

@@ -1,0 +1,192 @@
+"""Training, measuring and saving of one head: EAGLE-3, P-EAGLE or Medusa (job.py runs the stages before)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from specview.errors import SpecviewError
+from specview.models.cache import clear_write_errors, write_json
+from specview.training import starts, texts
+from specview.training.evaluate import Acceptance
+from specview.training.features import FeatureStore
+from specview.training.head_card import HeadFactsForCard, render
+from specview.training.heads import (
+    Eagle3Training,
+    HeadKind,
+    HeadSettings,
+    HeadTrainer,
+    MedusaTraining,
+    head_acceptance,
+)
+from specview.training.saving import eagle3_config, medusa_config, rounded, save_head, target_name
+from specview.training.teacher import fast_bfloat16, open_teacher
+
+if TYPE_CHECKING:
+    from specview.training.job import TrainJob
+
+DEPTHS = {"eagle3": 3, "p-eagle": 4}
+"""Drafted tokens that training looks ahead."""
+Results = dict[int, dict[str, Acceptance]]
+
+
+class HeadRun:
+    """Training, measuring and saving of one head (EAGLE-3, P-EAGLE, Medusa)."""
+
+    def __init__(self, job: TrainJob) -> None:
+        self._job = job
+        s = job.settings
+        self._store = FeatureStore(job.work / "features")
+        if len(self._store.sequences) < 3:
+            raise SpecviewError("there is too little text to train on.", "Give more minutes, or more text.")
+        self._held = {name: FeatureStore(job.work / "heldout" / name) for name in job.sets}
+        vocabulary = self._vocabulary()
+        self._ids, self._mask = vocabulary.ids, vocabulary.mask_token_id
+        with open_teacher(job.target, exact=True, threads=job.threads, should_stop=job.stop) as teacher:
+            output = teacher.output_rows(self._ids).clone()
+            embedding = teacher.embedding() if s.kind != "medusa" else torch.empty(0)
+        self._device = torch.device(job.target.device)
+        self._embedding, self._output_rows = embedding.to(self._device), output
+        self.head = self._make()
+        minutes = job.train_minutes()
+        self._settings = HeadSettings(
+            steps=s.steps,
+            minutes=minutes,
+            depth=DEPTHS.get(s.kind) or len(self.head.blocks),
+            skip=job.skip(),
+            bfloat16=fast_bfloat16(),
+            seed=s.seed,
+        )
+        self.trainer = HeadTrainer(
+            self._kind(self.head), self._store, output, job.work / "state.safetensors", self._settings
+        )
+
+    def train(self) -> bool:
+        """Train to the end; False where it was stopped."""
+        watched = self._job.sets[0]
+        self._job.tell_held_out(self.trainer.progress.step, self._measure(self._averaged(), watched))
+        return self._job.watch(self.trainer, lambda: self._measure(self._averaged(), watched))
+
+    def export(self) -> None:
+        """Measure the averaged weights as they are stored, and write the folder."""
+        job = self._job
+        final = rounded(self._averaged())
+        measured = {}
+        for index, name in enumerate(job.sets):
+            measured[name] = self._measure(final, name)
+            job.tell((index + 1) / (2 * len(job.sets) + 1))
+        first = self._make()
+        before = {name: self._measure(first, name) for name in job.sets}
+        job.tell_held_out(self.trainer.progress.step, measured[job.sets[0]])
+        save_head(final, self._config(), job.settings.out)
+        job.record(measured, before, self.trainer)
+        facts = HeadFactsForCard(
+            kind=job.settings.kind,
+            target=target_name(job.target),
+            licence=job.licence(),
+            sizes={
+                "layers": ", ".join(map(str, job.layers)),
+                "mask": self._mask,
+                "heads": self._settings.depth,
+            },
+            parameters=sum(parameter.numel() for parameter in final.parameters()),
+            draft_vocab=len(self._ids),
+            vocab=job.target.vocab,
+            progress=self.trainer.progress,
+            settings=self._settings,
+            data=job.data_counts(job.work / "texts"),
+            source=job.source_words(),
+            start=self._start_words(),
+            measured=measured,
+            before=before,
+            answers={
+                name: (len(found), sum(a.written for a in found)) for name, found in job.answers.items()
+            },
+            used=job.sets[0],
+            command=job.command(),
+            minutes=job.spent() / 60,
+        )
+        with clear_write_errors(job.settings.out, "the model card"):
+            (job.settings.out / "README.md").write_text(render(facts), "utf-8")
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _vocabulary(self) -> starts.Vocabulary:
+        """Chosen from the first texts there were, and kept: the head's rows must not change under it."""
+        file = self._job.work / "vocabulary.json"
+        if file.exists():
+            known = json.loads(file.read_text("utf-8"))
+            return starts.Vocabulary(torch.tensor(known["ids"]), known["mask_token_id"])
+        tokenizer = self._job.tokenizer
+        special = sorted(
+            {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder} - {self._job.layout.end}
+        )
+        found = starts.choose_vocabulary(
+            texts.texts_of(self._job.work / "texts"), self._job.rows, self._job.target.vocab, special
+        )
+        with clear_write_errors(self._job.work, "the training state"):
+            write_json(file, {"ids": found.ids.tolist(), "mask_token_id": found.mask_token_id})
+        return found
+
+    def _make(self) -> nn.Module:
+        """The head as training begins with it."""
+        job, s = self._job, self._job.settings
+        if s.kind == "medusa":
+            heads = int(job.start.sizes["heads"]) if job.start is not None else starts.MEDUSA_HEADS
+            module: nn.Module = starts.start_medusa(
+                job.target.hidden, job.target.vocab, self._output_rows, self._ids, heads
+            )
+        else:
+            mask = self._mask if s.kind == "p-eagle" else None
+            if job.start is not None:
+                shape = starts.shape_of_start(job.start, job.layers, len(self._ids), mask)
+            else:
+                shape = starts.eagle3_shape(job.target, job.layers, len(self._ids), mask)
+            mean = self._mean_feature() if mask is not None else None
+            module = starts.start_eagle3(shape, job.target, self._output_rows, self._ids, mean, s.seed)
+        if job.start is not None:
+            starts.copy_start(module, job.start)
+        return module.to(self._device)
+
+    def _mean_feature(self) -> Tensor:
+        """The mean of the first texts' features [aux * hidden]."""
+        rows = [self._store.read(sequence)[1].float().flatten(1) for sequence in self._store.sequences[:50]]
+        return torch.cat(rows).mean(0)
+
+    def _kind(self, module: Any) -> HeadKind:
+        if self._job.settings.kind == "medusa":
+            return MedusaTraining(
+                module, lambda last: list(module(last)), module.lm_head.weight, self._ids.to(self._device)
+            )
+        return Eagle3Training(module, self._embedding)
+
+    def _averaged(self) -> nn.Module:
+        copy = self._make()
+        self.trainer.load_average(copy)
+        return copy.eval()
+
+    def _measure(self, module: nn.Module, name: str) -> Results:
+        store = self._held[name]
+        lengths = tuple(range(1, 1 + max(4, self._settings.depth)))
+        if self._job.settings.kind == "medusa":
+            lengths = tuple(range(1, 1 + self._settings.depth))
+        return head_acceptance(self._kind(module), store, store.sequences, lengths)
+
+    def _config(self) -> dict[str, Any]:
+        module: Any = self.head
+        if self._job.settings.kind == "medusa":
+            return medusa_config(module.shape, self._job.target)
+        return eagle3_config(module.shape, self._job.target, self._settings.depth)
+
+    def _start_words(self) -> str:
+        job = self._job
+        if job.settings.start is not None:
+            return f"`{job.settings.start}`"
+        if job.settings.kind == "medusa":
+            return "residual blocks at zero, over the target's own output rows"
+        if job.target.llama_like:
+            return "the target's own last layer and output rows"
+        return "random weights, over the target's own output rows"
