@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from PySide6.QtCore import Qt
 
 from specview.decoding.sampling import SamplingParams
 from specview.gui.settings_store import Remembered, SettingsStore, WindowState, run_from_json, run_to_json
@@ -141,3 +142,20 @@ def test_parts_that_a_small_window_folded_come_back_with_their_sizes(make_window
     qtbot.waitUntil(lambda: again.page.shown("plots") and again.page.shown("inspector"))
     qtbot.waitUntil(lambda: again.page.rows.sizes()[1] >= 100 and again.page.columns.sizes()[1] >= 150)
     assert again.page.plot_holder.height() >= 100 and again.page.side.width() >= 150
+
+
+def test_open_draft_trees_come_back_and_follow_their_lanes(make_window, qtbot):
+    window = make_window()
+    window.page.focus_lane(1)
+    qtbot.keyClick(window, Qt.Key.Key_D, Qt.KeyboardModifier.ControlModifier)
+    method = window.page.panels[1].lane.method
+    assert window.page.panels[1].tree_shown and window.page.trees == {method}
+    window.move_lane(1, 1)
+    assert [panel.tree_shown for panel in window.page.panels[:3]] == [False, False, True]
+    window.close()
+    again = make_window()
+    assert [panel.tree_shown for panel in again.page.panels if panel.lane.method == method] == [True]
+    again.toggle_tree()
+    again.page.focus_lane(0)
+    again.toggle_tree()
+    assert not again.page.panels[0].tree_shown, "plain drafts nothing"

@@ -241,24 +241,35 @@ class StopAt:
         return sum(self._stage in (e.get("stage"), e["event"]) for e in self.events) >= self._after
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "draft"])
+EVERYWHERE = [
+    ("check", 1),
+    ("answers", 1),
+    ("text", 1),
+    ("labels", 1),
+    ("training", 1),
+    ("step", 1),
+    ("step", 2),
+    ("export", 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stops"),
+    [("eagle3", EVERYWHERE), ("draft", EVERYWHERE), ("p-eagle", [("step", 2)]), ("medusa", [("step", 2)])],
+    ids=["eagle3", "draft", "p-eagle", "medusa"],
+)
 def test_a_run_stopped_at_every_stage_ends_as_one_that_was_not(
-    kind: str, target: Path, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    stops: list[tuple[str, int]],
+    target: Path,
+    story: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job, "REPORT_EVERY", 1)
     whole = settings(target, tmp_path / "whole", kind, text=story, work=tmp_path / "w1")
     assert run(whole)[0]
     stopped = settings(target, tmp_path / "stopped", kind, text=story, work=tmp_path / "w2")
-    stops = [
-        ("check", 1),
-        ("answers", 1),
-        ("text", 1),
-        ("labels", 1),
-        ("training", 1),
-        ("step", 1),
-        ("step", 2),
-        ("export", 1),
-    ]
     ended = 0
     for stage, after in stops:
         seen = StopAt(stage, after)
