@@ -193,6 +193,7 @@ class TrainingRun(QObject):
                 except OSError:
                     pass
             process.returncode = process.poll() or 0  # nobody waits for it, and nobody need be warned of that
+        self._forget_files()  # it writes on into them where the system lets them go meanwhile
         self.state = "idle"
 
     # -- news ---------------------------------------------------------------------------------------

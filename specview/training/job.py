@@ -482,6 +482,8 @@ class TrainJob:
             raise SpecviewError(
                 f"{folder} holds features of layers {store.layers}.", "Name another work folder."
             )
+        if done >= len(found):
+            return
         total = sum(len(text.tokens) for text in found)
         # Late texts are dropped where the machine became slower, but never the first ones.
         timed = s.tokens is None and s.steps is None

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from PySide6.QtCore import Qt
 
 from specview.decoding.sampling import SamplingParams
 from specview.gui.settings_store import Remembered, SettingsStore, WindowState, run_from_json, run_to_json
@@ -144,10 +143,11 @@ def test_parts_that_a_small_window_folded_come_back_with_their_sizes(make_window
     assert again.page.plot_holder.height() >= 100 and again.page.side.width() >= 150
 
 
-def test_open_draft_trees_come_back_and_follow_their_lanes(make_window, qtbot):
+def test_open_draft_trees_come_back_and_follow_their_lanes(make_window):
     window = make_window()
     window.page.focus_lane(1)
-    qtbot.keyClick(window, Qt.Key.Key_D, Qt.KeyboardModifier.ControlModifier)
+    assert window.tree_action.shortcut().toString() == "Ctrl+D"
+    window.tree_action.trigger()
     method = window.page.panels[1].lane.method
     assert window.page.panels[1].tree_shown and window.page.trees == {method}
     window.move_lane(1, 1)
