@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter
-from specview.decoding.ledger import EMPTY_DRAFT, Draft
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, FinalToken, Round, depths
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.registry import METHODS, DrafterContext
 from specview.racing.lane import Lane
@@ -51,8 +54,7 @@ def oracle_of(lane: Lane, on_position: OnPosition | None = None) -> Oracle | Non
     """The oracle of a finished combined lane; None where there is none.
 
     That is: another method, no output, a text that depends on its drafts, or a member that drafts with the
-    target's own passes (family "self") or reads its hidden states (a trained head), which cannot be run anew
-    without them.
+    target's own passes (family "self"), which cannot be run anew without them.
     """
     method = METHODS[lane.settings.method]
     output = lane.record.token_ids
@@ -61,7 +63,7 @@ def oracle_of(lane: Lane, on_position: OnPosition | None = None) -> Oracle | Non
         return None
     if not lane.run.sampling.greedy and lane.rule != "match":
         return None
-    if any(METHODS[name].family == "self" or METHODS[name].head is not None for name in members):
+    if any(METHODS[name].family == "self" for name in members):
         return None
     prompt = list(lane.record.prompt_ids)
     # A policy may draft beyond the lane's k (heuristic does): so may the oracle.
@@ -102,6 +104,8 @@ def member_accepts(
     copies = METHODS[name].family == "n-gram"
     try:
         drafter.start(prompt, sampling, lambda done, total: tell(0))
+        if METHODS[name].head is not None:
+            return _accepts_of_head(context, drafter, prompt, output, k, tell)
         return accepts(drafter, copies, prompt, output, k, tell)
     finally:
         if not copies:  # closing a copying one would hand this text to the next run a second time
@@ -134,6 +138,45 @@ def accepts(
         for position in range(len(found) - 2, -1, -1):
             proposed, held = found[position]
             found[position] = (proposed, min(held * (1 + found[position + 1][1]), proposed))
+    return found
+
+
+def _accepts_of_head(
+    context: DrafterContext,
+    drafter: Drafter,
+    prompt: list[int],
+    output: Sequence[int],
+    k: int,
+    tell: Callable[[int], None],
+) -> list[Reach]:
+    """As `accepts`, for a drafter that reads the target's features: one prefill of the whole text gives them all.
+
+    It drafts up to k tokens at every position, for its later steps read its own states, and hears of each token of
+    the text as of a plain round.
+    """
+    assert context.target is not None
+    layers = tuple(dict.fromkeys((*drafter.prompt_layers, *drafter.feature_layers)))
+    parts: list[Mapping[Any, Array]] = []
+    session = context.target.new_session(len(prompt) + len(output))
+    try:
+        session.prefill([*prompt, *output], lambda done, total: tell(0), layers, parts.append)
+    finally:
+        session.close()
+    rows = {layer: array_namespace(parts[0][layer]).concat([part[layer] for part in parts]) for layer in layers}
+    if drafter.prompt_layers and len(prompt) > 1:
+        drafter.learn_prompt({layer: rows[layer][: len(prompt) - 1] for layer in drafter.prompt_layers})
+    written = list(prompt)
+    found: list[Reach] = []
+    for position, token in enumerate(output):
+        tell(position)
+        most = min(k, len(output) - position - 1)
+        draft = drafter.propose(written, most) if most else EMPTY_DRAFT
+        deepest = max(depths(draft.parents), default=-1) + 1 if draft.parents is not None else len(draft)
+        found.append((min(deepest, most), min(_held(draft, output[position:]), most)))
+        at = len(written) - 1
+        plain = Round(position, 0.0, 0.0, 0.0, 0.0, final=FinalToken(token, "plain"))
+        drafter.observe(plain, {layer: rows[layer][at : at + 1] for layer in drafter.feature_layers})
+        written.append(token)
     return found
 
 

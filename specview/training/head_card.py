@@ -92,7 +92,7 @@ hundredth or two mean nothing.
 
 Started from {facts.start}.
 Soft cross-entropy against the target's own predictions over the head's {facts.draft_vocab:,} tokens, for
-{s.depth} drafted tokens, each weighing {s.decay:g} of the one before. AdamW, learning rate {s.learning_rate:g} falling
+{s.depth} drafted tokens, each weighing {s.decay:g} of the one before{_shallow(s)}. AdamW, learning rate {s.learning_rate:g} falling
 as a cosine to {s.final_rate:g} of that, weight decay {s.weight_decay:g}, about {s.tokens_per_step} tokens a step,
 weights averaged with decay {s.average:g}, products in {"bfloat16" if s.bfloat16 else "float32"}. {p.step} steps,
 {p.tokens:,} trained positions, {p.epoch} full epochs, {p.seconds / 60:.1f} minutes of training and
@@ -101,6 +101,10 @@ weights averaged with decay {s.average:g}, products in {"bfloat16" if s.bfloat16
 Made by `{facts.command}`. Text depends on the machine's installed packages and speed, so another run is alike, not
 identical.
 """
+
+
+def _shallow(s: HeadSettings) -> str:
+    return f" (the first alone for {100 * s.shallow:.0f}% of the run)" if s.shallow else ""
 
 
 def _held_out(facts: HeadFactsForCard, name: str) -> str:

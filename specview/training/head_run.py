@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DEPTHS = {"eagle3": 3, "p-eagle": 4}
 """Drafted tokens that training looks ahead."""
+SHORT_MINUTES, SHALLOW = 30.0, 0.5
 Results = dict[int, dict[str, Acceptance]]
 
 
@@ -52,10 +53,14 @@ class HeadRun:
         self._embedding, self._output_rows = embedding.to(self._device), output
         self.head = self._make()
         minutes = job.train_minutes()
+        # A short run needs many steps more than exact ones, and the first token more than those after it.
+        short = s.steps is None and s.minutes <= SHORT_MINUTES
         self._settings = HeadSettings(
             steps=s.steps,
             minutes=minutes,
             depth=DEPTHS.get(s.kind) or len(self.head.blocks),
+            tokens_per_step=1024 if short else 2048,
+            shallow=SHALLOW if short and s.kind == "eagle3" else 0.0,
             skip=job.skip(),
             bfloat16=fast_bfloat16(),
             seed=s.seed,

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from specview.decoding.sampling import SamplingParams
 from specview.heads.eagle3 import Eagle3Head, Eagle3Shape
 from specview.racing.events import Failed, LaneEnded
+from specview.racing.oracle import member_accepts
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
 from specview.racing.settings import LaneSettings, RunSettings
@@ -130,3 +131,34 @@ def test_both_engines_draft_the_same_in_every_round(
     drafted = [token for lane in ours[1:] for ids, _, _ in lane for token in ids]
     assert len(drafted) > 60
     assert len(set(drafted)) > 5  # more than one loop of tokens was drafted
+
+
+@pytest.mark.parametrize("engine", ["transformers", "llama.cpp"])
+def test_the_oracle_finds_what_the_head_drafted(
+    engine: str,
+    make_gguf: Any,  # noqa: F811
+    tmp_path: Path,
+    pool: ModelPool,
+) -> None:
+    """Run anew over the finished text, the head accepts in each of its rounds what it accepted in the race."""
+    head = str(write_head(tmp_path / "head", VOCAB, seed=3))
+    lane = LaneSettings("cascade", draft=head, k=3, options={"members": "prompt-lookup+eagle3", "model_k": 3})
+    settings = RunSettings(
+        engine=engine, target=str(make_gguf()), prompt="hello world", chat=False, max_tokens=40, observe="off",
+        lanes=(lane,), check_mode=True,
+    )  # fmt: skip
+    race = Race(settings, 1, pool)
+    race.run(lambda event: None)
+    made = race.lanes[1]
+    output = made.record.token_ids
+    context = made.drafter_context(len(race.prompt_ids) + len(output) + 4)
+    reach = member_accepts(context, "eagle3", race.prompt_ids, output, 3, settings.sampling)
+    position, seen = 0, 0
+    for round_ in made.record.rounds:
+        if round_.drafter == "eagle3":
+            assert reach[position] == (round_.k, round_.accepted)
+            seen += 1
+        position += len(round_.emitted)
+    assert seen >= 3
+    assert race.oracles[1].seconds <= race.oracles[1].own_seconds * (1 + 1e-9)
+    race.close()
