@@ -148,4 +148,4 @@ def test_every_kind_is_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         train.make_parser().parse_args(["--help"])
     text = capsys.readouterr().out
-    assert all(kind in text for kind in KINDS) and "specview train KIND" in text
+    assert all(kind in text for kind in KINDS) and "specview train [options] KIND" in text

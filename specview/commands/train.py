@@ -67,7 +67,7 @@ _TOLD_EVERY_S = 5.0
 def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview train", _DESCRIPTION, _EPILOG)
-    parser.usage = "specview train KIND --out FOLDER [options]"
+    parser.usage = "specview train [options] KIND --out FOLDER"
     parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--target", default="bundled", help="a model folder, a hub id, or a GGUF that transformers can run "
                                                             "dequantized (default: bundled)")  # fmt: skip

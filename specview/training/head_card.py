@@ -64,13 +64,13 @@ def render(facts: HeadFactsForCard) -> str:
     tables = "\n\n".join(_held_out(facts, name) for name in facts.measured)
     return f"""# {facts.kind} for {facts.target}
 
-{what} for {facts.target}. {reads} {facts.parameters / 1e6:.1f}M parameters; it drafts {facts.draft_vocab:,} of the
-target's {facts.vocab:,} tokens. It is of no use by itself.
+{what} for {facts.target}.
+{reads}
+{facts.parameters / 1e6:.1f}M parameters; it drafts {facts.draft_vocab:,} of the target's {facts.vocab:,} tokens. It is of no use by itself.
 
 - `config.json`, `model.safetensors`: float16, {layout}.
 - Held-out acceptance at k = 2 ({last}): alpha {facts.measured[last][2]["all"].alpha or 0.0:.3f},
-  {facts.measured[last][2]["all"].tokens_per_target_pass or 0.0:.3f} tokens per target pass; before training
-  {facts.before[last][2]["all"].alpha or 0.0:.3f}.
+  {facts.measured[last][2]["all"].tokens_per_target_pass or 0.0:.3f} tokens per target pass; before training {facts.before[last][2]["all"].alpha or 0.0:.3f}.
 
 Licence: {facts.licence}
 
@@ -109,7 +109,7 @@ def _shallow(s: HeadSettings) -> str:
 
 def _held_out(facts: HeadFactsForCard, name: str) -> str:
     count, tokens = facts.answers[name]
-    seen = " These were looked at while training ran." if name == facts.used else ""
+    seen = "\nThese were looked at while training ran.\n" if name == facts.used else ""
     return f"""### {name} ({count} prompts, {tokens} answer tokens)
 {seen}
 {table(facts.measured[name])}

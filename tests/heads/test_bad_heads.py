@@ -20,6 +20,7 @@ from specview.heads.layouts import NoHead, read_head
 from specview.models import heads
 from specview.models.heads import load_head
 from tests.heads import fabricate as make
+from tests.models.conftest import make_gguf  # noqa: F401
 
 TARGET = TargetFacts("toy-target", make.HIDDEN, make.LAYERS, make.VOCAB)
 Write = Callable[..., Path]
@@ -113,9 +114,10 @@ def test_a_target_without_mtp_modules(tmp_path: Path) -> None:
     assert refused(folder, "mtp").startswith("plain has no next-token-prediction modules.")
 
 
-def test_a_gguf_file_without_mtp_modules(tmp_path: Path) -> None:
-    (tmp_path / "target.gguf").write_bytes(b"GGUF")
-    assert refused(tmp_path / "target.gguf", "mtp").startswith("target.gguf has no next-token-prediction modules.")
+def test_a_gguf_file_without_mtp_modules(tmp_path: Path, make_gguf: Any) -> None:  # noqa: F811
+    assert "has no next-token-prediction modules." in refused(make_gguf("target.gguf"), "mtp")
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF")
+    assert refused(tmp_path / "cut.gguf", "mtp").startswith("cut.gguf is cut short")
 
 
 # -- not whole -----------------------------------------------------------------------------------------

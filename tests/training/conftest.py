@@ -80,3 +80,28 @@ def shards(tmp_path):
         writer.add(Labelled(torch.cat([piece, tokens[:4], piece]), None, None, "shuffled-copy", 8))
     writer.flush()
     return tmp_path / "shards"
+
+
+@pytest.fixture(scope="module")
+def tiny_target(tmp_path_factory):
+    """A whole tiny Llama on disk, with an output matrix of its own."""
+    from tests.training.tiny import make_target
+
+    return make_target(tmp_path_factory.mktemp("llama") / "tiny")
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    """A cache of the test's own, few held-out prompts, little built-in text."""
+    from tests.training.tiny import quicken
+
+    monkeypatch.setenv("SPECVIEW_CACHE", str(tmp_path / "cache"))
+    quicken(monkeypatch)
+
+
+@pytest.fixture
+def story(tmp_path):
+    """A text of the user's."""
+    file = tmp_path / "story.txt"
+    file.write_text("the cat sat on the mat and looked at the moon. " * 60)
+    return file

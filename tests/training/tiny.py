@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from specview.training.asked import TrainSettings
+from specview.training.job import TrainJob
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<spare>"]
 LETTERS = [chr(code) for code in range(32, 127)] + ["\n"]
@@ -76,3 +80,31 @@ def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "LANES", (Lane(8, 192, SHORT_KINDS, 0.3), Lane(2, 400, LONG_KINDS, 0.0)))
     for module in (texts, draft):
         monkeypatch.setattr(module, "default_roots", lambda: [Path(email.__file__).parent])
+
+
+STEPS = 4
+
+
+def settings(target: Path, out: Path, kind: str = "eagle3", **more: Any) -> TrainSettings:
+    """A run of a few steps."""
+    given: dict[str, Any] = {"steps": STEPS, "answer_tokens": 12, "threads": 1, "draft_vocab": 64} | more
+    if kind == "draft":
+        given["draft_vocab"] = None
+    return TrainSettings(kind=kind, out=out, target=str(target), **given)
+
+
+def run(given: TrainSettings, stop: Any = lambda: False) -> tuple[bool, list[dict[str, Any]]]:
+    """Run it; whether it came to its end, and its events."""
+    events: list[dict[str, Any]] = []
+    return TrainJob(given).run(events.append, stop), events
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of an exported drafter."""
+    return load_file(folder / "model.safetensors")
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    """Whether two exported drafters have the same bits."""
+    left, right = weights(a), weights(b)
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

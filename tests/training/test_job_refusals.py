@@ -1,0 +1,137 @@
+"""Training runs that cannot work: one clear line each, before minutes are spent."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specview.errors import SpecviewError
+from specview.training import features
+from specview.training.asked import TrainSettings
+from tests.training.tiny import (
+    LLAMA,
+    make_target,
+    run,
+    settings,
+)
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def refusal(given: TrainSettings) -> str:
+    with pytest.raises(SpecviewError) as caught:
+        run(given)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_targets_that_cannot_be_trained_for(tiny_target: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert "there is no file or folder" in refusal(settings(tmp_path / "none", out))
+    shallow = make_target(tmp_path / "shallow", {**LLAMA, "num_hidden_layers": 3})
+    assert "has 3 layers" in refusal(settings(shallow, out))
+    assert "has 7" in refusal(settings(tiny_target, out, layers=(2, 3, 9)))
+    recurrent = tmp_path / "recurrent"
+    shutil.copytree(tiny_target, recurrent)
+    (recurrent / "config.json").write_text(
+        json.dumps({**json.loads((tiny_target / "config.json").read_text()), "model_type": "mamba"})
+    )
+    assert "recurrent" in refusal(settings(recurrent, out))
+    short = make_target(tmp_path / "short", {**LLAMA, "max_position_embeddings": 128})
+    assert "128 tokens" in refusal(settings(short, out))
+    assert not out.exists()
+
+
+def test_a_shallow_target_has_medusa_heads(tmp_path: Path, story: Path) -> None:
+    shallow = make_target(tmp_path / "shallow", {**LLAMA, "num_hidden_layers": 3})
+    assert run(settings(shallow, tmp_path / "out", "medusa", text=story))[0]
+
+
+def test_files_that_are_no_training_text(tiny_target: Path, tmp_path: Path) -> None:
+    def file(content: bytes, name: str = "file.txt") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    out = tmp_path / "out"
+    assert "no file" in refusal(settings(tiny_target, out, text=tmp_path / "none.txt"))
+    assert "0 tokens" in refusal(settings(tiny_target, out, text=file(b"")))
+    assert "5 tokens" in refusal(settings(tiny_target, out, text=file(b"short")))
+    assert "UTF-8" in refusal(settings(tiny_target, out, text=file(b"\xff\xfe" * 900)))
+    assert "0 prompts" in refusal(settings(tiny_target, out, prompts=file(b"\n\n")))
+    assert "line 2" in refusal(
+        settings(tiny_target, out, prompts=file(b'{"prompt": "a"}\n{"other": 1}\n', "p.jsonl"))
+    )
+    assert "line 1" in refusal(settings(tiny_target, out, prompts=file(b"no json\n", "p.jsonl")))
+    assert "9 prompts" in refusal(
+        settings(tiny_target, out, prompts=file(b"".join(b"%d\n" % n for n in range(9))))
+    )
+
+
+def test_folders_that_cannot_take_the_result(tiny_target: Path, story: Path, tmp_path: Path) -> None:
+    busy = tmp_path / "busy"
+    busy.mkdir()
+    (busy / "thesis.tex").write_text("")
+    assert "thesis.tex" in refusal(settings(tiny_target, busy, text=story))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text('{"model_type": "medusa"}')
+    assert "another drafter" in refusal(settings(tiny_target, other, text=story))
+    assert "is a file" in refusal(settings(tiny_target, story, text=story))
+    assert "cannot be written" in refusal(settings(tiny_target, story / "below", text=story))
+
+
+def test_a_work_folder_of_other_settings_is_refused(tiny_target: Path, story: Path, tmp_path: Path) -> None:
+    assert run(settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w"))[0]
+    line = refusal(
+        settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w", draft_vocab=32, seed=1)
+    )
+    assert "draft-vocab and seed" in line
+    (tmp_path / "w" / "job.json").write_text("{")
+    assert "damaged" in refusal(settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w"))
+
+
+def test_a_full_disk_is_one_line(
+    tiny_target: Path, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(features.shutil, "disk_usage", lambda place: SimpleNamespace(free=600 << 20))
+        line = refusal(settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w"))
+        assert "GB are free" in line and not (tmp_path / "w" / "texts").exists()
+
+    def full(*arguments: Any, **more: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(features, "save_file", full)
+        assert "No space left" in refusal(
+            settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w")
+        )
+    assert run(settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w"))[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"kind": "eagle"}, "no drafter 'eagle'"),
+        ({"minutes": 0.1, "steps": None}, "minutes is 0.1"),
+        ({"feature_budget_gb": 0.0}, "feature-budget"),
+        ({"feature_budget_gb": 1e-6}, "holds"),
+        ({"draft_vocab": 2}, "draft-vocab is 2"),
+        ({"threads": 0}, "threads is 0"),
+        ({"kind": "medusa", "layers": (1, 2, 3)}, "reads no layers"),
+        ({"layers": (3, 2, 1)}, "layers are 3, 2, 1"),
+        ({"prompts": Path("a"), "text": Path("b")}, "both given"),
+    ],
+)
+def test_settings_that_cannot_work(
+    more: dict[str, Any], words: str, tiny_target: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecviewError, match=words):
+        run(settings(tiny_target, tmp_path / "out", **{"draft_vocab": None, **more}))
