@@ -110,7 +110,7 @@ def add_prompt_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
 def add_shared_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of DESIGN section 8 that run and compare share."""
     model = add_target_flags(parser)
-    model.add_argument("--draft", help="the draft model of methods that need one (default: bundled)")
+    model.add_argument("--draft", help="the draft model, or the trained head, of methods that need one (default: bundled)")
     model.add_argument("--draft-engine", help="the draft's engine (default: the target's)")
     model.add_argument("--check-mode", action="store_true",
                        help="pad one-row passes, so that lossless lanes equal plain exactly; not for timing")  # fmt: skip
@@ -309,6 +309,7 @@ def _distinct_names(lanes: Sequence[LaneSettings]) -> list[LaneSettings]:
         if not lane.name and sum(other.label == lane.label for other in lanes) > 1:
             parts = [lane.method, *([f"k={lane.k}"] if lane.k is not None else [])]
             parts += [f"{key}={value}" for key, value in lane.options.items()]
+            parts += [f"draft={lane.draft}"] if any(other.draft != lane.draft for other in lanes) else []
             parts += [lane.rule] if lane.rule != "auto" else []
             parts += [lane.policy] if lane.policy != "constant" else []
             named[place] = replace(lane, name=" ".join(parts))

@@ -74,6 +74,16 @@ class LaneSettings:
         return found
 
     @property
+    def drafts_named(self) -> str | None:
+        """What the lane drafts with, as it was named; by member where several draft with weights of their own."""
+        named = {name: choice.ref for name, choice in self.heads.items()}
+        if self.needs_draft:
+            named = {"draft-model": self.draft} | named
+        if len(named) > 1:
+            return ", ".join(f"{name}: {ref}" for name, ref in named.items())
+        return next(iter(named.values()), None)
+
+    @property
     def needs_costs(self) -> bool:
         """Whether the method or the length policy asks for a calibration of the target's passes."""
         return METHODS[self.method].needs_costs or (
@@ -177,7 +187,7 @@ class RunSettings:
             **shared,
             **sampling,
             "method": lane.method,
-            "draft": lane.draft if lane.needs_draft or lane.heads else None,
+            "draft": lane.drafts_named,
             "draft_engine": lane.draft_engine or self.engine if lane.needs_draft else None,
             "k": lane.k if METHODS[lane.method].drafts else None,
             "policy": lane.policy if METHODS[lane.method].drafts else None,
