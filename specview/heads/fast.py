@@ -103,6 +103,8 @@ class FastHead:
         self._norm_first = bool(getattr(shape, "norm_before_residual", False))
         self._fuse = module.fuse
         if self._third:
+            norms = list(module.fc_norm) if shape.fc_norm else [module.input_norm] if shape.norm_before_fc else []
+            self._feature_norms = [_Norm(norm, norm.weight.numel(), shape.eps) for norm in norms]
             self.mask_hidden = getattr(module, "mask_hidden", None)
             self._norm = _Norm(module.norm, shape.hidden, shape.eps)
             self._head: Linear = make(module.lm_head.weight.detach(), None)
@@ -114,9 +116,14 @@ class FastHead:
 
     def fuse(self, features: Tensor) -> Tensor:
         """g [..., hidden] from the features side by side (Eagle3Head.fuse, EagleHead.fuse)."""
-        if not self._third or self.shape.norm_before_fc or self.shape.fc_norm:
+        if not self._third:
             g: Tensor = self._fuse(features)
             return g
+        if len(self._feature_norms) == 1:
+            features = self._feature_norms[0](features)
+        elif self._feature_norms:
+            parts = features.chunk(len(self._feature_norms), -1)
+            features = torch.cat([norm(part) for norm, part in zip(self._feature_norms, parts, strict=True)], -1)
         return self._fc(features)
 
     def next_hidden(self, y: Tensor) -> Tensor:
