@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from specview.commands import check
+from specview.errors import SpecviewError, UsageError
 from specview.models import heads
 from tests.heads import fabricate as make
 from tests.models.conftest import cache, make_gguf  # noqa: F401 - fixtures
@@ -151,3 +152,58 @@ def test_a_bundled_head_by_its_kind(capsys: Any, target: Path, tmp_path: Path, m
     make.write(tmp_path / "assets" / "eagle3", make.midlayer_config(), make.eagle3_state())
     code, out = run(capsys, target, "eagle3")
     assert (code, out.splitlines()[0]) == (0, "yes: eagle3 can draft for toy-target.")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("config.json", b"{", "config.json is damaged"),
+        ("config.json", b"[1]", "config.json is damaged"),
+        ("config.json", b"\xff\xfe", "config.json is damaged"),
+        ("model.safetensors", b"\xff" * 64, "is cut short or no safetensors file"),
+        ("pytorch_model.bin", b"garbage", "pytorch_model.bin"),
+    ],
+)
+def test_a_damaged_head_is_told_as_a_head(
+    capsys: Any, target: Path, tmp_path: Path, file: str, content: bytes, said: str
+) -> None:
+    head = make.write(tmp_path / "head", make.LLAMA, make.eagle1_state())
+    if file == "pytorch_model.bin":
+        (head / "model.safetensors").unlink()
+    (head / file).write_bytes(content)
+    code, out = run(capsys, target, head)
+    assert code == 1 and out.startswith("no: ") and out.count("\n") == 1
+    assert said in out and "tokenizer" not in out
+
+
+def test_an_engine_for_a_head_is_refused(capsys: Any, target: Path, tmp_path: Path) -> None:
+    head = make.write(tmp_path / "head", make.speculators_config(), make.eagle3_state(first="layers.0"))
+    with pytest.raises(UsageError, match="a head runs beside its target. Leave it out."):
+        run(capsys, target, head, "--draft-engine", "llama.cpp")
+    with pytest.raises(UsageError, match="llama.cpp loads GGUF files"):
+        run(capsys, target, head, "--engine", "llama.cpp")
+
+
+@pytest.mark.parametrize("question", [False, True])
+def test_load_loads_the_target_and_the_head(
+    capsys: Any, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: bool
+) -> None:
+    config = make.speculators_config(norm_before_residual=None if question else False)
+    head = make.write(tmp_path / "head", config, make.eagle3_state(first="layers.0"))
+    engine: Any = make.FakeTarget()
+    engine.rollback_problem, closed, loaded = None, [], []
+    engine.close = lambda: closed.append(True)
+    monkeypatch.setattr(check, "load_engine", lambda *_, **__: engine)
+    real = check.load_head
+    monkeypatch.setattr(check, "load_head", lambda *a, **k: loaded.append(real(*a, **k)))
+    code, out = run(capsys, target, head, "--load")
+    assert code == 0 and out.startswith("yes") and len(loaded) == (not question) and closed == [True]
+    engine.features_problem = "its graph has no layer outputs."
+    code, out = run(capsys, target, head, "--load")
+    assert code == 1 and closed == [True] * 2
+    assert out.startswith("no: toy-target cannot be drafted for: its graph has no layer outputs.")
+    engine.features_problem = None
+    if not question:
+        engine.project = lambda hidden: hidden
+        monkeypatch.setattr(check, "load_head", lambda *_, **__: (_ for _ in ()).throw(SpecviewError("it is broken.")))
+        assert run(capsys, target, head, "--load")[1].startswith("no: it is broken.")

@@ -15,11 +15,11 @@ from specview.commands.terminal import ProgressLine, safe_text, table
 from specview.decoding.interfaces import Engine
 from specview.decoding.verification import RULES
 from specview.engines.gguf_file import gguf_facts
-from specview.errors import SpecviewError, UsageError
+from specview.errors import EngineMissing, SpecviewError, UsageError
 from specview.heads.layouts import KIND_WORDS
 from specview.models import bundled
 from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
-from specview.models.heads import named_head
+from specview.models.heads import load_head, named_head
 from specview.models.loading import load_engine
 from specview.models.model_folder import has_tokenizer, inspect_folder
 from specview.models.pair_check import WORDS, HeadReport, PairReport, check_head, check_pair, pair_from_files
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         target = _find(arguments.target, arguments.engine, "target")
         head = named_head(arguments.draft, target.path)
         if head is not None:
-            return _check_head(target, head, outputs)
+            return _check_head(target, head, arguments, outputs, should_stop)
         # The bundled draft comes as a file of each kind: take the one of the target's engine.
         default = target.engines[0] if arguments.draft.strip() == BUNDLED else None
         draft = _find(arguments.draft, arguments.draft_engine or arguments.engine or default, "draft")
@@ -88,10 +88,19 @@ def main(argv: Sequence[str]) -> int:
     return 0 if report.ok else 1
 
 
-def _check_head(target: ModelRef, head: Path, outputs: Outputs) -> int:
+def _check_head(
+    target: ModelRef, head: Path, arguments: Any, outputs: Outputs, should_stop: Callable[[], bool]
+) -> int:
     """Tell whether a head serves the target; 0 where it does, else 1."""
     assert target.path is not None
+    if arguments.draft_engine is not None:
+        raise UsageError("--draft-engine is for models: a head runs beside its target.", "Leave it out.")
     report = check_head(target.path, head, target_name=target.name)
+    problem = _engine_problem(target, arguments.engine)
+    if arguments.load and report.ok and not problem:
+        problem = _head_loaded(target, arguments.engine, head, report, should_stop)
+    if problem:
+        report = replace(report, ok=False, reason=problem, question="")
     facts = _facts(target)
     outputs.document(_head_document(facts, report, head))
     if not outputs.to_stdout:
@@ -178,8 +187,8 @@ def _parser() -> Parser:
                         help="likewise, or a trained head: its folder, a weights file, a hub id that is in the cache, "
                              "or the kind of a bundled one (eagle3, medusa, p-eagle)")  # fmt: skip
     parser.add_argument("--engine", help="transformers or llama.cpp (default: one that can load the model)")
-    parser.add_argument("--draft-engine", help="the draft's engine (default: --engine)")
-    parser.add_argument("--load", action="store_true", help="load both models: tells of caches that cannot be rolled back too")
+    parser.add_argument("--draft-engine", help="the draft's engine (default: --engine); a head has none")
+    parser.add_argument("--load", action="store_true", help="load both: tells of caches that cannot be rolled back too")
     parser.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
     return parser
 
@@ -242,6 +251,34 @@ def _loaded(
         progress.clear()
         for engine_ in opened:
             engine_.close()
+
+
+def _head_loaded(
+    target: ModelRef, engine: str | None, head: Path, report: HeadReport, should_stop: Callable[[], bool]
+) -> str | None:
+    """Why a head does not load beside its loaded target, or None. One with an open question is not loaded itself."""
+    assert report.facts is not None
+    progress = ProgressLine(sys.stderr)
+    opened: Engine | None = None
+    try:
+        opened = load_engine(
+            target, engine or target.engines[0], role="target", progress=progress.show, should_stop=should_stop
+        )
+        problem = opened.rollback_problem or opened.features_problem
+        if problem:
+            return f"{target.name} cannot be drafted for: {problem}"
+        if not report.question:
+            try:
+                load_head(report.facts.kind, str(head), opened, progress=progress.show, should_stop=should_stop)
+            except EngineMissing:
+                raise
+            except SpecviewError as error:
+                return str(error)
+        return None
+    finally:
+        progress.clear()
+        if opened is not None:
+            opened.close()
 
 
 def _engine_problem(model: ModelRef, engine: str | None) -> str | None:

@@ -83,7 +83,10 @@ def make_parser() -> Parser:
                       help="disk for the target's hidden states (default: 4)")  # fmt: skip
     data.add_argument("--work", metavar="FOLDER", help="data and checkpoints (default: in the cache)")
     data.add_argument(
-        "--answer-tokens", type=whole, default=128, help="longest answer of the target (default: 128)"
+        "--answer-tokens",
+        type=whole,
+        default=128,
+        help="longest answer of the target, up to 512 (default: 128)",
     )
     head = parser.add_argument_group("drafter")
     head.add_argument("--draft-vocab", type=whole, metavar="N",

@@ -35,7 +35,7 @@ Proceed = Callable[[float], bool]
 PATHS = Option(
     "paths",
     "",
-    'Places of a fixed tree, as lists of ranks: [[0],[1],[0,0]] are the likeliest two tokens and the likeliest one '
+    'Places of a fixed tree, as lists of ranks: [[0],[1],[0,0]], or 0 1 0.0, are the likeliest two tokens and the likeliest one '
     "after the first of them (Medusa: medusa_choices; EAGLE-1: tree_choices). Empty is a small tree.",
     label="places",
 )
@@ -240,23 +240,30 @@ def spread_tree(levels: int, width: int, most: int) -> FixedTree:
 
 
 @lru_cache(maxsize=64)
-def read_paths(text: str) -> FixedTree:
-    """Read a fixed tree from a list of paths, as JSON.
+def read_paths(text: str, source: str = "") -> FixedTree:
+    """Read a fixed tree from a list of paths, as JSON or as 0 1 0.0.
 
-    Raises UsageError where it is none, or a larger tree than a pass may verify.
+    source names the file that the text is from, which is not quoted then. Raises UsageError where it is none, or a
+    larger tree than a pass may verify.
     """
+    text = text.strip()
+    dotted = [path.split(".") for path in text.split()]
     try:
-        paths = json.loads(text)
+        if all(rank.isascii() and rank.isdecimal() for path in dotted for rank in path):
+            paths: Any = [[int(rank) for rank in path] for path in dotted]
+        else:
+            paths = json.loads(text)
         fits = isinstance(paths, list) and bool(paths)
         fits = fits and all(
             isinstance(path, list) and path and all(type(rank) is int and 0 <= rank < 1000 for rank in path)
             for path in paths
         )
-    except ValueError:
+    except (ValueError, RecursionError):
         fits = False
     if not fits:
         raise UsageError(
-            f"{PATHS.name} is {text[:60]!r}.", "Write a list of lists of ranks from 0 on, such as [[0],[1],[0,0]]."
+            f"{source} holds no paths of a tree." if source else f"{text[:60]!r} are no paths of a tree.",
+            "Write a list of lists of ranks from 0 on, such as [[0],[1],[0,0]] or 0 1 0.0.",
         )
     tree = fixed_tree(paths)
     if len(tree.paths) > MOST_NODES or tree.levels > DEEPEST:

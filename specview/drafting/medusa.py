@@ -7,7 +7,6 @@ are exact; Medusa's own rule, `typical`, is not.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +38,9 @@ _CHILDREN: Mapping[str, Mapping[tuple[int, ...], int]] = {
     },
 }  # fmt: skip
 """Trees by name: for each node with children how many it has, the likeliest ones."""
+
+_MOST_BYTES = 1 << 16
+"""Of a file of paths: those of the largest tree take a few thousand."""
 
 OPTIONS = (
     Option(
@@ -164,22 +166,20 @@ def tree_of(choices: str) -> FixedTree:
     if children is not None:
         return fixed_tree([(*path, rank) for path, count in children.items() for rank in range(count)])
     text = choices.strip()
-    if not text or text[0] not in "[0123456789":
-        try:
-            text = Path(text).expanduser().read_text(encoding="utf-8").strip()
-        except (OSError, ValueError):
-            raise UsageError(
-                f"medusa's tree {choices!r} is no known one, and no file that can be read.",
-                f"Use {', '.join(_CHILDREN)}, a JSON file of paths, or the paths themselves: 0 1 0.0.",
-            ) from None
-    if not text.startswith("["):
-        try:
-            text = json.dumps([[int(rank) for rank in path.split(".")] for path in text.split()])
-        except ValueError:
-            raise UsageError(
-                f"medusa's tree {text[:60]!r} is none.", "Write its paths as [[0],[1],[0,0]] or 0 1 0.0."
-            ) from None
-    return read_paths(text)
+    if text and text[0] in "[0123456789":
+        return read_paths(text)
+    try:
+        file = Path(text).expanduser()
+        small = file.is_file() and file.stat().st_size <= _MOST_BYTES
+        paths = file.read_text(encoding="utf-8") if small else None
+    except (OSError, ValueError, RuntimeError):
+        paths = None
+    if paths is None:
+        raise UsageError(
+            f"medusa's tree {choices[:200]!r} is no known one, and no file of paths that can be read.",
+            f"Use {', '.join(_CHILDREN)}, a JSON file of paths, or the paths themselves: 0 1 0.0.",
+        )
+    return read_paths(paths, str(file))
 
 
 def _asked(options: Mapping[str, Value]) -> FixedTree | None:

@@ -71,7 +71,7 @@ def load(
 
     import torch
 
-    place = _device(device)
+    place = find_device(device)
     chosen = dtype or ("float32" if place.type == "cpu" else "bfloat16")
     _set_threads(threads)
 
@@ -360,7 +360,7 @@ def _require_libraries() -> None:
         )
 
 
-def _device(name: str | None) -> Any:
+def find_device(name: str | None) -> Any:
     """The torch device of a name; None gives the best there is. Raises UsageError where it is not there."""
     import torch
 

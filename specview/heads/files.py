@@ -104,6 +104,23 @@ def load_tensors(stored: Mapping[str, StoredTensor], names: Iterable[str]) -> di
     return loaded
 
 
+def read_map(stored: StoredTensor, name: str) -> list[int]:
+    """The whole numbers of one small tensor [n], such as a vocabulary map; of a safetensors file without torch.
+
+    Raises SpecviewError where the file cannot be read, ImportError where a pickle needs torch and it is not here.
+    """
+    if stored.file.suffix != ".safetensors":
+        values: list[int] = _from_pickle(stored.file, in_place=True)[name].long().tolist()
+        return values
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(stored.file, framework="np") as opened:
+            return [int(value) for value in opened.get_tensor(name)]
+    except (SafetensorError, OSError) as error:
+        raise SpecviewError(f"{stored.file} cannot be read ({error}).", _AGAIN) from None
+
+
 def _from_safetensors(file: Path, names: Iterable[str]) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
@@ -114,14 +131,15 @@ def _from_safetensors(file: Path, names: Iterable[str]) -> dict[str, Tensor]:
         raise SpecviewError(f"{file} cannot be read ({error}).", _AGAIN) from None
 
 
-def _from_pickle(file: Path) -> dict[str, Tensor]:
-    """All tensors of a pickled state dict, through torch's own safe loader."""
+def _from_pickle(file: Path, in_place: bool = False) -> dict[str, Tensor]:
+    """All tensors of a pickled state dict, through torch's own safe loader; in_place reads only what is looked at."""
     import torch
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old pickle protocols: nothing that a user could mend
-            loaded = torch.load(file, map_location="cpu", weights_only=True)
+            mapped = in_place and zipfile.is_zipfile(file)
+            loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError:
         raise _runs_code(file) from None
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, ImportError, TypeError) as error:

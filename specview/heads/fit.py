@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specview.decoding.interfaces import Engine
 from specview.engines.gguf_file import gguf_facts
+from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import read_config
 from specview.errors import SpecviewError, UsageError
+from specview.heads.files import read_map
 from specview.heads.layouts import KIND_WORDS, HeadFacts, claims_head, part
 
 _MEND = "Choose a head that was trained for this target."
@@ -66,13 +68,84 @@ def target_of_files(path: Path, name: str = "") -> TargetFacts | None:
     return TargetFacts(name or (path.stem if path.is_file() else path.resolve().name), *sizes)
 
 
+_RECURRENT = ("ssm.conv_kernel", "ssm.state_size", "wkv.head_size", "shortconv.l_cache")
+"""GGUF keys of models with a recurrent state (llama.cpp, llama-arch.cpp)."""
+
+
+def undraftable(path: Path, name: str) -> str | None:
+    """Why no head can draft for a GGUF file's or folder's model, as far as its metadata says; or None."""
+    if path.is_file():
+        gguf = gguf_facts(path)
+        recurrent = any(gguf.hyper(key) for key in _RECURRENT)
+        problem = "it keeps a recurrent state, which cannot be rolled back after a rejection" if recurrent else None
+    else:
+        problem = rollback_problem(read_config(path))
+    return None if problem is None else f"{name} cannot be drafted for: {problem}. Choose another target."
+
+
+def map_problem(facts: HeadFacts, ids: Sequence[int], target: str, vocab: int) -> SpecviewError | None:
+    """What is wrong with the target's ids that a head's rows stand for, or None; vocab is the target's."""
+    name = facts.folder.name
+    what = "token_map" if facts.kind == "medusa" else "d2t"
+    if facts.kind != "medusa" and facts.draft_vocab_size == facts.vocab_size:
+        if list(ids) != list(range(facts.draft_vocab_size)):
+            return SpecviewError(f"{name} has the target's whole vocabulary in another order.", "Choose another head.")
+        return None
+    if len(ids) != facts.draft_vocab_size or len(set(ids)) != len(ids) or min(ids, default=0) < 0:
+        return SpecviewError(f"{name} maps its tokens to no distinct ones of the target ({what}).", "Download it again.")
+    most = min(facts.vocab_size or vocab, vocab)
+    if max(ids, default=0) >= most:
+        return SpecviewError(f"{name} drafts token {max(ids)}, and {target} has {most} tokens.", _MEND)
+    return None
+
+
+def target_ids(facts: HeadFacts, stored: Mapping[str, Sequence[int]]) -> list[int] | None:
+    """The target's id of every row of a head's logits, by its maps (token_map; d2t, offsets; t2d); None without any."""
+    if "token_map" in stored:
+        return list(stored["token_map"])
+    if "d2t" in stored:
+        return [row + offset for row, offset in enumerate(stored["d2t"])]
+    if "t2d" in stored:
+        return [token for token, drafted in enumerate(stored["t2d"]) if drafted]
+    return None
+
+
+def mask_problem(facts: HeadFacts, target: TargetFacts) -> SpecviewError | None:
+    """Why the token that a P-EAGLE head has for those not drafted yet has no embedding; or None."""
+    mask = facts.sizes.get("mask_token_id")
+    rows = facts.sizes["vocab"] if facts.own_embedding else target.vocab_size
+    if mask is None or mask < rows:
+        return None
+    return SpecviewError(
+        f"{facts.folder.name} has token {mask} as its mask, and there are {rows} embeddings.",
+        "Write the token that it was trained with into its config.json, as mask_token_id, or choose another head.",
+    )
+
+
+def _small_parts(facts: HeadFacts, target: TargetFacts) -> SpecviewError | None:
+    """What is wrong with a head's mask or its vocabulary map, which is read; or None."""
+    stored: dict[str, list[int]] = {}
+    try:
+        for key in ("token_map", "d2t", "t2d"):
+            if key in facts.tensors and not stored:
+                name, tensor = facts.tensors[key]
+                stored[key] = read_map(tensor, name)
+    except ImportError:
+        stored = {}  # without torch no pickle is read, and no head runs
+    except SpecviewError as error:
+        return error
+    ids = target_ids(facts, stored)
+    return mask_problem(facts, target) or (ids and map_problem(facts, ids, target.name, target.vocab_size)) or None
+
+
 def fits(facts: HeadFacts, target: TargetFacts) -> Fit:
-    """Whether the head serves the target, by hidden size, vocabulary and layers."""
+    """Whether the head serves the target: by hidden size, vocabulary, layers, and the small maps that it has."""
     head = f"{facts.folder.name} holds {KIND_WORDS[facts.kind]}"
     trained = f" for {facts.target_name}" if facts.target_name else ""
     if facts.hidden_size != target.hidden_size:
         sizes = f"hidden states of {facts.hidden_size:,} numbers, and those of {target.name} have {target.hidden_size:,}"
-        return Fit(f"{head}{trained} that reads {sizes}. {_MEND}")
+        read = "read" if KIND_WORDS[facts.kind].endswith("s") else "reads"
+        return Fit(f"{head}{trained} that {read} {sizes}. {_MEND}")
     if facts.vocab_size and abs(facts.vocab_size - target.vocab_size) > PADDING:
         sizes = f"{facts.vocab_size:,} tokens, and {target.name} has {target.vocab_size:,}"
         return Fit(f"{head}{trained} with a vocabulary of {sizes}. {_MEND}")
@@ -82,6 +155,9 @@ def fits(facts: HeadFacts, target: TargetFacts) -> Fit:
     needed = max([needed, *facts.aux_layers, *(facts.aux_ids or ())])
     if needed > target.layers:
         return Fit(f"{head}{trained} that reads layer {needed}, and {target.name} has {target.layers} layers. {_MEND}")
+    problem = _small_parts(facts, target)
+    if problem is not None:
+        return Fit(str(problem))
     notes = list(facts.notes)
     if facts.vocab_size and facts.vocab_size != target.vocab_size:
         notes.append(
@@ -154,7 +230,13 @@ def settle(facts: HeadFacts, target: TargetFacts, answers: Mapping[str, str] | N
             "Set the lane's option norm_before_residual=true or false.",
         )
     layers = _aux_layers(facts, target, given.get("aux_ids", "auto"))
-    if any(layer < 0 or layer > target.layers for layer in layers) or len(set(layers)) != len(layers):
+    repeated = [layer for place, layer in enumerate(layers) if layer in layers[:place]]
+    if repeated and facts.aux_ids is not None:
+        raise SpecviewError(
+            f"the config.json of {facts.folder} names a layer twice ({', '.join(map(str, facts.aux_ids))}).",
+            "Download the head again, or choose another.",
+        )
+    if any(layer < 0 or layer > target.layers for layer in layers) or repeated:
         named = ", ".join(map(str, layers))
         raise SpecviewError(
             f"{facts.folder.name} reads the hidden states after layers {named}, and {target.name} has {target.layers} "

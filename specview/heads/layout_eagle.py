@@ -16,6 +16,12 @@ from specview.heads.layouts import HeadFacts, Tensors, part, trained_for
 from specview.heads.rope import frequencies
 
 USUAL_LAYERS = 3
+_AGAIN = "Download the head again."
+_OTHER = "Choose another head."
+_LAYER_TYPES = (None, "llama", "mistral", "qwen2", "qwen3")
+"""What `transformer_layer_config` may say that its layers are: speculators knows llama and qwen3 (0.9.0,
+models/eagle3/model_definitions.py), and the others' are computed alike."""
+_WIDEST = 4096  # of one attention head
 
 
 def read_eagle3(tensors: Tensors) -> HeadFacts | None:
@@ -32,6 +38,10 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
     parallel = tensors.has("mask_hidden") or config.get("speculators_model_type") == "peagle"
     kind = "a P-EAGLE head" if parallel else "an EAGLE-3 head"
     own = part(config, "eagle_config")
+    if speculators and layer_config.get("model_type") not in _LAYER_TYPES:
+        raise SpecviewError(
+            f"{tensors.folder} has layers of the type {layer_config['model_type']!r}, which is not read here.", _OTHER
+        )
     sizes = _layer_sizes(tensors, layer_config)
     hidden = sizes["hidden"]
     target_hidden = tensors.number("target_hidden_size", hidden)
@@ -45,7 +55,7 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
     if ids is not None and len(ids) != aux:
         raise SpecviewError(
             f"{tensors.folder} names {len(ids)} layers of the target and has a tensor fc.weight for {aux}.",
-            "Download the head again.",
+            _AGAIN,
         )
     rows = tensors.shape("lm_head.weight")
     draft_vocab = rows[0] if rows else tensors.number("draft_vocab_size", vocab)
@@ -90,7 +100,9 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
     if "sliding_attention" in (layer_config.get("layer_types") or ()):
         notes.append("Its layers were trained to look back over a window; here they look at the whole text.")
     if layer_config.get("hidden_act") not in (None, "silu"):
-        raise SpecviewError(f"{tensors.folder} has the activation {layer_config['hidden_act']}, which is not read here.")
+        raise SpecviewError(
+            f"{tensors.folder} has the activation {layer_config['hidden_act']}, which is not read here.", _OTHER
+        )
     name = "speculators" if speculators else "midlayer" if midlayer else "layers"
     taken = tensors.finish(kind)
     return HeadFacts(
@@ -155,15 +167,19 @@ def _layer_sizes(tensors: Tensors, config: Mapping[str, Any]) -> dict[str, Any]:
     heads = tensors.number("num_attention_heads", inside=config)
     kv_heads = tensors.number("num_key_value_heads", heads, inside=config)
     if not heads or not kv_heads or heads % kv_heads:
-        raise SpecviewError(f"the config.json of {tensors.folder} has {heads} heads for {kv_heads} key-value heads.")
+        raise SpecviewError(
+            f"the config.json of {tensors.folder} has {heads} heads for {kv_heads} key-value heads.", _AGAIN
+        )
     width = tensors.number("head_dim", hidden // heads, inside=config)
+    if width % 2 or not 0 < width <= _WIDEST:
+        raise SpecviewError(f"the config.json of {tensors.folder} has attention heads {width} wide.", _AGAIN)
     return {
         "hidden": hidden,
         "intermediate": tensors.number("intermediate_size", inside=config),
         "heads": heads,
         "kv_heads": kv_heads,
         "width": width,
-        "eps": float(config.get("rms_norm_eps") or 1e-6),
+        "eps": tensors.real("rms_norm_eps", 1e-6, config),
         "frequencies": frequencies(config, width, tensors.folder),
     }
 
@@ -203,7 +219,7 @@ def _layer_ids(tensors: Tensors, own: Mapping[str, Any]) -> tuple[int, ...] | No
     if not given:
         return None
     if not isinstance(given, list) or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in given):
-        raise SpecviewError(f"the config.json of {tensors.folder} has {given!r} as {key}.", "Download the head again.")
+        raise SpecviewError(f"the config.json of {tensors.folder} has {given!r} as {key}.", _AGAIN)
     return tuple(given)
 
 
@@ -235,7 +251,7 @@ def _mask_token(tensors: Tensors) -> int:
             return value
     raise SpecviewError(
         f"the config.json of {tensors.folder} names no mask token (mask_token_id, pard_token or ptd_token_id).",
-        "Download the head again.",
+        "Write the token that it was trained with there, as mask_token_id, or choose another head.",
     )
 
 

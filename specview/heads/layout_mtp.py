@@ -50,7 +50,7 @@ def read_mtp(tensors: Tensors) -> HeadFacts | None:
             "modules": modules,
             "target_layers": layers,
             "layout": layout,
-            "eps": float(decoder.get("rms_norm_eps") or 1e-6),
+            "eps": tensors.real("rms_norm_eps", 1e-6, decoder),
             "config": tensors.config,
         },
         tensors=taken,

@@ -7,6 +7,7 @@ target is fit.py's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,10 @@ KIND_METHODS: Mapping[str, str] = {"eagle": "eagle or eagle2"}
 
 class NoHead(SpecviewError):
     """A folder that holds no head of a layout known here: a whole model, another program's, something else."""
+
+
+class WholeModel(NoHead):
+    """A folder that holds a model, which drafts by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +123,11 @@ def claims_head(folder: Path) -> bool:
 
 def _unknown(folder: Path, config: Mapping[str, Any], stored: Mapping[str, StoredTensor]) -> NoHead:
     if "pard_token" in config:
-        return NoHead(
+        return WholeModel(
             f"{folder} is a whole model that drafts in parallel (PARD), no head.", "Name it as the draft of method pard."
         )
     if any(name.endswith(("layers.0.self_attn.q_proj.weight", "layers.0.attn.c_attn.weight")) for name in stored):
-        return NoHead(
+        return WholeModel(
             f"{folder} is a whole model, no head.", "Name it as the draft of method draft-model, or choose a head."
         )
     names = ", ".join(sorted(stored)[:3]) or "none"
@@ -145,6 +150,7 @@ class Tensors:
         self._taken: dict[str, tuple[str, StoredTensor]] = {}
         self._missing: list[str] = []
         self._wrong: list[str] = []
+        self._unread_types = False
 
     def rename(self, new_name: Callable[[str], str]) -> None:
         """Call every tensor by another name from here on."""
@@ -182,6 +188,7 @@ class Tensors:
             self._wrong.append(f"{name} {list(stored.shape)} instead of {['any' if n is None else n for n in shape]}")
         elif stored.dtype not in (_INTEGERS if integers else _FLOATS):
             self._wrong.append(f"{name} of type {stored.dtype}, which is not read here")
+            self._unread_types = True
         self._taken[as_ or name] = found
 
     def take_if_there(self, name: str, *shape: int | None, as_: str = "", integers: bool = False) -> bool:
@@ -196,7 +203,12 @@ class Tensors:
         if self._missing:
             raise SpecviewError(f"{self.folder} lacks tensors of {kind}: {_few(self._missing)}.", "Download it again.")
         if self._wrong:
-            raise SpecviewError(f"{self.folder} has tensors that are no fit for {kind}: {_few(self._wrong)}.")
+            raise SpecviewError(
+                f"{self.folder} has tensors that are no fit for {kind}: {_few(self._wrong)}.",
+                "Choose a head with weights in float32, float16 or bfloat16, and whole numbers as its vocabulary map."
+                if self._unread_types
+                else "Download its config.json and its weights again, or choose another head.",
+            )
         if self._left:
             raise SpecviewError(
                 f"{self.folder} has tensors that {kind} of a layout known here has not: {_few(sorted(self._left))}.",
@@ -213,6 +225,30 @@ class Tensors:
             said = "has no" if value is None else f"has {value!r} as"
             raise SpecviewError(f"the config.json of {self.folder} {said} {key}.", "Download the head again.")
         return value
+
+    def real(self, key: str, default: float, inside: Mapping[str, Any] | None = None) -> float:
+        """A number above 0 of the config (or of a part of it); raises SpecviewError where it is none."""
+        return real_number(self.config if inside is None else inside, key, self.folder, default)
+
+
+def real_number(config: Mapping[str, Any], key: str, folder: Any, default: float | None = None) -> float:
+    """A finite number above 0 of the config of a head in `folder`; raises SpecviewError where it is missing or none."""
+    value = config.get(key)
+    if value is None:
+        value = default
+    try:
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    except OverflowError:
+        number = math.inf
+    if not 0 < number < math.inf:
+        said = "has no" if value is None else f"has {_short(value)} as"
+        raise SpecviewError(f"the config.json of {folder} {said} {key}.", "Download the head again.")
+    return number
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a number beyond all measure"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 _FLOATS = ("F64", "F32", "F16", "BF16")

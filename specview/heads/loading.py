@@ -13,6 +13,7 @@ from specview.decoding.interfaces import Engine
 from specview.decoding.ledger import Array
 from specview.errors import SpecviewError
 from specview.heads.files import load_tensors
+from specview.heads.fit import map_problem, mask_problem, target_ids, target_of_engine
 from specview.heads.layouts import KIND_WORDS, HeadFacts
 
 
@@ -96,7 +97,9 @@ def load(facts: HeadFacts, target: Engine) -> LoadedHead:
             module = _MAKERS[facts.kind](facts, given, target)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise SpecviewError(f"{facts.folder} does not load as {KIND_WORDS[facts.kind]} ({reason}).") from None
+        raise SpecviewError(
+            f"{facts.folder} does not load as {KIND_WORDS[facts.kind]} ({reason}).", "Choose another head."
+        ) from None
     module = module.to(device=device, dtype=dtype).eval().requires_grad_(False)
     return LoadedHead(facts, module, target)
 
@@ -108,11 +111,9 @@ def _eagle3(facts: HeadFacts, given: dict[str, Tensor], target: Engine) -> torch
     shape = Eagle3Shape(aux_layers=facts.aux_layers, **sizes)
     if shape.mask_token_id is not None:
         given["mask_hidden"] = given["mask_hidden"].reshape(1, 1, -1)
-        rows = shape.vocab if shape.own_embedding else target.vocab_size
-        if shape.mask_token_id >= rows:
-            raise SpecviewError(
-                f"{facts.folder.name} has token {shape.mask_token_id} as its mask, and there are {rows} embeddings."
-            )
+        problem = mask_problem(facts, target_of_engine(target))
+        if problem is not None:
+            raise problem
     module = Eagle3Head(shape)
     ids = _target_ids(facts, given, target)
     if shape.draft_vocab != shape.vocab:
@@ -129,28 +130,20 @@ def _eagle3(facts: HeadFacts, given: dict[str, Tensor], target: Engine) -> torch
 
 
 def _target_ids(facts: HeadFacts, given: dict[str, Tensor], target: Engine) -> Tensor:
-    """The target's id of every row of the head's logits, by d2t (offsets), else t2d, else the rows' own numbers."""
-    offsets, chosen = given.pop("d2t", None), given.pop("t2d", None)
-    rows = torch.arange(facts.draft_vocab_size)
-    if offsets is not None:
-        ids = rows + offsets.to(torch.int64)
-    elif chosen is not None:
-        ids = chosen.nonzero()[:, 0]
-    else:
-        ids = rows
-    if facts.draft_vocab_size == facts.vocab_size:
-        if not torch.equal(ids, rows):
-            raise SpecviewError(f"{facts.folder.name} has the target's whole vocabulary in another order.")
-        return ids
-    if len(ids) != facts.draft_vocab_size or len(ids.unique()) != len(ids) or int(ids.min()) < 0:
-        raise SpecviewError(f"{facts.folder.name} maps its tokens to no distinct ones of the target (d2t).")
-    most = min(facts.vocab_size, target.vocab_size)
-    if int(ids.max()) >= most:
-        raise SpecviewError(
-            f"{facts.folder.name} drafts token {int(ids.max())}, and {target.model_name} has {most} tokens.",
-            "Choose a head that was trained for this target.",
-        )
-    return ids
+    """The target's id of every row of the head's logits, by its map, else the rows' own numbers.
+
+    EAGLE's maps are taken out of `given`; Medusa's stays, as its module has it. Raises SpecviewError for ids that
+    the target does not have.
+    """
+    stored: dict[str, list[int]] = {key: given[key].long().tolist() for key in ("token_map", "d2t", "t2d") if key in given}
+    given.pop("d2t", None), given.pop("t2d", None)
+    ids = target_ids(facts, stored)
+    if ids is None:
+        ids = list(range(facts.draft_vocab_size))
+    problem = map_problem(facts, ids, target.model_name, target.vocab_size)
+    if problem is not None:
+        raise problem
+    return torch.tensor(ids)
 
 
 def output_rows(target: Engine, hidden: int, ids: Tensor) -> Tensor:
@@ -175,6 +168,8 @@ def _eagle(facts: HeadFacts, given: dict[str, Tensor], target: Engine) -> torch.
 def _medusa(facts: HeadFacts, given: dict[str, Tensor], target: Engine) -> torch.nn.Module:
     from specview.heads.medusa import MedusaHeads, MedusaShape
 
+    if "token_map" in given:
+        _target_ids(facts, given, target)
     module = MedusaHeads(MedusaShape(**{**facts.sizes, "vocab": facts.vocab_size or target.vocab_size}))
     module.load_state_dict(_widened(given))
     return module

@@ -13,13 +13,22 @@ from specview.engines.llama_cpp_mtp import modules_in
 from specview.errors import EngineMissing, SpecviewError, UsageError
 from specview.heads.files import PICKLES
 from specview.heads.fit import TargetFacts, config_problem, fits, settle, target_of_engine, target_of_files
-from specview.heads.layouts import KIND_METHODS, KIND_WORDS, HeadFacts, NoHead, claims_head, read_head
+from specview.heads.layouts import (
+    KIND_METHODS,
+    KIND_WORDS,
+    HeadFacts,
+    NoHead,
+    WholeModel,
+    claims_head,
+    read_head,
+)
 from specview.models import hub, memory
 from specview.models.assets import asset_path
 from specview.models.cache import ProgressFn, ShouldStop, check_stop
 from specview.models.catalog import BUNDLED, resolve
 from specview.models.facts import weights_sha256, where_from
 from specview.models.loading import engine_available
+from specview.models.model_folder import has_tokenizer
 
 if TYPE_CHECKING:
     from specview.heads.loading import LoadedHead
@@ -94,7 +103,8 @@ def head_of_kind(kind: str, path: Path) -> HeadFacts:
         wanted = KIND_WORDS.get(kind, kind)
         raise UsageError(
             f"{path} holds {KIND_WORDS[facts.kind]}, and this lane drafts with {wanted}.",
-            f"Use method {KIND_METHODS.get(facts.kind, facts.kind)}, or name another head.",
+            f"Use method {KIND_METHODS.get(facts.kind, facts.kind)}, or name another head: draft=FOLDER (or "
+            f"{kind}.head=FOLDER in a combined method).",
         )
     return facts
 
@@ -176,7 +186,8 @@ def named_head(spec: str, target: Path | None = None) -> Path | None:
     """The folder or file of the head that a user names, or None where `spec` names no head on this machine.
 
     spec is a folder, a weights file, a cached hub id or the kind of a bundled head ("eagle3"). A model's own folder is
-    a head only beside itself: then its next-token-prediction modules are meant.
+    a head only beside itself: then its next-token-prediction modules are meant. A folder without a tokenizer is no model:
+    whatever it holds, or holds damaged, is to be told as a head's.
     """
     text = spec.strip()
     path = Path(text).expanduser()
@@ -199,11 +210,18 @@ def _is_head(folder: Path, kind: str = "") -> bool:
     """Whether a folder holds a head, be it a damaged one; of that kind, or of any but those inside a target."""
     try:
         found = read_head(folder).kind
-        return found == kind if kind else found != INSIDE
-    except NoHead:
+        return found == kind if kind else found != INSIDE or not has_tokenizer(folder)
+    except WholeModel:
         return False
+    except NoHead:
+        return not kind and not has_tokenizer(folder)
     except SpecviewError:
-        return not kind and claims_head(folder)
+        return not kind and (claims_head(folder) or (not has_tokenizer(folder) and _has_parts(folder)))
+
+
+def _has_parts(folder: Path) -> bool:
+    """Whether a folder has a config or weights."""
+    return any(file.name == "config.json" or file.suffix in (".safetensors", *PICKLES) for file in folder.iterdir())
 
 
 def head_facts(head: LoadedHead) -> dict[str, Any]:

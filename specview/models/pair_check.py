@@ -25,7 +25,7 @@ from specview.engines.gguf_file import (
 )
 from specview.engines.transformers_tokenizer import make_token_bytes
 from specview.errors import SpecviewError, UsageError
-from specview.heads.fit import TargetFacts, fits, settle, target_of_files
+from specview.heads.fit import TargetFacts, fits, settle, target_of_files, undraftable
 from specview.heads.layouts import KIND_WORDS, HeadFacts, read_head
 from specview.models.heads import head_of_kind
 
@@ -113,8 +113,11 @@ def check_head(
         return HeadReport(False, str(error))
     try:
         about = target_of_files(target, target_name)
+        problem = undraftable(target, target_name or (target.stem if target.is_file() else target.resolve().name))
     except SpecviewError as error:
         return HeadReport(False, str(error), facts)
+    if problem is not None:
+        return HeadReport(False, problem, facts, about)
     if about is None:
         note = "Whether it fits is told when the target is loaded."
         return HeadReport(True, facts=facts, notes=(*facts.notes, note))

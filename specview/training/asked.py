@@ -9,6 +9,8 @@ from specview.errors import UsageError
 
 KINDS = ("eagle3", "medusa", "p-eagle", "draft")
 LEAST_MINUTES = 1.0
+MOST_ANSWER_TOKENS = 512  # half of the longest training text, so that a prompt has room
+EAGLE_LAYERS = 3
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,20 @@ class TrainSettings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"{name.replace('_', '-')} is {value}.", f"Use {least} or more.")
+        if self.answer_tokens > MOST_ANSWER_TOKENS:
+            raise UsageError(f"answer-tokens is {self.answer_tokens}.", f"Use {MOST_ANSWER_TOKENS} or less.")
         if self.feature_budget_gb <= 0:
             raise UsageError(f"feature-budget is {self.feature_budget_gb:g} GB.", "Use more than 0.")
         if not 0 <= self.seed < 1 << 31:
             raise UsageError(f"seed is {self.seed}.", "Use 0 to 2147483647.")
         if self.kind in ("medusa", "draft") and self.layers is not None:
             raise UsageError(f"{self.kind} reads no layers of its choice.", "Leave layers out.")
+        if self.layers is not None and len(self.layers) != EAGLE_LAYERS:
+            named = ", ".join(map(str, self.layers)) or "none"
+            raise UsageError(
+                f"layers are {named}, and an EAGLE head reads three.",
+                "Name three rising ones, such as 2,15,27.",
+            )
         if self.kind == "draft" and self.draft_vocab is not None:
             raise UsageError(
                 "a small draft model has the target's whole vocabulary.", "Leave draft-vocab out."

@@ -11,9 +11,11 @@ import ast
 import random
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from specview.errors import Stopped
 
 HELD_OUT_MODULES = frozenset({"shlex", "textwrap", "bisect", "fnmatch", "colorsys", "statistics"})
 FUNCTION_CHARS = (100, 600)
@@ -36,15 +38,28 @@ def default_roots() -> list[Path]:
     return [Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))]
 
 
-def read_corpus(roots: list[Path], files: int, seed: int) -> Corpus:
-    """Read at most `files` randomly chosen text files below `roots`; deterministic for one machine."""
+def read_corpus(
+    roots: list[Path],
+    files: int,
+    seed: int,
+    stop: Callable[[], bool] = lambda: False,
+    enough: Callable[[], bool] = lambda: False,
+) -> Corpus:
+    """Read at most `files` randomly chosen text files below `roots`; deterministic for one machine.
+
+    Reading ends early where it is `enough` and there is some of every sort. Raises Stopped when asked to stop.
+    """
     rng = random.Random(seed)
-    found = sorted({path for root in roots for path in _text_files(root)})
+    found = sorted({path for root in roots for path in _text_files(root, stop)})
     rng.shuffle(found)
     functions: list[str] = []
     paragraphs: list[str] = []
     passages: list[str] = []
     for path in found[:files]:
+        if stop():
+            raise Stopped
+        if enough() and functions and paragraphs and passages:
+            break
         text = path.read_text("utf-8", errors="ignore")
         if path.suffix == ".py":
             tree = _tree(text)
@@ -62,8 +77,10 @@ def read_corpus(roots: list[Path], files: int, seed: int) -> Corpus:
     return Corpus(tuple(functions), tuple(paragraphs), tuple(passages))
 
 
-def _text_files(root: Path) -> Iterator[Path]:
+def _text_files(root: Path, stop: Callable[[], bool]) -> Iterator[Path]:
     for path in root.rglob("*"):
+        if stop():
+            raise Stopped
         if path.suffix not in {".py", ".md", ".rst", ".txt"} or path.stem in HELD_OUT_MODULES:
             continue
         parts = path.relative_to(root).parts

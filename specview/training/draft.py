@@ -99,7 +99,7 @@ def write_plain(job: TrainJob, folder: Path) -> None:
         text.tokens[-text.written :].tolist() for text in texts.texts_of(job.work / "texts") if text.written
     ]
     labelled = sum(len(text.tokens) for text in texts.texts_of(job.work / "texts"))
-    corpus = read_corpus(default_roots(), texts.CORPUS_FILES, job.settings.seed)
+    corpus = read_corpus(default_roots(), texts.CORPUS_FILES, job.settings.seed, job.stop)
     both = (
         text
         for real, own in zip(

@@ -67,9 +67,14 @@ def require_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(place).free - SPARE_BYTES
     if needed > free:
         raise SpecviewError(
-            f"The features need {needed / 1e9:.1f} GB in {folder}, and {max(0, free) / 1e9:.1f} GB are free there.",
+            f"The features need {size_words(needed)} in {folder}, and {size_words(max(0, free))} are free there.",
             "Lower the feature budget, name another folder for the work, or free disk space.",
         )
+
+
+def size_words(count: int) -> str:
+    """Bytes as people read them: in GB from one on, else in MB."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 class FeatureWriter:

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specview.errors import SpecviewError, Stopped
 from specview.training.chat import ChatLayout
-from specview.training.prompts import LONG_KINDS, SHORT_KINDS, Prompts
+from specview.training.prompts import LONG_KINDS, SHORT_KINDS, Prompt, Prompts
 from specview.training.shards import LABELS_PER_TOKEN, Labelled, ShardWriter, top_labels
 from specview.training.target import Prefix, SlotCache, TargetModel
 
@@ -29,6 +30,8 @@ TEMPERATURES = {0.0: 0.5, 0.7: 0.3, 1.0: 0.2}
 USER_TURN_TOKENS = (4, 64)
 USER_TURN_MIN_P = 0.02
 OWN_TEXTS = 3000
+REDRAWS = 5000  # prompts in a row that may be too long for a lane
+LEAST_ANSWER = 0.6  # share of an answer's longest length that every prompt leaves room for
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class _Slot:
     next_token: int
     answer_start: int | None = None  # None while the target still writes the user turn
     forced: list[int] = field(default_factory=list)
+    kept: bool = False
 
 
 class Writer:
@@ -82,17 +86,35 @@ class Writer:
         self._prefix = target.prefix(list(self._layout.before))
         self._header_logits = target.logits(target.prefill([self._layout.before[-1]], self._shorter())[2])
         self.written = 0
+        self.filled = 0  # slots that have had their first prompt
         self.kinds: Counter[str] = Counter()
 
     @torch.inference_mode()
     def run(self, stop: Callable[[], bool], progress: Callable[[str], None]) -> None:
-        """Write until `stop()`; answers that are then under way are kept up to where they are."""
+        """Write until `stop()`; answers that are then under way are kept up to where they are.
+
+        Raises SpecviewError where no prompt leaves room for an answer.
+        """
+        slots: list[list[_Slot]] = [[] for _ in self._lanes]
+        try:
+            self._run(slots, stop, progress)
+        except Stopped:
+            pass
+        for slot in (slot for lane in slots for slot in lane):
+            if slot.answer_start is not None and not slot.kept and len(slot.tokens) - slot.answer_start >= 24:
+                self._keep(slot)
+        self._output.flush()
+
+    def _run(
+        self, slots: list[list[_Slot]], stop: Callable[[], bool], progress: Callable[[str], None]
+    ) -> None:
+        """Fill the lanes' slots and let them go on; raises Stopped, or returns, once `stop()`."""
         shape = self._target.shape
         caches = [SlotCache(shape, lane.slots, lane.capacity, self._target.dtype) for lane in self._lanes]
-        slots = [
-            [self._fill(lane, cache, i) for i in range(lane.slots)]
-            for lane, cache in zip(self._lanes, caches, strict=True)
-        ]
+        for lane, cache, lane_slots in zip(self._lanes, caches, slots, strict=True):
+            for i in range(lane.slots):
+                lane_slots.append(self._fill(lane, cache, i, stop))
+                self.filled += 1
         began = told = time.monotonic()
         steps = 0
         while not stop():
@@ -111,24 +133,22 @@ class Writer:
             for lane, cache, lane_slots in zip(self._lanes, caches, slots, strict=True):
                 for i, slot in enumerate(lane_slots):
                     if self._finished(slot, chosen[row], lane.capacity):
-                        lane_slots[i] = self._fill(lane, cache, i)
+                        lane_slots[i] = self._fill(lane, cache, i, stop)
                     row += 1
             if time.monotonic() - told > 30:
                 told = time.monotonic()
                 rate = steps * len(flat) / (told - began)
                 progress(f"written {self.written} tokens; {rate:.0f} steps of one slot per second")
-        for slot in (slot for lane in slots for slot in lane):
-            if slot.answer_start is not None and len(slot.tokens) - slot.answer_start >= 24:
-                self._keep(slot)
-        self._output.flush()
 
     def _shorter(self) -> Prefix:
         """The shared prefix without its last token, to have that token's logits from a prefill."""
         p = self._prefix
         return Prefix(p.tokens[:-1], p.keys[:, :, :-1], p.values[:, :, :-1])
 
-    def _fill(self, lane: Lane, cache: SlotCache, index: int) -> _Slot:
-        """Start a new sequence in slot `index` of `cache`."""
+    def _fill(self, lane: Lane, cache: SlotCache, index: int, stop: Callable[[], bool]) -> _Slot:
+        """Start a new sequence in slot `index` of `cache`; raises Stopped where `stop()`."""
+        if stop():
+            raise Stopped
         before = list(self._layout.before)
         cache.put(index, 0, self._prefix.keys, self._prefix.values)
         temperature = self._rng.choices(list(TEMPERATURES), list(TEMPERATURES.values()))[0]
@@ -136,11 +156,7 @@ class Writer:
             drawn = self._draw(self._header_logits, torch.tensor([1.0]), torch.tensor([USER_TURN_MIN_P]))
             blank_ids, blank_logp = _unlabelled(len(before))
             return _Slot("invented", temperature, before, [blank_ids], [blank_logp], int(drawn))
-        while True:
-            prompt = self._prompts.draw(lane.kinds)
-            tokens = self._layout.render(self._tokenizer, prompt.text)
-            if len(tokens) + 0.6 * self._answer_tokens <= lane.capacity:
-                break
+        prompt, tokens = self._draw_prompt(lane, stop)
         keys, values, hidden = self._target.prefill(tokens[len(before) :], self._prefix)
         cache.put(index, len(before), keys, values)
         # Labels are worth their price on real text in a prompt, not on our own templates.
@@ -151,6 +167,20 @@ class Writer:
         slot = _Slot(prompt.kind, temperature, tokens, [blank_ids, ids], [blank_logp, logp], 0, len(tokens))
         slot.next_token = self._choose(logits[-1:], [slot])[0]
         return slot
+
+    def _draw_prompt(self, lane: Lane, stop: Callable[[], bool]) -> tuple[Prompt, list[int]]:
+        """A prompt, and its tokens, that leaves room for an answer in a lane."""
+        for _ in range(REDRAWS):
+            if stop():
+                raise Stopped
+            prompt = self._prompts.draw(lane.kinds)
+            tokens = self._layout.render(self._tokenizer, prompt.text)
+            if len(tokens) + LEAST_ANSWER * self._answer_tokens <= lane.capacity:
+                return prompt, tokens
+        raise SpecviewError(
+            f"none of {REDRAWS:,} prompts leaves room for an answer of {self._answer_tokens} tokens.",
+            "Lower answer-tokens, or give your own prompts.",
+        )
 
     def _finished(self, slot: _Slot, chosen: int, capacity: int) -> bool:
         """Advance a slot whose pending token was just fed; true when the slot is free again."""
@@ -180,6 +210,7 @@ class Writer:
 
     def _keep(self, slot: _Slot) -> None:
         assert slot.answer_start is not None
+        slot.kept = True
         written = len(slot.tokens) - slot.answer_start
         self._output.add(
             Labelled(

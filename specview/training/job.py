@@ -37,6 +37,7 @@ from specview.training.features import (
     require_room,
 )
 from specview.training.loop import Report, TrainingLoop
+from specview.training.prompts import Prompts
 from specview.training.saving import check_out, target_name
 from specview.training.target import TargetModel
 from specview.training.teacher import (
@@ -400,6 +401,12 @@ class TrainJob:
                 parts.append((self.data_spent() - before + labelling(written)) / limit)
             return max(parts)
 
+        half = (1 + done(0)) / 2
+
+        def late() -> bool:
+            """Whether half of the time is gone before a word is written."""
+            return s.tokens is None and done(0) >= half
+
         def enough(written: int) -> bool:
             return self._stop() or done(written) >= 1
 
@@ -407,42 +414,65 @@ class TrainJob:
             self.tell(done(written), f"The target writes: {written_before + written:,} tokens")
 
         if self.target.fast:
-            self._write_fast(folder, enough, told)
+            self._write_fast(folder, late, enough, told)
         else:
-            self._write_any(folder, enough, told)
+            self._write_any(folder, late, enough, told)
 
     def _data_seconds(self) -> float:
         return 60 * self.settings.minutes * DATA_SHARE
 
     rate: float | None = None  # tokens labelled per second
 
-    def _write_fast(self, folder: Path, enough: Callable[[int], bool], told: Callable[[int], None]) -> None:
+    def _write_fast(
+        self, folder: Path, late: Stop, enough: Callable[[int], bool], told: Callable[[int], None]
+    ) -> None:
         s = self.settings
         with open_teacher(self.target) as teacher:
             model = teacher.model  # type: ignore[attr-defined]
             assert isinstance(model, TargetModel)
             self._time_labels(teacher)
+
+            def filling(filled: int, slots: int) -> None:
+                self.tell(0.0, f"The target reads its first prompts: {filled} of {slots}")
+
             each = 2 * model.shape.layers * model.shape.kv_heads * model.shape.head_dim * model.dtype.itemsize
             count = min(self.threads, MOST_WRITERS)
             lanes = texts.lanes_for(each * count, self.layout, self.tokenizer, self.material, s.answer_tokens)
-            make = texts.prompt_maker(self.material, self.tokenizer, s.seed)
+            make = self._prompt_maker(late)
             # One each: a tokenizer's settings are not thread-safe.
             tokenizers = [load_tokenizer(self.target.folder) for _ in range(count)]
             texts.write_in_slots(
-                model, self.layout, tokenizers, make, lanes, folder, s.seed, s.answer_tokens, enough, told
+                model,
+                self.layout,
+                tokenizers,
+                make,
+                lanes,
+                folder,
+                s.seed,
+                s.answer_tokens,
+                enough,
+                told,
+                filling,
             )
 
-    def _write_any(self, folder: Path, enough: Callable[[int], bool], told: Callable[[int], None]) -> None:
+    def _write_any(
+        self, folder: Path, late: Stop, enough: Callable[[int], bool], told: Callable[[int], None]
+    ) -> None:
         s = self.settings
         writer = BatchWriter(self.target)
         if s.tokens is None:
             self.rate = writer.labels_per_second()
-        source = texts.prompt_maker(self.material, self.tokenizer, s.seed)(random.Random(s.seed))
+        source = self._prompt_maker(late)(random.Random(s.seed))
         texts.write_in_batches(
             writer, self.tokenizer, self.layout, source, folder, s.seed, s.answer_tokens, BATCH, enough, told
         )
         del writer
         gc.collect()
+
+    def _prompt_maker(self, late: Stop) -> Callable[[random.Random], Prompts]:
+        if self.material.prompts is None:
+            self.tell(0.0, "Reading built-in text for the prompts")
+        return texts.prompt_maker(self.material, self.tokenizer, self.settings.seed, self._stop, late)
 
     def _time_labels(self, teacher: Teacher) -> None:
         """Measure how fast texts are labelled, so that the writing leaves time for it."""

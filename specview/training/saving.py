@@ -21,6 +21,7 @@ from specview.errors import SpecviewError
 from specview.heads.eagle3 import Eagle3Shape
 from specview.heads.medusa import MedusaShape
 from specview.models.cache import clear_write_errors
+from specview.training.features import size_words
 from specview.training.teacher import TargetFiles
 
 BUNDLED_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -30,6 +31,8 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 FILES = frozenset({"config.json", "model.safetensors", "README.md", "draft.gguf", *TOKENIZER_FILES})
 """What an exported folder may hold."""
+SPARE_BYTES = 64_000_000
+"""Room that the result's folder must have at the least."""
 _LONGEST = 8192
 
 
@@ -165,8 +168,14 @@ def check_out(out: Path, kind: str) -> None:
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise SpecviewError(f"{out} cannot be written.", "Name a folder that you may write to.")
-    if shutil.disk_usage(place).free < 64 << 20:
-        raise SpecviewError(f"the disk of {out} is full.", "Free some space, or name another folder.")
+    usage = shutil.disk_usage(place)
+    if not usage.total:  # /proc and the like
+        raise SpecviewError(f"{out} cannot be written.", "Name a folder that you may write to.")
+    if usage.free < SPARE_BYTES:
+        raise SpecviewError(
+            f"the drafter needs {size_words(SPARE_BYTES)} in {out}, and {size_words(usage.free)} are free there.",
+            "Free some space, or name another folder.",
+        )
 
 
 def _kind_there(folder: Path) -> str | None:

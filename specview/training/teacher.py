@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from specview.engines.transformers_engine import find_device
 from specview.engines.transformers_llama_shape import supports
 from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import read_config, read_headers
@@ -26,7 +27,7 @@ from specview.heads.fit import target_of_files
 from specview.models.cache import ProgressFn, ShouldStop
 from specview.models.catalog import ModelRef, resolve
 from specview.models.facts import weights_sha256
-from specview.models.loading import default_device, load_engine, prepare
+from specview.models.loading import load_engine, prepare
 from specview.training.target import LlamaShape, TargetModel
 
 LONGEST = 1024  # tokens of a training text, its prompt included
@@ -82,8 +83,10 @@ def find_target(
     """Find a target and what it is, downloading or dequantizing it where that is needed; loads no weights.
 
     Raises SpecviewError, one line, where there is none, where it has no transformers form, or where it keeps a
-    recurrent state.
+    recurrent state; UsageError where there is no such device.
     """
+    found = find_device(device)
+    place = "cpu" if found.type == "cpu" else str(found)
     ref = resolve(spec, "transformers")
     folder = prepare(ref, "transformers", progress=progress, should_stop=should_stop)
     config = read_config(folder)
@@ -103,7 +106,6 @@ def find_target(
         )
     tensors = read_headers(folder)
     llama_like = supports(config, tensors)
-    place = device or default_device()
     fast = llama_like and place == "cpu"
     if fast:
         try:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from specview.errors import SpecviewError, Stopped
+from specview.training.asked import MOST_ANSWER_TOKENS, TrainSettings
 from specview.training.chat import ChatLayout
 from specview.training.corpus import default_roots, read_corpus
 from specview.training.evaluate import greedy_continuations
@@ -35,6 +36,7 @@ CACHE_BYTES = 2 << 30  # keys and values of all writers
 MOST_FILE_BYTES = 256 << 20
 USER_KIND, TEXT_KIND = "user", "text"
 _CHUNK = 100_000
+_STOP_S = 2.0  # how long a writer is waited for when the run is broken off
 
 
 class UserPrompts:
@@ -177,7 +179,7 @@ def material_of(tokenizer: Any, prompts: Path | None, text: Path | None, seed: i
                 for prompt in held_out(name)
             ),
         )
-    room = LONGEST // 2
+    room = LONGEST - MOST_ANSWER_TOKENS
     texts = [text for text in read_prompts(prompts) if len(layout.render(tokenizer, text)) <= room]
     if len(texts) < LEAST_PROMPTS:
         raise SpecviewError(
@@ -225,11 +227,12 @@ def lanes_for(
     bytes_per_token are those of a position in the caches of all writers together.
     """
     if material.prompts is None:
-        lanes: tuple[Lane, ...] = LANES
-        if answer > 160:
-            lanes = (Lane(112, 288, SHORT_KINDS, 0.35), Lane(32, 512, LONG_KINDS, 0.0))
-        if not tokenizer.chat_template:
-            lanes = tuple(Lane(lane.slots, lane.capacity, lane.kinds, 0.0) for lane in lanes)
+        more = max(0, answer - TrainSettings.answer_tokens)  # the lanes are made for answers of that length
+        chat = bool(tokenizer.chat_template)
+        lanes = tuple(
+            Lane(lane.slots, min(LONGEST, lane.capacity + more), lane.kinds, lane.invented if chat else 0.0)
+            for lane in LANES
+        )
     else:
         longest = max(len(layout.render(tokenizer, text)) for text in material.prompts)
         lanes = (Lane(128, min(LONGEST, longest + answer + 1), {USER_KIND: 1.0}, 0.0),)
@@ -240,12 +243,21 @@ def lanes_for(
     )
 
 
-def prompt_maker(material: Material, tokenizer: Any, seed: int) -> Callable[[random.Random], Prompts]:
-    """A maker of prompt sources, one for each writer."""
+def prompt_maker(
+    material: Material,
+    tokenizer: Any,
+    seed: int,
+    stop: Callable[[], bool] = lambda: False,
+    enough: Callable[[], bool] = lambda: False,
+) -> Callable[[random.Random], Prompts]:
+    """A maker of prompt sources, one for each writer; reading the built-in text ends early where it is `enough`.
+
+    Raises Stopped when asked to.
+    """
     if material.prompts is not None:
         texts = material.prompts
         return lambda rng: UserPrompts(texts, rng)
-    corpus = read_corpus(default_roots(), CORPUS_FILES, seed)
+    corpus = read_corpus(default_roots(), CORPUS_FILES, seed, stop, enough)
     kept = [prompt.text for name in SETS for prompt in held_out(name)]
     return lambda rng: PromptSource(corpus, kept, rng)
 
@@ -261,10 +273,12 @@ def write_in_slots(
     answer: int,
     enough: Callable[[int], bool],
     told: Callable[[int], None],
+    filling: Callable[[int, int], None] = lambda filled, slots: None,
 ) -> None:
     """Let one writer per core, each on one thread, write shards until `enough` (answer tokens written).
 
     Two small products run better than one split in two. Answers under way at the end are kept as far as they are.
+    filling is told how many of all slots have a prompt, as long as not all have; told, the answer tokens written.
     """
     before = len(list(folder.glob("written-*")))  # a resumed run draws anew
     failures: list[BaseException] = []
@@ -289,13 +303,25 @@ def write_in_slots(
         except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
             failures.append(error)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(tokenizers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.5)
-            told(sum(w.written for w in writers))
+    # Daemons: a second Ctrl-C ends the program, whatever they are at.
+    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(len(tokenizers))]
+    slots = len(threads) * sum(lane.slots for lane in lanes)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.5)
+                filled = sum(w.filled for w in list(writers))
+                if filled < slots:
+                    filling(filled, slots)
+                else:
+                    told(sum(w.written for w in writers))
+    except BaseException as error:
+        failures.append(error)  # which stops the writers at their next step
+        for thread in threads:
+            thread.join(_STOP_S)
+        raise
     if failures:
         raise failures[0]
 

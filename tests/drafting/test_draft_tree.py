@@ -309,10 +309,11 @@ def test_proceed_is_asked_once_a_level():
 
 def test_paths_are_read_and_completed():
     assert read_paths("[[0, 1, 0], [2]]") == FixedTree(((0,), (2,), (0, 1), (0, 1, 0)))
+    assert read_paths("0.1.0 2") == read_paths(" [[0, 1, 0], [2]] ")  # Medusa's short form
     assert len(read_paths(str([[rank] for rank in range(MOST_NODES)])).paths) == MOST_NODES
 
 
-@pytest.mark.parametrize("text", ["", "1", "{}", "[]", "[[]]", "[0]", "[[true]]", "[[0.5]]", "[[-1]]", '[["0"]]', "[[1e9]]"])
+@pytest.mark.parametrize("text", ["", "1..0", "-1", "0 x", "[" * 100_000, "{}", "[]", "[[]]", "[0]", "[[true]]", "[[0.5]]", "[[-1]]", '[["0"]]', "[[1e9]]"])
 def test_other_paths_are_one_line(text):
     with pytest.raises(UsageError, match=r"list of lists of ranks") as caught:
         read_paths(text)

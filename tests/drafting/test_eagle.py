@@ -15,6 +15,8 @@ from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.cascade import Cascade
+from specview.drafting.draft_tree import fixed_tree
+from specview.drafting.eagle import shape_of
 from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext
@@ -673,3 +675,10 @@ def test_the_heads_state_dicts_have_the_published_names():
     assert "layers.0.self_attn.q_proj.bias" in two
     assert "layers.0.self_attn.o_proj.bias" not in two
     assert torch.is_tensor(eagle3_head(engine(), IDS).module.state_dict()["d2t"])
+
+
+def test_eagles_paths_may_be_written_as_medusas_are():
+    shapes = [
+        shape_of(METHODS["eagle"].resolve({"tree": "fixed", "paths": paths})) for paths in ("0 1 0.0", "[[0],[1],[0,0]]")
+    ]
+    assert shapes[0] == shapes[1] == fixed_tree([[0], [1], [0, 0]])

@@ -413,6 +413,19 @@ def test_a_tree_from_a_file(tmp_path):
     assert tree_of(str(file)) == tree_of("0 1 0.0") == tree_of("[[0],[1],[0,0]]")
 
 
+def test_a_file_that_holds_no_tree_is_named_and_not_quoted(tmp_path):
+    for name, content in (("list.json", '{"secret": 1}'), ("words", "secret:x:0:0"), ("bad.json", "[[secret")):
+        file = tmp_path / name
+        file.write_text(content, encoding="utf-8")
+        with pytest.raises(UsageError) as caught:
+            tree_of(str(file))
+        assert str(file) in str(caught.value) and "secret" not in str(caught.value)
+    (tmp_path / "long").write_text("0 " * 100_000, encoding="utf-8")
+    for unread in (tmp_path / "long", tmp_path, "/dev/zero"):  # neither read nor waited for
+        with pytest.raises(UsageError, match="no file of paths that can be read"):
+            tree_of(str(unread))
+
+
 def test_it_says_what_is_missing():
     context = DrafterContext(METHODS["medusa"].resolve({}), 64, WIDE)
     with pytest.raises(SpecviewError, match="needs trained heads"):

@@ -244,6 +244,102 @@ def test_a_vocabulary_map_that_is_none(tmp_path: Path) -> None:
             load_head("eagle3", str(folder), make.FakeTarget())  # type: ignore[arg-type]
 
 
+def test_small_parts_that_are_no_fit_are_told_from_files(tmp_path: Path) -> None:
+    """By fits, so that a check says what a run would."""
+    d2t = torch.arange(make.DRAFT_VOCAB) * 5  # up to row 11 + 55
+    state = {**make.eagle3_state(), "d2t": d2t}
+    for file in ("model.safetensors", "pytorch_model.bin"):
+        reason = fits(read_head(make.write(tmp_path / file, make.midlayer_config(), state, file)), TARGET).reason
+        assert reason is not None and "drafts token 66, and toy-target has 40 tokens." in reason
+    some = make.medusa_vllm_state(some=True)
+    assert fits(read_head(make.write(tmp_path / "some", make.medusa_vllm_config(), some)), TARGET).reason is None
+    for ids, said in (
+        (torch.arange(make.DRAFT_VOCAB) + 30, "drafts token 41, and toy-target has 40 tokens."),
+        (torch.arange(make.DRAFT_VOCAB) - 1, "maps its tokens to no distinct ones of the target (token_map)."),
+        (torch.zeros(make.DRAFT_VOCAB, dtype=torch.int64), "maps its tokens to no distinct ones"),
+    ):
+        folder = make.write(tmp_path / "map", make.medusa_vllm_config(), {**some, "token_map": ids})
+        assert said in refused(folder, "medusa")
+
+
+@pytest.mark.parametrize(("mask", "own", "fine"), [(39, False, True), (40, False, False), (39, True, True), (40, True, False)])
+def test_a_mask_without_an_embedding(tmp_path: Path, mask: int, own: bool, fine: bool) -> None:
+    state = make.eagle3_state(first="layers.0", mask_hidden=True, own_embedding=own)
+    folder = make.write(tmp_path / "head", make.speculators_config("peagle", mask_token_id=mask), state)
+    reason = fits(read_head(folder), TARGET).reason
+    assert reason is None if fine else "has token 40 as its mask, and there are 40 embeddings. Write the" in str(reason)
+
+
+def test_a_layer_that_is_named_twice(tmp_path: Path) -> None:
+    config = make.speculators_config(eagle_aux_hidden_state_layer_ids=[2, 2, 4])
+    folder = make.write(tmp_path / "head", config, make.eagle3_state(first="layers.0"))
+    assert "names a layer twice (2, 2, 4). Download" in refused(folder)
+
+
+@pytest.mark.parametrize("value", ["tiny", 0, -1.0, True, [], float("nan"), float("inf"), 10**400])
+@pytest.mark.parametrize("key", ["rms_norm_eps", "rope_theta"])
+def test_a_number_that_is_none(tmp_path: Path, key: str, value: Any) -> None:
+    folder = make.write(tmp_path / "head", {**make.midlayer_config(), key: value}, make.eagle3_state())
+    text = refused(folder)
+    assert text.startswith(f"the config.json of {folder} has ") and text.endswith(f" as {key}. Download the head again.")
+    assert len(text) < 400
+
+
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scaling", "said"),
+    [
+        ({"rope_type": "linear"}, "has no factor"),
+        ({"rope_type": "linear", "factor": 0}, "has 0 as factor"),
+        ({**LLAMA3, "factor": "8"}, "has '8' as factor"),
+        ({**LLAMA3, "original_max_position_embeddings": None}, "has no original_max_position_embeddings"),
+        ({**LLAMA3, "high_freq_factor": 1.0}, "low_freq_factor that is not below its high_freq_factor"),
+        ({"rope_theta": "x"}, "has 'x' as rope_theta"),
+    ],
+)
+def test_a_scaling_with_a_number_that_is_none(tmp_path: Path, scaling: dict[str, Any], said: str) -> None:
+    config = make.midlayer_config(rope_scaling=scaling)
+    if "rope_theta" in scaling:
+        del config["rope_theta"]
+    assert said in refused(make.write(tmp_path / "head", config, make.eagle3_state()))
+
+
+def test_modules_with_a_number_that_is_none(tmp_path: Path) -> None:
+    config = {**make.LLAMA, "model_type": "mimo", "num_hidden_layers": make.LAYERS, "rms_norm_eps": "small"}
+    assert "has 'small' as rms_norm_eps" in refused(make.write(tmp_path / "mimo", config, make.mimo_state()), "mtp")
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        ({"model_type": "gpt2"}, "has layers of the type 'gpt2', which is not read here. Choose another head."),
+        ({"hidden_act": "gelu"}, "has the activation gelu, which is not read here. Choose another head."),
+        ({"num_attention_heads": 0}, "has 0 heads for 2 key-value heads. Download the head again."),
+        ({"head_dim": 10**9}, "has attention heads 1000000000 wide. Download the head again."),
+        ({"head_dim": 3}, "has attention heads 3 wide."),
+    ],
+)
+def test_a_layer_that_is_none_that_is_read(tmp_path: Path, layer: dict[str, Any], said: str) -> None:
+    config = make.speculators_config(layer=layer)
+    assert said in refused(make.write(tmp_path / "head", config, make.eagle3_state(first="layers.0")))
+
+
+def test_every_refusal_of_tensors_has_its_mend(tmp_path: Path) -> None:
+    state = make.eagle3_state()
+    for change, mend in (
+        ({"fc.weight": state["fc.weight"].to(torch.int8)}, "Choose a head with weights in float32"),
+        ({"d2t": state["d2t"].float()}, "whole numbers as its vocabulary map."),
+        ({"d2t": state["d2t"][:-1]}, "Download its config.json and its weights again"),
+    ):
+        assert mend in refused(make.write(tmp_path / "head", make.midlayer_config(), {**state, **change}))
+    head = make.eagle3_state(first="layers.0", mask_hidden=True)
+    folder = make.write(tmp_path / "pe", make.speculators_config("peagle"), head)
+    assert "names no mask token (mask_token_id, pard_token or ptd_token_id). Write the token" in refused(folder, "p-eagle")
+
+
 # -- no head, or another kind --------------------------------------------------------------------------
 
 
@@ -274,7 +370,8 @@ def test_a_whole_model_and_a_dflash_head_are_recognised(tmp_path: Path) -> None:
 def test_a_head_of_another_kind_than_the_lanes(tmp_path: Path) -> None:
     folder = make.write(tmp_path / "head", make.LLAMA, make.eagle1_state())
     assert refused(folder).endswith(
-        "holds an EAGLE head, and this lane drafts with an EAGLE-3 head. Use method eagle or eagle2, or name another head."
+        "holds an EAGLE head, and this lane drafts with an EAGLE-3 head. Use method eagle or eagle2, or name another "
+        "head: draft=FOLDER (or eagle3.head=FOLDER in a combined method)."
     )
 
 

@@ -219,6 +219,7 @@ def test_a_model_is_no_head(cache: Path, make_folder: Any, make_gguf: Any, folde
     assert named_head(str(folder)) == folder
     config = {**make.LLAMA, "model_type": "mimo", "num_hidden_layers": make.LAYERS}
     mimo = make.write(tmp_path / "mimo", config, make.mimo_state())
+    (mimo / "tokenizer.json").write_text("{}", encoding="utf-8")
     assert named_head(str(mimo)) is None  # as the draft of another target it is a model
     assert named_head(str(mimo), mimo) == mimo
 
@@ -229,3 +230,33 @@ def test_a_bundled_head_is_named_by_its_kind(tmp_path: Path, monkeypatch: pytest
     assert named_head("medusa") == made
     with pytest.raises(SpecviewError, match="eagle3 has no bundled head"):
         named_head("eagle3")
+
+
+def test_a_folder_without_a_tokenizer_is_no_model(tmp_path: Path, make_folder: Any, folder: Path) -> None:
+    config = {**make.LLAMA, "model_type": "mimo", "num_hidden_layers": make.LAYERS}
+    mimo = make.write(tmp_path / "mimo", config, make.mimo_state())
+    assert named_head(str(mimo)) == mimo  # the modules alone
+    (mimo / "tokenizer.json").write_text("{}", encoding="utf-8")
+    assert named_head(str(mimo)) is None
+    for name, content in (("model.safetensors", b"\xff" * 99), ("config.json", b"\xff{"), ("config.json", None)):
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(content)
+        assert named_head(str(folder)) == folder, (name, content)
+    plain = make.write(tmp_path / "plain", make.LLAMA, make.llama_layer(make.Weights(0), "model.layers.0", make.HIDDEN))
+    assert named_head(str(plain)) is None  # a model that lost its tokenizer
+    (tmp_path / "empty").mkdir()
+    assert named_head(str(tmp_path / "empty")) is None
+
+
+@pytest.mark.parametrize("more", [{"model_type": "qwen3_next"}, {"layer_types": ["linear_attention", "full_attention"]}])
+def test_a_target_that_cannot_be_rolled_back(tmp_path: Path, folder: Path, more: dict[str, Any]) -> None:
+    report = check_head(target_folder(tmp_path / "toy-target", **more), folder)
+    assert not report.ok and report.words().startswith("toy-target cannot be drafted for: ")
+    assert report.words().endswith("after a rejection. Choose another target.")
+
+
+def test_a_gguf_target_with_a_recurrent_state(make_gguf: Any, folder: Path) -> None:
+    report = check_head(make_gguf("target.gguf", extra={"llama.ssm.conv_kernel": 4}), folder)
+    assert not report.ok and report.words().startswith("target cannot be drafted for: it keeps a recurrent state")

@@ -1,7 +1,9 @@
 import random
 
+import pytest
 import torch
 
+from specview.errors import Stopped
 from specview.training.chat import ChatLayout
 from specview.training.corpus import Corpus, read_corpus
 from specview.training.generate import Lane, Writer
@@ -81,6 +83,25 @@ def test_a_corpus_leaves_out_tests_and_held_out_modules(tmp_path):
         path.write_text(filler + body.replace("kept", "kept_" + path.stem))
     corpus = read_corpus([tmp_path], 10, 0)
     assert [f.split("(")[0] for f in corpus.functions] == ["def kept_a"]
+
+
+def test_reading_a_corpus_stops_and_ends_early(tmp_path):
+    long = "This sentence is one of several. " * 8 + "The others are much the same as this one is."
+    body = f"def kept(value):\n    '''{long}'''\n" + "    value += 1\n" * 8 + "    return value\n"
+    for n in range(6):
+        (tmp_path / f"a{n}.py").write_text((body.replace("kept", f"kept{n}") + "X = 1\n" * 40) * 3)
+    asked = []
+
+    def count():
+        asked.append(1)
+        return len(asked) > 8
+
+    with pytest.raises(Stopped):
+        read_corpus([tmp_path], 10, 0, stop=count)
+    assert len(asked) == 9
+    whole, early = read_corpus([tmp_path], 10, 0), read_corpus([tmp_path], 10, 0, enough=lambda: True)
+    assert early.functions and early.paragraphs and early.passages
+    assert len(early.functions) < len(whole.functions)
 
 
 def test_copies_end_as_they_begin():

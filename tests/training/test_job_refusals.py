@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from specview.errors import SpecviewError
 from specview.training import features
@@ -101,9 +102,16 @@ def test_a_full_disk_is_one_line(
     tiny_target: Path, story: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(features.shutil, "disk_usage", lambda place: SimpleNamespace(free=600 << 20))
+        usage = SimpleNamespace(free=(512 << 20) + 30_000_000, total=1 << 40)
+        patched.setattr(features.shutil, "disk_usage", lambda place: usage)
         line = refusal(settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w"))
-        assert "GB are free" in line and not (tmp_path / "w" / "texts").exists()
+        assert "need 4.0 GB" in line and "and 30 MB are free" in line
+        assert not (tmp_path / "w" / "texts").exists()
+        usage.free = 30_000_000
+        line = refusal(settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w"))
+        assert "needs 64 MB" in line and "30 MB are free" in line
+        usage.total = usage.free = 0
+        assert "cannot be written" in refusal(settings(tiny_target, tmp_path / "out", text=story))
 
     def full(*arguments: Any, **more: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -127,6 +135,11 @@ def test_a_full_disk_is_one_line(
         ({"threads": 0}, "threads is 0"),
         ({"kind": "medusa", "layers": (1, 2, 3)}, "reads no layers"),
         ({"layers": (3, 2, 1)}, "layers are 3, 2, 1"),
+        ({"layers": (1, 2)}, "layers are 1, 2, and an EAGLE head reads three"),
+        ({"kind": "p-eagle", "layers": (1, 2, 3, 4)}, "reads three"),
+        ({"answer_tokens": 2000}, "answer-tokens is 2000. Use 512 or less"),
+        ({"device": "tpu"}, "There is no device 'tpu'"),
+        ({"device": "meta"}, "not supported"),
         ({"prompts": Path("a"), "text": Path("b")}, "both given"),
     ],
 )
@@ -135,3 +148,10 @@ def test_settings_that_cannot_work(
 ) -> None:
     with pytest.raises(SpecviewError, match=words):
         run(settings(tiny_target, tmp_path / "out", **{"draft_vocab": None, **more}))
+
+
+def test_a_device_that_is_not_there_is_refused_before_the_target_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert "no CUDA device here" in refusal(settings(tmp_path / "none", tmp_path / "out", device="cuda"))
