@@ -156,7 +156,7 @@ def check(question: HeadQuestion) -> tuple[str, str]:
     from specview.heads.fit import fits, settle, target_of_files
     from specview.heads.layouts import read_head
     from specview.models.catalog import resolve
-    from specview.models.heads import find_head
+    from specview.models.heads import find_head, head_of_kind
 
     said = ""
     try:
@@ -167,9 +167,8 @@ def check(question: HeadQuestion) -> tuple[str, str]:
         path = find_head(question.kind, question.ref, None if target is None else target.path)
         if path is None:
             return "small", FETCHED
-        if question.kind == INSIDE and path.is_file():
-            return "small", "The modules are looked for inside the target's GGUF file when it loads."
-        facts = read_head(path)
+        # What is inside the target has no kind to be told apart by: its file says whether it has modules.
+        facts = head_of_kind(INSIDE, path) if question.kind == INSIDE else read_head(path)
         said = facts_words(facts)
         if facts.kind != question.kind:
             wanted = KIND_WORDS.get(question.kind, question.kind)

@@ -121,6 +121,11 @@ class HeadChooser(QWidget):
         """Why nothing can be drafted with what is chosen, as far as is known at once; '' else."""
         return self.problem_of(self.value())
 
+    def refusal(self) -> str:
+        """Why the head chosen cannot draft, once its files have told that; '' while nothing is known."""
+        kind, words = ("small", "") if self.problem() else self.checks.answer(self._question())
+        return words if kind == "warning" else ""
+
     def problem_of(self, ref: str) -> str:
         """As `problem`, of another choice."""
         if ref not in (BUNDLED, "") or self._kind == INSIDE or has_bundled(self._kind):

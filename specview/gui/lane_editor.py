@@ -376,6 +376,7 @@ class LaneEditor(QDialog):
         self.form.changed.connect(self._check)
         self.policy_form.changed.connect(self._check)
         self.members.changed.connect(self._members_changed)
+        self.members.form.noted.connect(self._allow)
         self.open_file.clicked.connect(self._open_file)
         self.open_folder.clicked.connect(self._open_folder)
         self.scan.clicked.connect(self._scan_layers)
@@ -456,6 +457,7 @@ class LaneEditor(QDialog):
     def _show_head_note(self) -> None:
         shown = METHODS[self.method.value()].head is not None and bool(self.head.words)
         self._rows.setRowVisible(self.head.note, shown)
+        self._allow()
         if self._policy_shown:
             self._fit()
 
@@ -500,7 +502,13 @@ class LaneEditor(QDialog):
             problem = str(error)
         self._show_k(info)
         self._error.setText(problem)
-        self.buttons.button(QDialogButtonBox.StandardButton.Ok).setEnabled(not problem)
+        self._allow()
+
+    def _allow(self) -> None:
+        """Offer OK while nothing is known to be wrong; a head's own note says why it cannot draft."""
+        info = METHODS[self.method.value()]
+        refused = self.head.refusal() if info.head else self.members.head_refusal() if info.combines else ""
+        self.buttons.button(QDialogButtonBox.StandardButton.Ok).setEnabled(not self.problem and not refused)
 
     def _cannot(self, info: MethodInfo) -> str:
         """Why the method, or a member of it, cannot draft on this target."""
@@ -524,7 +532,7 @@ class LaneEditor(QDialog):
         if policy.name == "constant" and info.combines:
             means = "the longest draft that a member may make"
             about = "k stays as it is: the longest draft that a member may make."
-        elif policy.name == "constant" and info.branches is not None:
+        elif policy.name == "constant" and info.branches is not None and options and info.branches(options) > 1:
             means = "the longest path of a draft, whose guesses branch"
             about = "k stays as it is: the longest path of a draft, whose guesses branch."
         if about != self._policy_text.text():

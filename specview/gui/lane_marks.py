@@ -217,9 +217,18 @@ class StateLine(QWidget):
         """Show this state."""
         if mark != self.mark:
             self.mark = mark
-            self.setToolTip(tooltip(mark.tip))
+            self.setToolTip(tooltip(f"{mark.text}\n{mark.tip}" if mark.short else mark.tip))
             self.setAccessibleName(mark.text)
             self.update()
+
+    def shown_text(self) -> str:
+        """The words as they are painted at the present width: whole, the short ones, or cut."""
+        metrics = QFontMetricsF(theme.ui_font(SMALL))
+        room = self.width() - (metrics.horizontalAdvance(self.count) + theme.px(10) if self.count else 0)
+        text = visible(self.mark.text)
+        if self.mark.short and metrics.horizontalAdvance(text) > room:
+            text = self.mark.short
+        return metrics.elidedText(text, Qt.TextElideMode.ElideRight, room)
 
     def sizeHint(self) -> QSize:
         """One small line."""
@@ -231,13 +240,11 @@ class StateLine(QWidget):
         font = theme.ui_font(SMALL)
         painter.setFont(font)
         now = theme.current()
-        area, metrics = QRectF(self.rect()), QFontMetricsF(font)
+        area = QRectF(self.rect())
         painter.setPen(QColor(now.muted))
         painter.drawText(area, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), self.count)
-        room = area.width() - (metrics.horizontalAdvance(self.count) + theme.px(10) if self.count else 0)
         painter.setPen(QColor(now.muted if self.mark.tone == "neutral" else tone_colours(self.mark.tone)[0]))
-        text = metrics.elidedText(visible(self.mark.text), Qt.TextElideMode.ElideRight, room)
-        painter.drawText(area, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), text)
+        painter.drawText(area, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), self.shown_text())
 
 
 class FigureCell(QWidget):
@@ -279,10 +286,17 @@ class FigureCell(QWidget):
             label = label.rpartition(" · ")[0]
         return label
 
+    def _painted_label(self, metrics: QFontMetricsF) -> str:
+        """The label that fits; of "vs plain, lossy" the warning stays where there is room for one of them."""
+        label = self._fitting_label(metrics)
+        if metrics.horizontalAdvance(label) > self.width():
+            label = label.rpartition(", ")[2]
+        return metrics.elidedText(label, Qt.TextElideMode.ElideRight, self.width())
+
     def natural_width(self) -> int:
-        """Width that holds the widest value and the label, pixels."""
+        """Width that holds the widest value and the label, pixels; what a lane adds to its label does not count."""
         value = QFontMetricsF(theme.ui_font(BIG, bold=True)).horizontalAdvance(self._widest)
-        label = QFontMetricsF(theme.ui_font(SMALL)).horizontalAdvance(self.label.split(" · ")[0])
+        label = QFontMetricsF(theme.ui_font(SMALL)).horizontalAdvance(self.label.split(" · ")[0].split(", ")[0])
         return round(max(value, label)) + theme.px(12)
 
     def sizeHint(self) -> QSize:
@@ -309,8 +323,7 @@ class FigureCell(QWidget):
         left = big.horizontalAdvance(self.value) + theme.px(5)
         if self.remark and left + small.horizontalAdvance(self.remark) <= self.width():
             painter.drawText(QPointF(left, baseline), self.remark)
-        label = small.elidedText(self._fitting_label(small), Qt.TextElideMode.ElideRight, self.width())
-        painter.drawText(QPointF(0, big.height() * 0.96 + small.ascent()), label)
+        painter.drawText(QPointF(0, big.height() * 0.96 + small.ascent()), self._painted_label(small))
 
 
 class ProgressLine(QWidget):

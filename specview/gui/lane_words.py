@@ -17,11 +17,12 @@ Tone = Literal["neutral", "good", "warning", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A chip or badge: its words, its tone and what its tool tip says."""
+    """A chip or badge: its words, its tone and what its tool tip says; fewer words where room is short."""
 
     text: str
     tone: Tone = "neutral"
     tip: str = ""
+    short: str = ""
 
 
 def short_model(name: str) -> str:
@@ -50,7 +51,7 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
     if (draft := settings.get("draft")) and (words := _draft_words(settings)):
         found.append(Mark(short_model(str(draft)), tip=f"{words}: {draft}"))
     if settings.get("k") is not None:
-        found.append(Mark(f"k {settings['k']}", tip=_k_tip(str(settings["method"]))))
+        found.append(Mark(f"k {settings['k']}", tip=_k_tip(settings)))
     if policy := settings.get("policy"):
         tip = "Draft length policy."
         extra = [f"{k.removeprefix('policy_')} {v}" for k, v in settings.items() if k.startswith("policy_")]
@@ -80,13 +81,13 @@ def _draft_words(settings: Mapping[str, Any]) -> str:
     return "Draft model" if method.needs_draft(own) else "" if any(names) else "Trained head"
 
 
-def _k_tip(name: str) -> str:
+def _k_tip(settings: Mapping[str, Any]) -> str:
     from specview.drafting.registry import METHODS
 
-    method = METHODS.get(name)
+    method = METHODS.get(str(settings["method"]))
     if method is not None and method.combines:
         return "The longest draft that a member may make in a round."
-    if method is not None and method.branches is not None:
+    if method is not None and method.branches is not None and settings.get("option_tree") != "chain":
         return "The longest path of a round's draft. Guesses branch, so a round may draft more tokens in all."
     return "Tokens drafted in a round, at most."
 
@@ -247,9 +248,9 @@ def state(lane: LaneModel) -> Mark:
             pass
     match lane.end:
         case "eos":
-            return Mark("ended by itself (EOS)", tip="The model gave its end-of-sequence token.")
+            return Mark("ended by itself (EOS)", tip="The model gave its end-of-sequence token.", short="EOS")
         case "limit":
-            return Mark("token limit reached", tip="Continue to go on past the limit.")
+            return Mark("token limit reached", tip="Continue to go on past the limit.", short="limit")
         case "stopped":
             return Mark("stopped", "warning", "Stopped by you; what was decoded is kept.")
         case _:

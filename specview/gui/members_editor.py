@@ -150,6 +150,10 @@ class MembersEditor(QWidget):
                 return f"No head for {info.label} comes with specview: choose one in its options, or train one."
         return ""
 
+    def head_refusal(self) -> str:
+        """Why the shown member's head cannot draft, once its files have told that; '' else."""
+        return self.form.head_refusal() if self._shown in self._names else ""
+
     def focus_order(self) -> list[QWidget]:
         """What takes the keyboard, in order."""
         return [self.list, self.add, self.remove, self.up, self.down, *self.form.fields()]

@@ -42,6 +42,8 @@ class OptionForm(QWidget):
     """Rows for a method's or a policy's options; `changed` fires on every edit."""
 
     changed = Signal()
+    noted = Signal()
+    """What is said of the head that is chosen here has changed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,6 +109,11 @@ class OptionForm(QWidget):
         """Why the head that is chosen here cannot draft, as far as is known at once; '' else."""
         chooser = self._fields.get(HEAD.name)
         return chooser.problem() if isinstance(chooser, HeadChooser) else ""
+
+    def head_refusal(self) -> str:
+        """Why the head that is chosen here cannot draft, once its files have told that; '' else."""
+        chooser = self._fields.get(HEAD.name)
+        return chooser.refusal() if isinstance(chooser, HeadChooser) else ""
 
     def close_heads(self) -> None:
         """Tell of heads nothing any more."""
@@ -176,6 +183,7 @@ class OptionForm(QWidget):
             chooser = HeadChooser(self.heads)
             chooser.fill(self._head_kind, str(value))
             chooser.changed.connect(self.changed)
+            chooser.noted.connect(self.noted)
             return chooser
         if isinstance(option.default, str):
             line = QLineEdit(str(value))

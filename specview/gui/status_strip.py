@@ -188,7 +188,7 @@ class StatusStrip(QStatusBar):
 
         threads = self._controller.race.facts.get("threads")
         memory = psutil.Process().memory_info().rss / 1e9
-        parts = [f"{threads} threads"] if threads else []
+        parts = [f"{threads} thread{'s' if threads != 1 else ''}"] if threads else []
         self._put(self.machine, " · ".join([*parts, f"{memory:.1f} GB"]))
 
     @property

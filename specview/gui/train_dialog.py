@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QProgressBar,
     QPushButton,
+    QScrollArea,
     QVBoxLayout,
     QWidget,
 )
@@ -28,7 +29,7 @@ from specview.gui import theme
 from specview.gui.figures import number, probability
 from specview.gui.head_checks import heads_folder
 from specview.gui.plots import Card
-from specview.gui.training_process import Curve, State, TrainingRun, TrainRequest
+from specview.gui.training_process import Curve, State, TrainingRun, TrainRequest, same_run
 from specview.gui.widgets import Choice, ElidedLabel, NumberEdit, label, set_kind, set_tip
 
 KINDS: tuple[tuple[str, str, str], ...] = (
@@ -69,6 +70,7 @@ class TrainDialog(QDialog):
         self._target_of = target_of
         self._target = ""
         self._out_is_ours = True
+        self._work_filled = ""
         self.kind = Choice(tuple((name, words) for name, words, _ in KINDS))
         self.target = ElidedLabel("", "", Qt.TextElideMode.ElideMiddle)
         self.target_note = label("", "small")
@@ -169,15 +171,28 @@ class TrainDialog(QDialog):
         buttons.addStretch(1)
         for button in (self.hide_button, self.use, self.start):
             buttons.addWidget(button)
+        body = QWidget()
+        body.setObjectName("scrolled")
+        inside = QVBoxLayout(body)
+        inside.setContentsMargins(0, 0, 0, 0)
+        inside.setSpacing(9)
+        inside.addLayout(form)
+        inside.addSpacing(4)
+        inside.addWidget(self.state)
+        inside.addWidget(self.bar)
+        inside.addWidget(self.figures)
+        inside.addLayout(plots, 1)
+        self._body = body
+        self.body_scroll = QScrollArea()
+        self.body_scroll.setWidgetResizable(True)
+        self.body_scroll.setFrameShape(QScrollArea.Shape.NoFrame)
+        self.body_scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.body_scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.body_scroll.setWidget(body)
         column = QVBoxLayout(self)
         column.setContentsMargins(18, 16, 18, 14)
         column.setSpacing(9)
-        column.addLayout(form)
-        column.addSpacing(4)
-        column.addWidget(self.state)
-        column.addWidget(self.bar)
-        column.addWidget(self.figures)
-        column.addLayout(plots, 1)
+        column.addWidget(self.body_scroll, 1)
         column.addWidget(self.problem)
         column.addLayout(buttons)
         self.problem.setMinimumHeight(self.problem.fontMetrics().lineSpacing() * 2)
@@ -186,7 +201,7 @@ class TrainDialog(QDialog):
         for card in (self.loss, self.alpha):
             card.setMinimumHeight(theme.px(150))
             card.say("Fills as it trains")
-        self.resize(theme.px(640), theme.px(660))
+        self._fit()
         order = (self.kind, self.source, self.file, self.file_button, self.minutes, self.budget, self.out,
                  self.out_button, self.work, self.work_button, self.stop, self.hide_button, self.use, self.start)
         for first, second in zip(order, order[1:], strict=False):
@@ -194,6 +209,15 @@ class TrainDialog(QDialog):
         for button in (self.stop, self.hide_button, self.use, self.start, self.file_button, self.out_button,
                        self.work_button):
             button.setAutoDefault(False)  # Enter in a field must not start hours of work
+
+    def _fit(self) -> None:
+        """Take the room that all of it needs, as far as the screen has it; beyond that the body scrolls."""
+        room = self.screen().availableGeometry()
+        bar = self.body_scroll.verticalScrollBar().sizeHint().width()
+        self.body_scroll.setMinimumWidth(min(self._body.minimumSizeHint().width() + bar, room.width() - theme.px(40)))
+        rest = self.problem.minimumHeight() + self.start.sizeHint().height() + theme.px(50)
+        height = max(theme.px(660), self._body.minimumSizeHint().height() + rest)
+        self.resize(min(theme.px(640), room.width()), min(height, room.height() - theme.px(40)))
 
     def _connect(self) -> None:
         self.kind.currentIndexChanged.connect(self._kind_changed)
@@ -266,11 +290,15 @@ class TrainDialog(QDialog):
             raise UsageError("no data file is named.", "Choose one, or take the built-in prompts.")
         if source and not Path(file).expanduser().is_file():
             raise UsageError(f"there is no file {file}.", "Check the path.")
+        return self._asked(minutes, budget)
+
+    def _asked(self, minutes: float, budget: float) -> TrainRequest:
+        """What the fields say, fit or not."""
+        out, file, work = (_path(line.text()) for line in (self.out, self.file, self.work))
+        source = self.source.value()
         return TrainRequest(
-            self.kind.value(), self._target, str(Path(out).expanduser()), minutes, budget,
-            prompts=str(Path(file).expanduser()) if source == "prompts" else "",
-            text=str(Path(file).expanduser()) if source == "text" else "",
-            work=str(Path(self.work.text().strip()).expanduser()) if self.work.text().strip() else "",
+            self.kind.value(), self._target, out, minutes, budget, prompts=file if source == "prompts" else "",
+            text=file if source == "text" else "", work=work,
         )
 
     def begin(self) -> None:
@@ -334,8 +362,14 @@ class TrainDialog(QDialog):
         for widget in (self.kind, self.source, self.file, self.file_button, self.minutes, self.budget, self.out,
                        self.out_button, self.work, self.work_button):
             widget.setEnabled(not busy)
-        if run.state == "stopped" and run.work and not self.work.text().strip():
+        same = run.request is not None and same_run(run.request, self._asked(0, 0))
+        work = self.work.text().strip()
+        if same and run.state == "stopped" and run.work and not work:
+            self._work_filled = run.work
             self.work.setText(run.work)
+        elif not same and not busy and work and work == self._work_filled:
+            self._work_filled = ""
+            self.work.clear()
         words = state_words(run)
         self.state.set_full(words)
         if busy and run.fraction is None:
@@ -344,27 +378,30 @@ class TrainDialog(QDialog):
             self.bar.setRange(0, 1000)
             self.bar.setValue(round(1000 * (run.fraction or 0.0)))
         self.figures.set_full(figure_words(run))
-        problem = ""
+        problem, request = "", None
         if not busy:
             try:
-                self.request()
+                request = self.request()
             except SpecviewError as error:
                 problem = str(error)
-        if run.state == "failed":
-            self._say(run.message)
-        elif run.message:
+        if problem:
+            self._say(problem)
+        elif run.state == "failed":  # an old failure stands only while the same would be tried again
+            self._say(run.message if request == run.request else "")
+        elif run.message and (busy or same):
             self._say(run.message, "warning")
         else:
-            self._say(problem)
+            self._say("")
         waited = 0.0 if run.stop_asked_at is None else time.monotonic() - run.stop_asked_at
         late = run.state == "stopping" and waited >= END_AFTER_S
         if run.state == "stopping" and not late and not self._late_stop.isActive():
             self._late_stop.start()
         self.stop.setText("End it now" if late else "Stop")
         self.stop.setEnabled(run.state == "running" or late)
-        resumable = run.state in ("stopped", "failed") and run.request is not None and not problem
-        resumable = resumable or (not busy and _has_job(self.work.text()))
-        self.start.setText("Resume" if resumable else "Start")
+        kept = _has_job(self.work.text())
+        if run.state in ("stopped", "failed") and same and not self.work.text().strip():
+            kept = run.step is not None  # in the cache, under a name of these settings
+        self.start.setText("Resume" if kept and not busy else "Start")
         self.start.setEnabled(not busy and not problem)
         self.use.setEnabled(run.state == "done" and bool(run.folder))
         self._draw()
@@ -420,6 +457,10 @@ def _draw_curve(card: Card, lane: int, curve: Curve) -> None:
     card.canvas.show_curve(lane, np.asarray(x, dtype=float), np.asarray(y, dtype=float))
 
 
+def _path(text: str) -> str:
+    return str(Path(text.strip()).expanduser()) if text.strip() else ""
+
+
 def _has_job(folder: str) -> bool:
     """Whether a work folder holds a run to go on with."""
     text = folder.strip()
@@ -451,7 +492,7 @@ def state_words(run: TrainingRun) -> str:
         "idle": "Nothing is trained yet.",
         "running": run.stage or "Starting",
         "stopping": "Stopping after the step under way; the state is kept",
-        "stopped": "Stopped; Resume goes on from here.",
+        "stopped": "Stopped; Resume goes on from here." if run.work or run.step is not None else "Stopped.",
         "done": f"Done: {run.folder}",
         "failed": "Ended before it was done.",
     }

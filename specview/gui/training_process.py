@@ -130,7 +130,7 @@ class TrainingRun(QObject):
         """Start the child; False (and `message` says why) where that is not possible. Curves go on on resuming."""
         if self.running:
             return False
-        goes_on = self.request is not None and self.state in ("stopped", "failed") and _same_run(self.request, request)
+        goes_on = self.request is not None and self.state in ("stopped", "failed") and same_run(self.request, request)
         self._clear()
         if not goes_on:
             self._clear_curves()
@@ -299,7 +299,8 @@ class TrainingRun(QObject):
             self._folder = None
 
 
-def _same_run(first: TrainRequest, second: TrainRequest) -> bool:
+def same_run(first: TrainRequest, second: TrainRequest) -> bool:
+    """Whether two requests are for the same drafter from the same data: one may go on where the other stopped."""
     return (first.kind, first.target, first.prompts, first.text) == (
         second.kind, second.target, second.prompts, second.text,
     )

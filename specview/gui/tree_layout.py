@@ -18,6 +18,8 @@ from specview.gui.view_model import FINAL
 
 ROOT = -1
 """The parent of the context's children, as an index into the nodes."""
+Needs = Sequence[tuple[float, float]]
+"""Pixels for a node's word and for its number, a pair for each node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +114,24 @@ def nodes_of(round_: Round) -> list[Node]:
     return nodes
 
 
-def lay_out(round_: Round, width: float, height: float, sizes: Sizes | None = None, *, full: bool = False) -> Layout:
-    """Place a round's nodes in a space of width x height pixels; `full` gives every node room, however large that is."""
+def lay_out(
+    round_: Round, width: float, height: float, sizes: Sizes | None = None, *, full: bool = False,
+    needs: Needs | None = None,
+) -> Layout:
+    """Place a round's nodes in a space of width x height pixels; `full` gives every node room, however large that is.
+
+    needs are the pixels that each node of `nodes_of` takes for its word and for its number; without them nodes are alike.
+    """
     sizes = sizes or Sizes()
     made = Layout(nodes_of(round_))
     if made.nodes:
+        needs = needs or [(sizes.usual * 0.8, sizes.usual * 0.8)] * len(made.nodes)
         if all(node.parent == place - 1 for place, node in enumerate(made.nodes) if node.place != FINAL):
-            _chain(made, width, height, sizes)
+            _chain(made, width, height, sizes, needs, full)
         else:
-            _tree(made, width, height, sizes, full)
+            _tree(made, width, height, sizes, needs, full)
+        for node, (_, number) in zip(made.nodes, needs, strict=True):
+            node.number = node.number and number <= node.width + 0.5
     made.width = max((node.x + node.width for node in made.nodes), default=0.0)
     made.height = max((node.y + node.height for node in made.nodes), default=0.0)
     return made
@@ -139,7 +150,7 @@ def _columns(nodes: Sequence[Node]) -> list[list[int]]:
     return columns
 
 
-def _tree(made: Layout, width: float, height: float, sizes: Sizes, full: bool) -> None:
+def _tree(made: Layout, width: float, height: float, sizes: Sizes, needs: Needs, full: bool) -> None:
     nodes, columns = made.nodes, _columns(made.nodes)
     judged, ignored = _heights(nodes, columns, math.inf if full else height, sizes)
     words = ignored >= sizes.one_line
@@ -148,10 +159,11 @@ def _tree(made: Layout, width: float, height: float, sizes: Sizes, full: bool) -
         node.words = node.judged or words
         node.number = node.judged and judged >= sizes.two_lines
     left = sizes.root + sizes.column_gap
-    for column, wide in zip(columns, _widths(nodes, columns, width - left, sizes, full, words), strict=True):
+    widths, between = _widths(nodes, columns, width - left, sizes, needs, full)
+    for column, wide in zip(columns, widths, strict=True):
         for index in column:
             nodes[index].x, nodes[index].width = left, wide
-        left += wide + sizes.column_gap
+        left += wide + between
     lowest = 0.0
     for column in columns:
         down = 0.0
@@ -167,8 +179,19 @@ def _tree(made: Layout, width: float, height: float, sizes: Sizes, full: bool) -
             node = nodes[index]
             node.y = min(node.y, below - node.height)
             below = node.y - (0.0 if above is None else _gap(nodes[above], sizes))
+    if not full and room > height:
+        _squeeze(nodes, height / room, sizes)
     first = nodes[columns[0][0]]
     made.root = (sizes.root / 2, first.y + first.height / 2)
+
+
+def _squeeze(nodes: Sequence[Node], factor: float, sizes: Sizes) -> None:
+    """Make everything lower by a factor; what is too low for a word has none."""
+    for node in nodes:
+        node.y *= factor
+        node.height *= factor
+        node.words = node.words and node.height >= 0.7 * sizes.one_line
+        node.number = False
 
 
 def _gap(node: Node, sizes: Sizes) -> float:
@@ -194,33 +217,74 @@ def _heights(nodes: Sequence[Node], columns: Sequence[Sequence[int]], room: floa
         if fits(judged, sizes.one_line, sizes.gap):
             return judged, sizes.one_line
     for judged in (sizes.two_lines, sizes.one_line):
-        for ignored in (2.6 * sizes.tick, 2 * sizes.tick, 1.4 * sizes.tick, sizes.tick, 0.5 * sizes.tick):
-            if fits(judged, ignored, _tick_gap(ignored)):
-                return judged, ignored
-    return sizes.one_line, 0.5 * sizes.tick
+        for share in (2.6, 2.0, 1.4, 1.0, 0.5):
+            if fits(judged, share * sizes.tick, _tick_gap(share * sizes.tick)):
+                return judged, share * sizes.tick
+    thin = next((share for share in (0.35, 0.2) if fits(judged, share * sizes.tick, _tick_gap(share * sizes.tick))), 0.2)
+    return sizes.one_line, thin * sizes.tick
+
+
+def _share(wishes: Sequence[float], room: float) -> list[float]:
+    """Widths that fit a room: each its wish where all fit, else none wider than a common bound."""
+    left, made = room, [0.0] * len(wishes)
+    order = sorted(range(len(wishes)), key=lambda place: wishes[place])
+    for done, place in enumerate(order):
+        made[place] = max(min(wishes[place], left / (len(order) - done)), 0.0)
+        left -= made[place]
+    return made
 
 
 def _widths(
-    nodes: Sequence[Node], columns: Sequence[Sequence[int]], room: float, sizes: Sizes, full: bool, words: bool
-) -> list[float]:
-    """A width for each column: alike while all have room for words, else columns of ignored nodes shrink to ticks."""
-    count = len(columns)
+    nodes: Sequence[Node], columns: Sequence[Sequence[int]], room: float, sizes: Sizes, needs: Needs, full: bool
+) -> tuple[list[float], float]:
+    """A width for each column, by its longest word and number, and the gap between columns.
+
+    Where they have no room together numbers go first, then the words of columns of ignored nodes, which shrink to ticks;
+    then long words are cut, those of the accepted path last.
+    """
+    gap = sizes.column_gap
+    usual = sizes.usual * 1.3 if full else sizes.narrow
+    most = 2 * sizes.wide if full else sizes.wide
+    plain, whole = [], []
+    for column in columns:
+        shown = [index for index in column if nodes[index].words] or column
+        plain.append(min(max(usual, *(needs[index][0] for index in shown)), most))
+        numbers = [needs[index][1] for index in shown if nodes[index].number]
+        whole.append(min(max(plain[-1], *numbers, 0.0), most))
     if full:
-        return [max(sizes.usual * 1.3, min(room / count - sizes.column_gap, sizes.wide))] * count
-    even = room / count - sizes.column_gap
-    if even >= (sizes.usual if words else sizes.narrow):
-        return [min(even, sizes.wide)] * count
+        return whole, gap
+    space = room - gap * len(columns)
+    for wishes in (whole, plain):
+        if sum(wishes) <= space:
+            extra = (space - sum(wishes)) / len(columns)
+            return [min(wish + extra, max(wish, sizes.usual)) for wish in wishes], gap
     judged = [any(nodes[index].judged for index in column) for column in columns]
-    left = room - sum(not own for own in judged) * (sizes.tick_wide + sizes.column_gap)
-    own = min(max(left / max(sum(judged), 1) - sizes.column_gap, sizes.narrow), sizes.wide)
-    if not all(judged):  # a narrow column has ticks, whatever room there is above and below
-        for column, kept in zip(columns, judged, strict=True):
-            for index in column:
-                nodes[index].words = nodes[index].words and kept
-    return [own if kept else sizes.tick_wide for kept in judged]
+    for column, kept in zip(columns, judged, strict=True):
+        for index in column:  # a narrow column has ticks, whatever room there is above and below
+            nodes[index].words = nodes[index].words and kept
+    if not all(judged):
+        for column, kept, place in zip(columns, judged, range(len(columns)), strict=True):
+            if kept:
+                own = [index for index in column if nodes[index].judged]
+                plain[place] = min(max(usual, *(needs[index][0] for index in own)), most)
+            else:
+                plain[place] = sizes.tick_wide
+    if sum(plain) <= space:
+        return plain, gap
+    gap = max(min(0.4 * gap, room / len(columns) / 3), 0.0)
+    space = room - gap * len(columns)
+    path = []
+    for column, kept, most in zip(columns, judged, plain, strict=True):
+        lit = [needs[index][0] for index in column if nodes[index].bright]
+        path.append(min(max([sizes.narrow, *lit] if kept else [sizes.tick_wide]), most))
+    if sum(path) > space:
+        return _share(path, space), gap
+    more = _share([wish - least for wish, least in zip(plain, path, strict=True)], space - sum(path))
+    return [least + extra for least, extra in zip(path, more, strict=True)], gap
 
 
-def _chain(made: Layout, width: float, height: float, sizes: Sizes) -> None:
+def _chain(made: Layout, width: float, height: float, sizes: Sizes, needs: Needs, full: bool) -> None:
+    """Place a chain: in two-line boxes on as many lines as have room, else in low ones, at last cut to what fits."""
     nodes = made.nodes
     left = sizes.root + sizes.column_gap
     order = sorted(range(len(nodes)), key=lambda index: (nodes[index].depth, nodes[index].place == FINAL))
@@ -229,31 +293,81 @@ def _chain(made: Layout, width: float, height: float, sizes: Sizes) -> None:
     # The final token follows the accepted ones; where a rejected draft stands in its place, it stands below that.
     below = final is not None and any(nodes[index].depth == nodes[final].depth for index in beside)
     line = beside if below or final is None else order
-    slot = sizes.usual * 0.8 + sizes.column_gap
-    per_line = max(1, int((width - left + sizes.column_gap) // slot))
-    made.lines = math.ceil(len(line) / per_line)
-    per_line = math.ceil(len(line) / made.lines)
-    wide = min(max((width - left + sizes.column_gap) / per_line - sizes.column_gap, sizes.narrow), sizes.wide)
-    tall = sizes.two_lines
-    pitches = [tall + sizes.gap * 3] * made.lines
-    if below and final is not None:
-        pitches[nodes[final].depth // per_line] += tall + sizes.gap
-    if sum(pitches) > height:
-        tall = sizes.one_line
-        pitches = [tall + sizes.gap * 2] * made.lines
-        if below and final is not None:
-            pitches[nodes[final].depth // per_line] += tall + sizes.gap
-    tops = [sum(pitches[:place]) for place in range(made.lines)]
-    for rank, index in enumerate(line):
-        node = nodes[index]
-        node.x = left + (rank % per_line) * (wide + sizes.column_gap)
-        node.y = tops[rank // per_line]
+    space = width - left
+    rank_below = nodes[final].depth if below and final is not None else None
+
+    def pitches(lines: Sequence[Sequence[int]], tall: float, gap: float) -> list[float]:
+        made, first = [], 0
+        for ranks in lines:
+            has = rank_below is not None and first <= rank_below < first + len(ranks)
+            made.append((tall + gap) + (tall + sizes.gap if has else 0.0))
+            first += len(ranks)
+        return made
+
+    most = 2 * sizes.wide if full else sizes.wide
+    floor = sizes.usual if full else sizes.usual * 0.8
+    numbered = [min(max(floor, *need), most) for need in needs]
+    worded = [min(max(sizes.narrow, need[0]), most) for need in needs]
+    between, tall, gap = sizes.column_gap, sizes.two_lines, 3 * sizes.gap
+    wishes = numbered
+    lines = [line]
+    if not full:
+        for wishes, tall, gap in (
+            (numbered, sizes.two_lines, 3 * sizes.gap), (worded, sizes.two_lines, 3 * sizes.gap),
+            (worded, sizes.one_line, 2 * sizes.gap),
+        ):
+            lines = _broken(line, wishes, space, between)
+            if sum(pitches(lines, tall, gap)) - gap <= height:
+                break
+        else:
+            rows = 1
+            while sum(pitches(_even(line, rows + 1), tall, gap)) - gap <= height and rows < len(line):
+                rows += 1
+            lines = _even(line, rows)
+            if (needed := sum(pitches(lines, tall, gap)) - gap) > height:
+                tall = max(tall * height / needed, 1.0)
+    tops, down = [], 0.0
+    for pitch in pitches(lines, tall, gap):
+        tops.append(down)
+        down += pitch
+    for ranks, top in zip(lines, tops, strict=True):
+        apart = between
+        if space - apart * (len(ranks) - 1) < sizes.narrow * len(ranks):
+            apart = min(0.4 * apart, max(space, 0.0) / len(ranks) / 3)
+        room = space - apart * (len(ranks) - 1)
+        own = [wishes[index] for index in ranks]
+        x = left
+        for index, wide in zip(ranks, own if full else _share(own, room), strict=True):
+            nodes[index].x, nodes[index].y, nodes[index].width = x, top, wide
+            x += wide + apart
     if below and final is not None:
         above = next(nodes[index] for index in beside if nodes[index].depth == nodes[final].depth)
         nodes[final].x, nodes[final].y = above.x, above.y + tall + sizes.gap
+        most = math.inf if full else width - above.x
+        nodes[final].width = max(min(wishes[final], most), above.width)
     for node in nodes:
-        node.width, node.height, node.number = wide, tall, tall >= sizes.two_lines
+        node.height, node.number = tall, tall >= sizes.two_lines
+    made.lines = len(lines)
     made.root = (sizes.root / 2, tall / 2)
+
+
+def _broken(line: Sequence[int], wishes: Sequence[float], space: float, gap: float) -> list[list[int]]:
+    """A chain in lines no wider than the space, as many nodes in each as fit."""
+    lines: list[list[int]] = []
+    used = math.inf
+    for index in line:
+        if used + gap + wishes[index] > space + 1e-9:
+            lines.append([])
+            used = -gap
+        lines[-1].append(index)
+        used += gap + wishes[index]
+    return lines
+
+
+def _even(line: Sequence[int], rows: int) -> list[list[int]]:
+    """A chain in so many lines (or fewer) of the same number of nodes."""
+    each = math.ceil(len(line) / rows)
+    return [list(line[start : start + each]) for start in range(0, len(line), each)]
 
 
 # -- what is said of nodes and rounds -----------------------------------------------------------------------

@@ -48,6 +48,7 @@ from specview.gui.tree_layout import (
     lay_out,
     name_of,
     node_tip,
+    nodes_of,
     number_text,
     round_tip,
     round_words,
@@ -110,7 +111,10 @@ class TreeView(QAbstractScrollArea):
             self.layout_ = Layout([])
         else:
             width, height = room.width() - 2 * pad, room.height() - 2 * pad
-            self.layout_ = lay_out(self.round, max(width, 60), max(height, 30), Sizes().times(factor), full=self.zoom > 0)
+            self.layout_ = lay_out(
+                self.round, max(width, 60), max(height, 30), Sizes().times(factor), full=self.zoom > 0,
+                needs=self._needs(self.round),
+            )
         for bar, need, have in (
             (self.horizontalScrollBar(), self.layout_.width + 2 * pad, room.width()),
             (self.verticalScrollBar(), self.layout_.height + 2 * pad, room.height()),
@@ -123,6 +127,20 @@ class TreeView(QAbstractScrollArea):
             if path:
                 self._reveal(path[-1])
         self.viewport().update()
+
+    def _needs(self, round_: Round) -> list[tuple[float, float]]:
+        """Pixels that the nodes' words and numbers take, edges included."""
+        factor = self.zoom or 1.0
+        metrics, small = QFontMetricsF(plain_font(11 * factor)), QFontMetricsF(theme.ui_font(10 * factor))
+        mark = metrics.horizontalAdvance("✓") + theme.px(3)
+        edges = theme.px(7) + 2
+        return [
+            (
+                metrics.horizontalAdvance(_shown(round_, node.place)) + edges + (mark if node.judged else 0.0),
+                small.horizontalAdvance(_number(round_, node)) + theme.px(9),
+            )
+            for node in nodes_of(round_)
+        ]
 
     def text(self) -> str:
         """Return what is shown as text: two spaces a depth, mark, token, number."""
@@ -184,22 +202,23 @@ class TreeView(QAbstractScrollArea):
         painter.drawEllipse(root, theme.px(3.5), theme.px(3.5))
         factor = self.zoom or 1.0
         font, small = plain_font(11 * factor), theme.ui_font(10 * factor)
-        metrics, small_metrics = QFontMetricsF(font), QFontMetricsF(small)
+        metrics = QFontMetricsF(font)
         ticks = [node for node in nodes if not node.words]
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(now.faint))
         wide = theme.px(16)
-        painter.drawRects([
-            QRectF(node.x, node.y + max(0.0, node.height / 2 - 1), min(node.width, wide), min(2.0, node.height))
-            for node in ticks
-        ])
+        for lit, ink in ((False, now.faint), (True, now.accepted)):
+            painter.setBrush(QColor(ink))
+            painter.drawRects([
+                QRectF(node.x, node.y + max(0.0, node.height / 2 - 1), min(node.width, wide), min(2.0, node.height))
+                for node in ticks if node.bright == lit
+            ])
         for index, node in enumerate(nodes):
             if not node.words and index != self.current:
                 continue
             box = QRectF(node.x, node.y, node.width, node.height)
             if node.words:
                 self._box(painter, node, box)
-                self._words(painter, node, box, metrics, small_metrics, font, small)
+                self._words(painter, node, box, metrics, font, small)
             if index == self.current:
                 painter.setPen(QPen(QColor(now.focus), 1.6))
                 painter.setBrush(Qt.BrushStyle.NoBrush)
@@ -245,16 +264,13 @@ class TreeView(QAbstractScrollArea):
             painter.drawLine(QPointF(inner.left() + 4, y), QPointF(inner.right() - 4, y))
 
     def _words(
-        self, painter: QPainter, node: Node, box: QRectF, metrics: QFontMetricsF, small: QFontMetricsF, font: QFont,
-        small_font: QFont,
+        self, painter: QPainter, node: Node, box: QRectF, metrics: QFontMetricsF, font: QFont, small_font: QFont,
     ) -> None:
         assert self.round is not None
         now = theme.current()
         ink = {
             "accepted": now.accepted, "rejected": now.rejected, "corrected": now.corrected, "bonus": now.bonus,
         }.get(node.verdict, now.muted)
-        token = self.round.final if node.place == FINAL else self.round.drafted[node.place]
-        assert token is not None
         left, top = box.left() + theme.px(4), box.top()
         upper = box.height() / 2 if node.number else box.height()
         baseline = top + upper / 2 + (metrics.ascent() - metrics.descent()) / 2 + (1 if node.number else 0)
@@ -263,10 +279,11 @@ class TreeView(QAbstractScrollArea):
         if node.judged:
             painter.drawText(QPointF(left, baseline), MARKS[node.verdict])
             left += metrics.horizontalAdvance("✓") + theme.px(3)
-        shown = visible(token.text) if token.text else name_of(self.round, node.place)
-        if shown.startswith(" "):
-            shown = shown.lstrip(" ") or "␣" * len(shown)
-        text = metrics.elidedText(shown, Qt.TextElideMode.ElideRight, box.right() - left - theme.px(3))
+        text = metrics.elidedText(
+            _shown(self.round, node.place), Qt.TextElideMode.ElideRight, box.right() - left - theme.px(3)
+        )
+        if text == "…" and node.judged:  # no letter fits: the mark says its part alone
+            text = ""
         painter.setPen(QColor(now.ink if node.bright else ink))
         painter.drawText(QPointF(left, baseline), text)
         if node.verdict == "rejected":
@@ -274,12 +291,10 @@ class TreeView(QAbstractScrollArea):
             y = baseline - metrics.xHeight() / 2
             painter.drawLine(QPointF(left, y), QPointF(left + metrics.horizontalAdvance(text), y))
         if node.number:
-            number = node.verdict if node.place == FINAL else number_text(self.round.drafted[node.place])
             painter.setFont(small_font)
             painter.setPen(QColor(now.muted))
             low = top + box.height() - theme.px(4) - (2 if node.place == FINAL else 0)
-            number = small.elidedText(number, Qt.TextElideMode.ElideRight, box.width() - theme.px(8))
-            painter.drawText(QPointF(box.left() + theme.px(5), low), number)
+            painter.drawText(QPointF(box.left() + theme.px(5), low), _number(self.round, node))
 
     # -- mouse and keyboard ------------------------------------------------------------------------
 
@@ -378,6 +393,19 @@ class TreeView(QAbstractScrollArea):
                 bar.setValue(round(low))
             elif high > bar.value() + room:
                 bar.setValue(round(high - room))
+
+
+def _shown(round_: Round, place: int) -> str:
+    """A node's word as it is painted: without its leading spaces."""
+    token = round_.final if place == FINAL else round_.drafted[place]
+    assert token is not None
+    shown = visible(token.text) if token.text else name_of(round_, place)
+    return shown.lstrip(" ") or "␣" * len(shown)
+
+
+def _number(round_: Round, node: Node) -> str:
+    """What stands under a node's word: its number, the final token's verdict."""
+    return node.verdict if node.place == FINAL else number_text(round_.drafted[node.place])
 
 
 class TreePanel(QWidget):

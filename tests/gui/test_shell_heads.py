@@ -151,6 +151,7 @@ def test_the_editor_offers_the_heads_of_the_kind_and_says_what_one_is(make_edito
     monkeypatch.setattr(QFileDialog, "getExistingDirectory", lambda *a: "/bad/folder")
     qtbot.mouseClick(editor.head.open_folder, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: editor.head.words.startswith("eagle3 in /bad/folder"))
+    assert not ok(editor), "it is known that it cannot draft"
     assert editor.head.note.property("kind") == "warning" and editor.lane().draft == "/bad/folder"
     monkeypatch.setattr(QInputDialog, "getText", lambda *a: (" owner/name ", True))
     qtbot.mouseClick(editor.head.open_hub, Qt.MouseButton.LeftButton)
@@ -188,6 +189,11 @@ def test_members_of_a_combined_lane_choose_their_own_heads(make_editor, qtbot):
     assert ok(editor), editor.problem
     qtbot.waitUntil(lambda: chooser.words.startswith("eagle3 in /heads/one"))
     assert editor.lane().heads["x-head"].ref == "/heads/one"
+    chooser.set_value("/bad/one")
+    qtbot.waitUntil(lambda: chooser.words.startswith("eagle3 in /bad/one"))
+    assert not ok(editor)
+    chooser.set_value("/heads/one")
+    assert ok(editor)
     editor.members.list.setCurrentRow(0)
     assert ok(editor) and editor.lane().heads["x-head"].ref == "/heads/one"
     editor.members.add_member("x-medusa")
@@ -241,8 +247,9 @@ def test_a_head_is_described_from_its_files_before_it_is_loaded(tmp_path, real_c
     (folder / "medusa_lm_head.safetensors").write_bytes(b"cut")
     kind, words = real_check(question)
     assert kind == "warning" and "\n" not in words and words
-    kind, words = real_check(HeadQuestion("mtp", BUNDLED, BUNDLED, "transformers"))
-    assert "inside the target" in words
+    for engine in ("transformers", "llama.cpp"):
+        kind, words = real_check(HeadQuestion("mtp", BUNDLED, BUNDLED, engine))
+        assert kind == "warning" and "has no next-token-prediction modules" in words, engine
 
 
 def test_heads_on_this_machine_are_found_off_the_qt_thread(qtbot, tmp_path, monkeypatch):

@@ -406,6 +406,11 @@ def test_a_constant_k_is_not_every_methods_draft_length(make_editor):
     assert "longest draft that a member may make" in editor.k.accessibleDescription()
     editor.method.set_value("lookahead")
     assert "longest path" in editor._policy_text.text() and "longest path" in editor.k.accessibleDescription()
+    editor.method.set_value("medusa")
+    editor.form.set_value("tree", "chain")
+    assert editor._policy_text.text() == POLICIES["constant"].description, "a chain has no guesses that branch"
+    editor.form.set_value("tree", "fixed")
+    assert "longest path" in editor._policy_text.text()
     editor.policy.set_value("heuristic")
     assert editor._policy_text.text() == POLICIES["heuristic"].description
     editor.policy.set_value("constant")

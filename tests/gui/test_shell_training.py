@@ -14,8 +14,9 @@ import psutil
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import QApplication
 
-from specview.gui import training_process
+from specview.gui import theme, training_process
 from specview.gui.train_dialog import TrainDialog, duration, state_words
 from specview.gui.training_process import MOST_POINTS, Curve, TrainingRun, TrainRequest
 from specview.racing.settings import LaneSettings
@@ -232,6 +233,60 @@ def test_a_failed_child_is_one_line_in_the_dialog(qtbot, dialog, run, mode):
     dialog.begin()
     wait_end(qtbot, run)
     assert dialog.problem.text() == "MemoryError: no memory left" and dialog.start.isEnabled()
+
+
+def test_the_present_problem_comes_before_an_old_failure(qtbot, dialog, run, mode):
+    mode[0] = "die"
+    dialog.begin()
+    wait_end(qtbot, run)
+    dialog.source.set_value("prompts")
+    assert "no data file" in dialog.problem.text() and not dialog.start.isEnabled()
+    dialog.source.set_value("")
+    assert dialog.problem.text() == "MemoryError: no memory left", "the same would be tried again"
+    assert dialog.start.text() == "Start", "it failed before there was anything to go on with"
+    dialog.minutes.setText("11")
+    assert not dialog.problem.text() and dialog.start.isEnabled()
+
+
+def test_another_kind_or_data_is_no_resume_and_forgets_the_work_folder(qtbot, dialog, run, mode, folder, tmp_path):
+    mode[0] = "wait"
+    dialog.begin()
+    wait_working(qtbot, folder, run)
+    run.stop()
+    wait_end(qtbot, run)
+    assert dialog.start.text() == "Resume"
+    (tmp_path / "some.txt").write_text("a prompt\n")
+
+    def data() -> None:
+        dialog.source.set_value("text")
+        dialog.file.setText(str(tmp_path / "some.txt"))
+
+    for change, back in ((lambda: dialog.kind.set_value("medusa"), lambda: dialog.kind.set_value("eagle3")),
+                         (data, lambda: dialog.source.set_value(""))):
+        change()
+        assert dialog.start.text() == "Start" and dialog.start.isEnabled() and dialog.work.text() == ""
+        assert dialog.request().work == ""
+        back()
+        assert dialog.start.text() == "Resume" and dialog.work.text() == str(folder / "work")
+    dialog.work.setText(str(tmp_path / "mine"))
+    assert dialog.start.text() == "Start", "nothing lies there"
+    dialog.kind.set_value("medusa")
+    assert dialog.work.text() == str(tmp_path / "mine"), "what the user named stays"
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_the_dialog_fits_a_small_screen_at_any_font(qtbot, run, monkeypatch, scale):
+    theme.apply(QApplication.instance(), "dark", scale)
+    try:
+        made = TrainDialog(run, lambda: ("llama.cpp", "bundled", "SmolLM2"))
+        qtbot.addWidget(made)
+        made.show()
+        assert made.minimumSizeHint().height() < 560 and made.minimumSizeHint().width() <= 1280
+        made.resize(1280, 760)
+        assert made.height() == 760 and made.rect().contains(made.start.geometry())
+        made.close()
+    finally:
+        theme.apply(QApplication.instance(), "dark", 1.0)
 
 
 # -- the window ---------------------------------------------------------------------------------------------------

@@ -48,6 +48,13 @@ def test_first_start_is_one_key_from_a_result(window, qtbot, script):
     assert "20" in window.status.detail.full
 
 
+@pytest.mark.parametrize(("threads", "words"), [(1, "1 thread · "), (2, "2 threads · ")])
+def test_the_status_bar_counts_threads_in_words(window, threads, words):
+    window.controller.race.facts["threads"] = threads
+    window.status._show_machine()
+    assert window.status.machine.text().startswith(words)
+
+
 def test_models_are_never_touched_on_the_qt_thread(window, qtbot, script):
     ran(qtbot, window)
     assert script.threads == {"specview-engine"}

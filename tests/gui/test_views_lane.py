@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from specview.decoding.metrics import fold
 from specview.gui import figures, lane_words, theme
+from specview.gui.lane_marks import FigureCell, StateLine
 from specview.gui.lane_panel import LanePanel
 from specview.gui.race_page import MIN_LANE_PX
 from specview.gui.view_model import LaneModel, RaceModel, Speedup
@@ -70,6 +71,8 @@ def test_chips_say_draft_k_policy_and_rule() -> None:
     tips = {name: lane_words.chips({"method": name, "k": 4})[0].tip for name in ("suffix", "lookahead", "auto")}
     assert tips["suffix"] == "Tokens drafted in a round, at most."
     assert tips["lookahead"].startswith("The longest path") and "a member" in tips["auto"]
+    shapes = [lane_words.chips({"method": "eagle3", "k": 4, "option_tree": shape})[0] for shape in ("chain", "dynamic")]
+    assert shapes[0].tip == tips["suffix"] and shapes[1].tip == tips["lookahead"]
 
 
 def test_badges() -> None:
@@ -311,6 +314,31 @@ def test_what_the_figures_have_no_room_for_stands_beside_the_badge(qtbot: QtBot)
     assert shown._badge.shown_notes() == f"{spread} · {predicted}"
     shown.resize(700, 480)
     qtbot.waitUntil(lambda: shown._badge.notes == ())
+
+
+def test_the_foot_says_the_end_in_few_words_where_room_is_short(qtbot: QtBot) -> None:
+    line = StateLine()
+    qtbot.addWidget(line)
+    line.set_mark(lane_words.state(LaneModel("x", {}, state="ended", end="limit")))
+    line.set_count("128 tokens")
+    line.resize(300, 20)
+    assert line.shown_text() == "token limit reached"
+    line.resize(120, 20)
+    assert line.shown_text() == "limit" and "token limit reached" in line.toolTip()
+    line.grab()
+
+
+def test_a_lossy_label_takes_no_room_from_the_other_figures(qtbot: QtBot) -> None:
+    cell = FigureCell("vs plain", "88.88×")
+    qtbot.addWidget(cell)
+    plain = cell.natural_width()
+    cell.set_value("2.00×", label="vs plain, lossy")
+    assert cell.natural_width() == plain
+    metrics = QFontMetricsF(theme.ui_font(11))
+    cell.resize(round(metrics.horizontalAdvance("vs plain, l")), 40)
+    assert cell._painted_label(metrics) == "lossy"
+    cell.resize(300, 40)
+    assert cell._painted_label(metrics) == "vs plain, lossy"
 
 
 def test_a_lane_that_failed_before_its_first_round_has_no_verdict_on_its_output() -> None:

@@ -117,6 +117,42 @@ def test_a_chain_is_a_line_that_breaks_within_the_width(k: int, accepted: int, w
     assert lay_out(round_, 5000, 400).lines == 1
 
 
+@given(tree_rounds(), st.floats(150, 900), st.floats(40, 400), st.randoms(use_true_random=False))
+@settings(max_examples=120, deadline=None)
+def test_what_fits_never_scrolls_and_numbers_are_whole(
+    made: list[Round], width: float, height: float, chance: random.Random
+) -> None:
+    for round_ in made:
+        needs = [(chance.uniform(20, 150), chance.uniform(30, 60)) for _ in nodes_of(round_)]
+        found = lay_out(round_, width, height, needs=needs)
+        assert found.width <= width + 1e-6 and found.height <= height + 1e-6
+        assert all(node.width + 0.6 >= need[1] for node, need in zip(found.nodes, needs, strict=True) if node.number)
+        whole = lay_out(round_, width, height, full=True, needs=needs)
+        assert all(node.words and node.width >= need[0] for node, need in zip(whole.nodes, needs, strict=True))
+
+
+def test_columns_are_as_wide_as_their_words_and_long_ones_are_cut_first() -> None:
+    round_ = tree_round((-1, -1, 0, 0, 2), "ariri")
+    needs = [(30.0, 60.0), (30.0, 60.0), (90.0, 60.0), (40.0, 60.0), (30.0, 60.0), (30.0, 60.0)]
+    found = lay_out(round_, 210, 200, needs=needs)
+    by_depth = {node.depth: node.width for node in found.nodes}
+    assert by_depth[1] > by_depth[0] and by_depth[0] >= 30 and not any(node.number for node in found.nodes
+                                                                      if node.depth == 0)
+    roomy = lay_out(round_, 400, 200, needs=needs)
+    assert all(node.width >= need[0] for node, need in zip(roomy.nodes, needs, strict=True))
+    assert all(node.number for node in roomy.nodes if node.judged)
+
+
+def test_a_chain_in_a_low_space_is_one_line_and_in_full_one_line_of_two_line_boxes() -> None:
+    round_ = tree_round(tuple(range(-1, 7)), "aaaaaaaa")
+    low = lay_out(round_, 250, 36)
+    assert low.lines == 1 and low.height <= 36 and low.width <= 250
+    assert all(node.height == Sizes().one_line for node in low.nodes)
+    full = lay_out(round_, 250, 36, full=True)
+    assert full.lines == 1 and full.width > 250
+    assert all(node.height == Sizes().two_lines and node.number and node.width >= Sizes().usual for node in full.nodes)
+
+
 def test_64_nodes_are_seen_whole_and_judged_ones_keep_their_words() -> None:
     round_ = tree_round(WIDE, "r" * 2 + "a" + "i" * 61)
     fit = lay_out(round_, 260, 150)
@@ -307,3 +343,11 @@ def test_a_plain_lane_has_no_tree(qtbot: QtBot) -> None:
     made.toggle_tree()
     assert not made.tree_shown and not made._tree_button.isVisible()
     assert LaneModel().plain
+
+
+def test_the_accepted_path_is_cut_last() -> None:
+    round_ = tree_round((-1, -1, 0, 0), "arar")
+    needs = [(80.0, 60.0), (110.0, 60.0), (70.0, 60.0), (110.0, 60.0), (30.0, 60.0)]
+    found = lay_out(round_, 240, 200, needs=needs)
+    assert found.width <= 240 and all(node.width >= need[0] for node, need in zip(found.nodes, needs, strict=True)
+                                      if node.bright)

@@ -52,6 +52,8 @@ def main() -> int:
     (folder / "working").write_text(str(ended.is_set()), encoding="utf-8")
     while mode in ("wait", "deaf") and not (folder / "go").exists():
         if mode == "wait" and stopped.wait(0.02):
+            (folder / "work").mkdir(exist_ok=True)
+            (folder / "work" / "job.json").write_text("{}", encoding="utf-8")
             say(event="stopped", work=str(folder / "work"))
             return 130
         time.sleep(0.02)
