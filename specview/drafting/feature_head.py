@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specview.decoding.interfaces import Engine, OnChunk
+from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.draft_tree import Drawn
+from specview.drafting.last_hidden import accepted_rows
 from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError
 
@@ -100,9 +101,8 @@ class FeatureDrafter:
         if run is None:
             return
         if run.known == len(self._tokens) - 1 and all(layer in features for layer in self.feature_layers):
-            path = [1 + index for index, token in enumerate(round_.drafted) if token.verdict == "accepted"]
             # After an accepted end of text there is no final token, and the last position leads nowhere.
-            run.add(features, [0, *path][: len(emitted)])
+            run.add(features, accepted_rows(round_)[: len(emitted)])
         self._tokens += emitted
         if run.known - run.length > MOST_WAITING:
             run.feed(self._tokens, run.known - 1)
@@ -211,8 +211,3 @@ def head_of(context: DrafterContext, method: str) -> LoadedHead:
             "Choose a head that was trained for this target.",
         )
     return head
-
-
-def problem(engine: Engine) -> str | None:
-    """Say why this target gives no features to draft from, or None."""
-    return engine.features_problem

@@ -14,7 +14,6 @@ from specview.drafting import (
     draft_model,
     eagle,
     early_exit,
-    feature_head,
     last_hidden,
     lookahead,
     medusa,
@@ -345,7 +344,7 @@ METHODS: dict[str, MethodInfo] = {
             default_k=eagle.default_k,
             pass_rows=eagle.pass_rows,
             branches=eagle.branches,
-            problem=feature_head.problem,
+            problem=last_hidden.problem,
             check=eagle.check,
         ),
         MethodInfo(
@@ -360,7 +359,7 @@ METHODS: dict[str, MethodInfo] = {
             presets=eagle.EAGLE2_PRESETS,
             pass_rows=eagle.pass_rows,
             branches=eagle.branches,
-            problem=feature_head.problem,
+            problem=last_hidden.problem,
         ),
         MethodInfo(
             "eagle3",
@@ -375,7 +374,7 @@ METHODS: dict[str, MethodInfo] = {
             presets=eagle.EAGLE3_PRESETS,
             pass_rows=eagle.pass_rows,
             branches=eagle.branches,
-            problem=feature_head.problem,
+            problem=last_hidden.problem,
         ),
         MethodInfo(
             "p-eagle",
@@ -384,7 +383,7 @@ METHODS: dict[str, MethodInfo] = {
             p_eagle.make,
             head="p-eagle",
             family="trained head",
-            problem=feature_head.problem,
+            problem=last_hidden.problem,
         ),
         MethodInfo(
             "cascade",

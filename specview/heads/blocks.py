@@ -72,6 +72,11 @@ class LayerCache:
         self.length = min(self.length, length)
 
 
+def new_caches(layers: int, kv_heads: int, like: Tensor, width: int) -> list[LayerCache]:
+    """Empty caches, one for each layer, on the device and in the dtype of a weight."""
+    return [LayerCache(kv_heads, width, like.device, like.dtype) for _ in range(layers)]
+
+
 def attend(q: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None) -> Tensor:
     """Attention of q [n, heads, width] over keys and values [kv heads, length, width]; gives [n, heads * width].
 

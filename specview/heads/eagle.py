@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from specview.heads.blocks import LayerCache, Rotary, attend
+from specview.heads.blocks import LayerCache, Rotary, attend, new_caches
 from specview.heads.eagle3 import Attention, Mlp, Norm
 
 
@@ -88,11 +88,7 @@ class EagleHead(nn.Module):
 
     def new_cache(self) -> list[LayerCache]:
         """An empty cache, one for each layer."""
-        where = self.fc.weight
-        return [
-            LayerCache(self.shape.kv_heads, self.shape.width, where.device, where.dtype)
-            for _ in range(self.shape.layers)
-        ]
+        return new_caches(self.shape.layers, self.shape.kv_heads, self.fc.weight, self.shape.width)
 
     def run(
         self,

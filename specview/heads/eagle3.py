@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specview.heads.blocks import LayerCache, Rotary, attend, rms_norm, rotate
+from specview.heads.blocks import LayerCache, Rotary, attend, new_caches, rms_norm, rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +226,7 @@ class Eagle3Head(nn.Module):
 
     def new_cache(self) -> list[LayerCache]:
         """An empty cache, one for each layer."""
-        where = self.fc.weight
-        return [
-            LayerCache(self.shape.kv_heads, self.shape.width, where.device, where.dtype)
-            for _ in range(self.shape.layers)
-        ]
+        return new_caches(self.shape.layers, self.shape.kv_heads, self.fc.weight, self.shape.width)
 
     def run(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -187,27 +187,3 @@ class FeatureStore:
         rows = slice(sequence.start, sequence.start + sequence.length)
         tokens, states, last = (file.get_slice(name)[rows] for name in ("tokens", "states", "last"))  # type: ignore[attr-defined]
         return tokens.long(), states, last
-
-
-def write_features(
-    source: FeatureSource,
-    texts: Iterable[Text],
-    layers: Sequence[int],
-    folder: Path,
-    *,
-    budget_tokens: int,
-    name: str = "features",
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[int], None] = lambda tokens: None,
-) -> int:
-    """Write features of texts until `budget_tokens`; returns the tokens written. Stops between two texts."""
-    writer = FeatureWriter(source, layers, folder, name)
-    done = 0
-    for text in texts:
-        if stop() or done + len(text.tokens) > budget_tokens:
-            break
-        writer.add(text)
-        done += len(text.tokens)
-        progress(done)
-    writer.flush()
-    return done
