@@ -93,7 +93,7 @@ class Costs:
 
     def _line_of(self, drafter: str) -> tuple[float, float]:
         if drafter not in self._lines:
-            self._lines[drafter] = _line(self._drafts[drafter])
+            self._lines[drafter] = line_through(self._drafts[drafter])
         return self._lines[drafter]
 
     def _passes(self, most: int) -> list[float]:
@@ -148,7 +148,7 @@ def interpolate(known: Mapping[int, float], rows: int) -> float:
     return known[low] + (known[high] - known[low]) * (rows - low) / (high - low)
 
 
-def _line(by_k: Mapping[int, Sequence[float]]) -> tuple[float, float]:
+def line_through(by_k: Mapping[int, Sequence[float]]) -> tuple[float, float]:
     """Start and slope, neither negative, of draft time over tokens: least squares of the medians by length.
 
     One length alone is taken as proportional.

@@ -1,0 +1,117 @@
+"""What a lane's rounds cost here, in seconds: the one place where c and v(k) of explanations and predictions come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from specview.decoding.costs import interpolate, line_through
+from specview.decoding.ledger import Round, depths
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCosts:
+    """Medians over a run, seconds.
+
+    passes       target pass by its rows (1 is a plain step's): measured in the lanes, else calibrated
+    measured     the row counts that the lanes themselves measured; the others are calibrated or interpolated
+    draft_start_s, draft_step_s  a draft of k tokens takes start + k step
+    other_s      the rest of a speculative round;  plain_other_s  of a plain round
+    """
+
+    passes: Mapping[int, float]
+    measured: frozenset[int] = field(default_factory=frozenset)
+    draft_start_s: float = 0.0
+    draft_step_s: float = 0.0
+    other_s: float = 0.0
+    plain_other_s: float = 0.0
+
+    @property
+    def plain_pass_s(self) -> float:
+        """A one-row target pass."""
+        return self.pass_s(1)
+
+    @property
+    def plain_round_s(self) -> float:
+        """A plain round: what one token costs without speculation."""
+        return self.pass_s(1) + self.plain_other_s
+
+    @property
+    def c(self) -> float:
+        """Draft cost: one draft step / one plain target pass. A draft's start is not in it."""
+        return self.draft_step_s / self.plain_pass_s
+
+    def c_at(self, k: int) -> float:
+        """Draft cost per token of a draft of k, its start shared out: k c_at(k) is the draft's whole time."""
+        return self.draft_s(k) / (k * self.plain_pass_s) if k else self.c
+
+    def pass_s(self, rows: int) -> float:
+        """A target pass of `rows` rows, interpolated between the known counts."""
+        return interpolate(self.passes, rows)
+
+    def v(self, k: int) -> float:
+        """Verify cost: a pass of k + 1 rows / a pass of one row."""
+        return self.pass_s(k + 1) / self.plain_pass_s
+
+    def draft_s(self, k: int) -> float:
+        """Drafting k tokens; 0 for an empty draft."""
+        return self.draft_start_s + k * self.draft_step_s if k else 0.0
+
+    def round_s(self, k: int) -> float:
+        """A whole round that drafts a chain of k tokens; an empty draft's is a plain pass in this lane."""
+        return self.draft_s(k) + self.pass_s(k + 1) + self.other_s
+
+    def speedup(self, tokens: float, k: int) -> float:
+        """Speedup over plain decoding of rounds that draft k and emit `tokens` on average, by these costs."""
+        return tokens * self.plain_round_s / self.round_s(k)
+
+
+def measured_costs(
+    rounds: Iterable[Round],
+    plain: Iterable[Round] = (),
+    calibrated: Mapping[int, float] | None = None,
+    drafter: str | None = None,
+) -> MeasuredCosts | None:
+    """Costs of a lane's rounds beside its race's plain lane; None where no one-row pass is known.
+
+    calibrated ({rows: seconds}, `racing.calibration`) gives the row counts that no round had; it is scaled to the
+    lanes' own passes (median ratio over the counts that both know), since the machine may have sped up or slowed down
+    between. A run's first two rounds are left out where there are more than eight: caches and clocks settle in them.
+    drafter: only the drafts of this one (a cascade's member).
+    """
+    lane, baseline = _settled(list(rounds)), _settled(list(plain))
+    by_rows: dict[int, list[float]] = {}
+    drafts: dict[int, list[float]] = {}
+    others: list[float] = []
+    for round_ in (*baseline, *lane):
+        if round_.verify_s > 0:
+            by_rows.setdefault(round_.rows, []).append(round_.verify_s)
+    for round_ in lane:
+        others.append(round_.other_s)
+        if round_.k and (drafter is None or round_.drafter == drafter):
+            longest = round_.k if round_.parents is None else max(depths(round_.parents)) + 1
+            drafts.setdefault(longest, []).append(round_.draft_s)
+    if baseline:  # of one-row passes the plain lane's count: a drafting lane has few, and they come after others
+        by_rows[1] = [round_.verify_s for round_ in baseline if round_.rows == 1] or by_rows.get(1, [])
+    own = {rows: median(times) for rows, times in sorted(by_rows.items()) if times}
+    known = {rows: seconds for rows, seconds in sorted((calibrated or {}).items()) if seconds > 0}
+    both = [own[rows] / known[rows] for rows in own if rows in known]
+    scale = median(both) if both else 1.0
+    passes = dict(sorted(({rows: seconds * scale for rows, seconds in known.items()} | own).items()))
+    if 1 not in passes:
+        return None
+    start, step = line_through(drafts) if drafts else (0.0, 0.0)
+    other_s = median(others) if others else 0.0
+    return MeasuredCosts(
+        passes=passes,
+        measured=frozenset(own),
+        draft_start_s=start,
+        draft_step_s=step,
+        other_s=other_s,
+        plain_other_s=median([round_.other_s for round_ in baseline]) if baseline else other_s,
+    )
+
+
+def _settled(rounds: Sequence[Round]) -> Sequence[Round]:
+    return rounds[2:] if len(rounds) > 8 else rounds

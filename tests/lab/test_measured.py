@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.lab.measured import measured_costs
+
+
+def spec(index: int, k: int, draft_s: float, verify_s: float, other_s: float = 0.001) -> Round:
+    drafted = tuple(DraftedToken(id=place, verdict="ignored") for place in range(k))
+    return Round(index=index, t=0.0, draft_s=draft_s, verify_s=verify_s, other_s=other_s, drafted=drafted,
+                 final=FinalToken(id=9, kind="plain" if not k else "bonus"))  # fmt: skip
+
+
+def test_costs_are_medians_of_the_lanes_own_rounds():
+    plain = [spec(i, 0, 0.0, 0.05, 0.0005) for i in range(12)]
+    lane = [spec(i, 2 + 2 * (i % 2), 0.002 + 0.003 * (2 + 2 * (i % 2)), (0.06, 0.08)[i % 2]) for i in range(12)]
+    costs = measured_costs(lane, plain)
+    assert costs is not None
+    assert costs.plain_pass_s == pytest.approx(0.05)
+    assert costs.v(2) == pytest.approx(1.2) and costs.v(4) == pytest.approx(1.6)
+    assert costs.v(3) == pytest.approx(1.4)  # between the two that were measured
+    assert costs.draft_s(3) == pytest.approx(0.011, rel=0.1)
+    assert costs.measured == {1, 3, 5}
+    assert costs.round_s(2) == pytest.approx(0.008 + 0.06 + 0.001, rel=0.05)
+    assert costs.speedup(2.0, 2) == pytest.approx(2 * 0.0505 / costs.round_s(2))
+
+
+def test_a_calibration_gives_the_shape_and_the_rounds_the_level():
+    plain = [spec(i, 0, 0.0, 0.10) for i in range(4)]  # the machine is twice as slow as when it was calibrated
+    costs = measured_costs([], plain, {1: 0.05, 3: 0.06, 5: 0.10})
+    assert costs is not None
+    assert costs.pass_s(1) == pytest.approx(0.10)
+    assert costs.pass_s(3) == pytest.approx(0.12)
+    assert costs.v(4) == pytest.approx(2.0)
+    assert costs.measured == {1}
+
+
+def test_the_plain_lanes_one_row_passes_count_and_a_drafting_lanes_do_not():
+    lane = [spec(i, 0, 0.0, 0.5) for i in range(3)] + [spec(i, 1, 0.01, 0.06) for i in range(3, 6)]
+    costs = measured_costs(lane, [spec(i, 0, 0.0, 0.05) for i in range(5)])
+    assert costs is not None and costs.plain_pass_s == pytest.approx(0.05)
+
+
+def test_without_a_one_row_pass_there_is_nothing_to_compare_with():
+    assert measured_costs([spec(0, 2, 0.01, 0.06)]) is None
+    assert measured_costs([]) is None
+
+
+def test_a_members_drafts_alone():
+    lane = [replace(spec(0, 2, 0.02, 0.06), drafter="model"), replace(spec(1, 2, 0.0002, 0.06), drafter="lookup")]
+    costs = measured_costs(lane, [spec(0, 0, 0, 0.05)], drafter="lookup")
+    assert costs is not None and costs.draft_s(2) == pytest.approx(0.0002, rel=0.01)
