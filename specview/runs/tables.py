@@ -1,0 +1,128 @@
+"""Tables of any figures as files: CSV for a spreadsheet, JSON for a program, Markdown for a note."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from specview.runs.schema import dumps, plain
+
+ABSENT = "-"
+"""How a figure that does not exist is shown."""
+
+Row = Mapping[str, Any]
+Format = Literal["csv", "json", "markdown"]
+
+_FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: the key of a row's value, its title and what it means.
+
+    digits: decimals of a number as it is shown; None for text (a number in it is then shown as it stands). What is
+    shown is value x scale with `unit` behind it (0.012 s as "12.0 ms": scale 1000, unit " ms"); CSV and JSON keep
+    the bare value under `key`.
+    """
+
+    key: str
+    title: str
+    tip: str = ""
+    digits: int | None = None
+    scale: float = 1.0
+    unit: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it holds figures: they are right-aligned, and sorted as numbers."""
+        return self.digits is not None
+
+    def shown(self, value: Any) -> str:
+        """The value for people: rounded, yes or no, a dash where there is none."""
+        if is_absent(value):
+            return ABSENT
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, (int, float)) and self.digits is not None:
+            return f"{value * self.scale:,.{self.digits}f}{self.unit}"
+        return _text(value)
+
+
+def is_absent(value: Any) -> bool:
+    """Whether there is no such figure: None, NaN, an infinity, an empty text."""
+    return value is None or value == "" or (isinstance(value, float) and not math.isfinite(value))
+
+
+def table_csv(columns: Sequence[Column], rows: Iterable[Row]) -> str:
+    """Rows as CSV under the columns' keys; an absent figure is an empty cell.
+
+    Text that a spreadsheet would take for a formula (it starts with = + - @, a tab or a line break) gets an
+    apostrophe before it: it is data, whoever wrote it. Numbers stay numbers, seven significant digits.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([_csv_cell(column.key) for column in columns])
+    for row in rows:
+        writer.writerow([_csv_cell(row.get(column.key)) for column in columns])
+    return out.getvalue()
+
+
+def table_json(columns: Sequence[Column], rows: Iterable[Row]) -> str:
+    """Rows as a JSON document: `columns` [{key, title, tip}], `rows` [{key: value}]; an absent figure is null."""
+    document = {
+        "columns": [{"key": column.key, "title": column.title, "tip": column.tip} for column in columns],
+        "rows": [{column.key: plain(row.get(column.key)) for column in columns} for row in rows],
+    }
+    return dumps(document, indent=1) + "\n"
+
+
+def table_markdown(columns: Sequence[Column], rows: Iterable[Row]) -> str:
+    """Rows as a Markdown table under the columns' titles, figures as they are shown; an absent one is a dash."""
+    lines = [
+        _markdown_row([column.title for column in columns]),
+        _markdown_row(["---:" if column.numeric else "---" for column in columns]),
+    ]
+    lines += [_markdown_row([column.shown(row.get(column.key)) for column in columns]) for row in rows]
+    return "".join(lines)
+
+
+def table_text(format_: Format, columns: Sequence[Column], rows: Iterable[Row]) -> str:
+    """The table in one of the formats."""
+    make = {"csv": table_csv, "json": table_json, "markdown": table_markdown}[format_]
+    return make(columns, rows)
+
+
+def tab_separated(columns: Sequence[Column], rows: Iterable[Row], *, heading: bool = True) -> str:
+    """Rows for the clipboard: a line each, tabs between cells, as a spreadsheet pastes them; bare values as in CSV."""
+    lines = [[column.title for column in columns]] if heading else []
+    lines += [[str(_csv_cell(row.get(column.key))) for column in columns] for row in rows]
+    return "".join("\t".join(" ".join(cell.split()) for cell in line) + "\n" for line in lines)
+
+
+def _csv_cell(value: Any) -> Any:
+    if is_absent(value):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return plain(value)
+    text = _text(value).replace("\0", "").replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+def _text(value: Any) -> str:
+    """A value that is no single figure, as text: a list's members with blanks between, a mapping as JSON."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(ABSENT if is_absent(item) else str(plain(item)) for item in value)
+    if isinstance(value, Mapping):
+        return dumps(plain(value))
+    return str(plain(value))
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    escaped = (" ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |\n"
