@@ -90,12 +90,19 @@ def add_target_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     return model
 
 
-def add_prompt_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the flags that say what the prompt is; return their group."""
+def add_prompt_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> argparse._ArgumentGroup:
+    """Add the flags that say what the prompt is; return their group.
+
+    sets says that the command takes a whole set of prompts (`prompts_of`); of others `settings_of` refuses one.
+    """
+    parser.set_defaults(takes_prompts=sets)
     prompt = parser.add_argument_group("prompt")
     source = prompt.add_mutually_exclusive_group()
     source.add_argument("--prompt", metavar="TEXT")
     source.add_argument("--prompt-file", metavar="FILE", help="a text file; - is standard input")
+    source.add_argument("--prompts", metavar="FILE.jsonl",
+                        help='a set of prompts, one object a line: {"prompt": "...", "workload": "..."}'
+                        if sets else argparse.SUPPRESS)  # fmt: skip
     source.add_argument("--workload", metavar="NAME",
                         help=f"one that comes along (default: {workloads.DEFAULT}): {', '.join(workloads.KINDS)}; "
                              "add -pt for its Portuguese twin")  # fmt: skip
@@ -107,8 +114,8 @@ def add_prompt_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     return prompt
 
 
-def add_shared_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of DESIGN section 8 that run and compare share."""
+def add_shared_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> None:
+    """Add the flags of DESIGN section 8 that run and compare share; sets as in `add_prompt_flags`."""
     model = add_target_flags(parser)
     model.add_argument("--draft", help="the draft model, or the trained head, of methods that need one (default: bundled)")
     model.add_argument("--draft-engine", help="the draft's engine (default: the target's)")
@@ -131,7 +138,7 @@ def add_shared_flags(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--min-p", type=real, default=0.0, help="0 is off (default)")
     sampling.add_argument("--seed", type=whole, default=0)
 
-    prompt = add_prompt_flags(parser)
+    prompt = add_prompt_flags(parser, sets=sets)
     prompt.add_argument("--max-tokens", type=whole, default=128)
 
     output = parser.add_argument_group("output")
@@ -324,14 +331,40 @@ def _distinct_names(lanes: Sequence[LaneSettings]) -> list[LaneSettings]:
 
 
 def _prompt(arguments: argparse.Namespace) -> tuple[str, str, str | None]:
-    """Return the prompt's text, the system text and the workload's name or None."""
+    """Return the prompt's text, the system text and the workload's name or None; of a set its first prompt's."""
     system = arguments.system or ""
+    if getattr(arguments, "prompts", None) is not None:
+        if not arguments.takes_prompts:
+            raise UsageError("this command takes one prompt, not a set.", "specview compare and tune take --prompts.")
+        first = prompts_of(arguments).prompts[0]
+        return first.text, first.system, None
     if arguments.prompt is not None:
         return arguments.prompt, system, None
     if arguments.prompt_file is not None:
         return read_prompt(arguments.prompt_file), system, None
     workload = workloads.load(arguments.workload if arguments.workload is not None else workloads.DEFAULT)
     return workload.prompt, workload.system if arguments.system is None else system, workload.name
+
+
+def prompts_of(arguments: argparse.Namespace) -> workloads.Workload:
+    """Return every prompt that the flags name: those of --prompts or --workload, or the one given by itself.
+
+    Each has its workload's name; --system stands in for the system text of all. Raises UsageError or SpecviewError,
+    one line, as `settings_of`.
+    """
+    if arguments.prompts is not None:
+        found = workloads.load_prompts_file(arguments.prompts)
+    elif arguments.prompt is not None or arguments.prompt_file is not None:
+        text, system, _ = _prompt(arguments)
+        one = (workloads.Prompt(text, system),)
+        return workloads.Workload("prompt", one, workloads.content_sha256(one))
+    else:
+        found = workloads.load(arguments.workload if arguments.workload is not None else workloads.DEFAULT)
+        found = replace(found, prompts=tuple(replace(prompt, workload=found.name) for prompt in found.prompts))
+    if arguments.system is None:
+        return found
+    prompts = tuple(replace(prompt, system=arguments.system) for prompt in found.prompts)
+    return replace(found, prompts=prompts, sha256=workloads.content_sha256(prompts))
 
 
 def read_prompt(name: str) -> str:

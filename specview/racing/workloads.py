@@ -2,7 +2,8 @@
 
 A workload is one JSON Lines file in assets/workloads; a prompt file has the same form. One object a
 line: `prompt` or `text` (the user's text) or `messages` ([{role, content}...]), and optionally
-`system` and `name`. A workload's hash is over its prompts, so that results can say which they were.
+`system`, `name`, and `workload` or `kind` (what results are grouped by). A workload's hash is over its
+prompts, so that results can say which they were.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ KINDS: Mapping[str, str] = {
 
 DEFAULT = "chat"
 MAX_FILE_BYTES = 64 << 20
-_KNOWN_KEYS = {"prompt", "text", "messages", "system", "name"}
+_KNOWN_KEYS = {"prompt", "text", "messages", "system", "name", "workload", "kind"}
 _ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt: the user's text, what the system says, the turns before it."""
+    """One prompt: the user's text, what the system says, the turns before it; workload groups it with others."""
 
     text: str
     system: str = ""
     name: str = ""
     history: tuple[Mapping[str, str], ...] = ()
+    workload: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +153,18 @@ def _parse(line: bytes, where: str) -> Prompt:
         raise UsageError(f"{where}: {problem}.", "Give one of prompt, text, messages.")
     name = _text(entry, "name", where, "")
     system = _text(entry, "system", where, "")
+    if "workload" in entry and "kind" in entry:
+        raise UsageError(f"{where}: both workload and kind.", "Give one of them.")
+    workload = _text(entry, "workload" if "workload" in entry else "kind", where, "")
     if given[0] != "messages":
         text = _text(entry, given[0], where)
         if not text.strip():
             raise UsageError(f"{where}: the prompt is empty.", "Write a prompt, or leave the line out.")
-        return Prompt(text, system, name)
-    return _from_messages(entry["messages"], system, name, where)
+        return Prompt(text, system, name, workload=workload)
+    return _from_messages(entry["messages"], system, name, workload, where)
 
 
-def _from_messages(messages: Any, system: str, name: str, where: str) -> Prompt:
+def _from_messages(messages: Any, system: str, name: str, workload: str, where: str) -> Prompt:
     """A chat: an optional system turn, then user and assistant in turn, the user last."""
     if not isinstance(messages, list) or not messages:
         raise UsageError(f"{where}: messages is no list of turns.", "Write [{role, content}, ...].")
@@ -179,7 +184,7 @@ def _from_messages(messages: Any, system: str, name: str, where: str) -> Prompt:
             )
     if not turns or turns[-1]["role"] != "user":
         raise UsageError(f"{where}: the last message is not the user's.", "End with a user message.")
-    return Prompt(turns[-1]["content"], system, name, tuple(turns[:-1]))
+    return Prompt(turns[-1]["content"], system, name, tuple(turns[:-1]), workload)
 
 
 def _text(entry: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:

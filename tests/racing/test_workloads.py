@@ -66,6 +66,8 @@ def test_every_form_of_a_line(tmp_path: Path) -> None:
         {"text": "b"},
         {"messages": turns},
         {"messages": turns[1:2], "system": "s"},
+        {"prompt": "c", "workload": "letters"},
+        {"messages": turns[1:2], "kind": "talk"},
     ]
     file.write_text("\n".join(json.dumps(entry) for entry in entries), encoding="utf-8")
     assert load_prompts_file(file).prompts == (
@@ -73,6 +75,8 @@ def test_every_form_of_a_line(tmp_path: Path) -> None:
         Prompt("b"),
         Prompt("again", "be brief", "", (turns[1], turns[2])),
         Prompt("hi", "s"),
+        Prompt("c", workload="letters"),
+        Prompt("hi", workload="talk"),
     )
 
 
@@ -94,6 +98,8 @@ def test_every_form_of_a_line(tmp_path: Path) -> None:
         (b'{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}', "not the user's"),
         (b'{"messages": [{"role": "system", "content": "x"}]}', "not the user's"),
         (b'{"messages": [{"role": "user"}]}', "content is no text"),
+        (b'{"prompt": "x", "workload": "a", "kind": "a"}', "both workload and kind"),
+        (b'{"prompt": "x", "workload": 3}', "workload is no text"),
         (b"[" * 100_000, "it is not JSON"),
     ],
 )
