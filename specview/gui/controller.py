@@ -18,21 +18,24 @@ from specview.drafting.registry import METHODS
 from specview.gui.engine_thread import (
     CommandDone,
     EngineThread,
+    JobEnded,
+    JobNews,
+    JobProgress,
     Kind,
     PreloadEnded,
-    ScanEnded,
-    ScanProgress,
     SettingsTaken,
     TargetKnown,
     TokensCounted,
     WindowEvent,
+    Work,
 )
 from specview.gui.view_model import LaneModel, RaceModel
 from specview.racing.events import Failed, Progress, RaceStarted
 from specview.racing.settings import LaneSettings, RunSettings
 
-State = Literal["ready", "preloading", "loading", "prefill", "running", "stopping", "scanning", "ended"]
+State = Literal["ready", "preloading", "loading", "prefill", "running", "stopping", "working", "ended"]
 
+SCAN = "scan of exit layers"
 TEXT_MS, PLOT_MS, NUMBER_MS = 33, 100, 500
 COUNT_DELAY_MS = 350
 LIVE_AFTER_S = 2.0
@@ -55,8 +58,8 @@ class Controller(QObject):
     warned = Signal(str)
     tokens_counted = Signal(object)
     turn_started = Signal(object)
-    scan_progressed = Signal(object)
-    scan_ended = Signal(object)
+    job_news = Signal(object)
+    job_ended = Signal(object)
 
     def __init__(self, engine: EngineThread) -> None:
         super().__init__()
@@ -70,7 +73,7 @@ class Controller(QObject):
         self._preload_id = -1
         self._preload_settings: RunSettings | None = None
         self._count_id = -1
-        self._scan_id = -1
+        self._jobs: dict[int, str] = {}
         self._targets: dict[tuple[str, str], TargetKnown] = {}
         self._count_settings: RunSettings | None = None
         self._stopping = False
@@ -233,10 +236,43 @@ class Controller(QObject):
         if settings is not None:
             self._count_timer.start()
 
-    def scan_exits(self, settings: RunSettings) -> None:
-        """Measure the target's exit layers; `scan_progressed` and `scan_ended` tell what comes of it."""
-        self._scan_id = self.engine.scan_exits(settings)
-        self._begin(self._scan_id, "scan")
+    def start_job(
+        self,
+        name: str,
+        work: Callable[[Any, Callable[[Any], None], Callable[[], bool]], Any],
+        settings: RunSettings | None = None,
+    ) -> int:
+        """Do work(pool, tell, should_stop) on the engine thread; returns its run id.
+
+        `job_news` carries what it tells (JobNews), a JobProgress among it shows in the status bar; `job_ended` its
+        result or its one line of failure (JobEnded). It waits for what is under way: look at `busy_with` first. The
+        name is what the status bar calls it: "sweep", "tuning", ...
+        """
+        return self._start_job(name, lambda backend, tell, stop: work(backend.pool, tell, stop), settings)
+
+    def scan_exits(self, settings: RunSettings) -> int:
+        """Measure the target's exit layers, as the job SCAN."""
+
+        def work(backend: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> Any:
+            return backend.scan_exits(settings, lambda text, part: tell(JobProgress(text, part)), should_stop)
+
+        return self._start_job(SCAN, work, settings)
+
+    def _start_job(self, name: str, work: Work, settings: RunSettings | None) -> int:
+        run_id = self.engine.job(name, work, settings)
+        self._jobs[run_id] = name
+        self._begin(run_id, "job")
+        return run_id
+
+    @property
+    def job(self) -> str:
+        """The name of the job under way, '' where there is none."""
+        return next(reversed(self._jobs.values()), "")
+
+    @property
+    def busy_with(self) -> str:
+        """What runs on the engine thread, in words: 'a race', a job's name, or '' where it is free."""
+        return "a race" if self.racing else self.job
 
     def target_known(self, engine: str, target: str) -> TargetKnown | None:
         """What a target said when it was last loaded in this session; None before."""
@@ -310,8 +346,8 @@ class Controller(QObject):
                         self.tokens_counted.emit(event.count)
                 case TargetKnown():
                     self._targets[event.engine, event.target] = event
-                case ScanProgress() | ScanEnded():
-                    self._scanned(event)
+                case JobNews() | JobEnded():
+                    self._heard(event)
                 case SettingsTaken():
                     if event.run_id == self.race.run_id:
                         self.settings = event.settings
@@ -322,14 +358,14 @@ class Controller(QObject):
                     if self.race.apply(event):
                         self._note(event)
 
-    def _scanned(self, event: ScanProgress | ScanEnded) -> None:
-        if event.run_id != self._scan_id:
+    def _heard(self, event: JobNews | JobEnded) -> None:
+        if isinstance(event, JobEnded):
+            self._jobs.pop(event.run_id, None)
+            self.job_ended.emit(event)
             return
-        if isinstance(event, ScanProgress):
-            self.progress = Progress(event.run_id, "decode", event.text, event.fraction)
-            self.scan_progressed.emit(event)
-        else:
-            self.scan_ended.emit(event)
+        if isinstance(event.news, JobProgress):
+            self.progress = Progress(event.run_id, "decode", event.news.text, event.news.fraction)
+        self.job_news.emit(event)
 
     def _note(self, event: WindowEvent) -> None:
         if isinstance(event, Progress):
@@ -350,7 +386,8 @@ class Controller(QObject):
             self.text_tick.emit()
             self.plot_tick.emit()
             self.number_tick.emit()
-        elif kind in ("preload", "scan"):
+        elif kind in ("preload", "job"):
+            self._jobs.pop(event.run_id, None)
             self._stopping = self._stopping and self.racing
             if not self.racing:
                 self.progress = None
@@ -375,8 +412,8 @@ class Controller(QObject):
                 return "running"
             phase = self.progress.phase if self.progress else ""
             return "prefill" if phase == "prefill" else "loading"
-        if "scan" in self._busy.values():
-            return "scanning"
+        if "job" in self._busy.values():
+            return "working"
         if "preload" in self._busy.values():
             return "preloading"
         return "ended" if self._ended_once else "ready"

@@ -22,7 +22,10 @@ from specview.racing.settings import RunSettings
 log = logging.getLogger(__name__)
 
 ShouldStop = Callable[[], bool]
-Kind = Literal["preload", "run", "continue", "follow-up", "count", "scan"]
+Kind = Literal["preload", "run", "continue", "follow-up", "count", "job"]
+Tell = Callable[[Any], None]
+Work = Callable[["Backend", Tell, ShouldStop], Any]
+"""A long piece of work on the engine thread: (backend, tell, should_stop) -> its result. Raises Stopped to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +73,37 @@ class TargetKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanProgress:
-    """How far a scan of exit layers has come: in words, and as a fraction 0..1 (None while unknown)."""
+class JobProgress:
+    """How far a job has come: what a job tells of itself in words, with a fraction 0..1 (None while unknown)."""
 
-    run_id: int
     text: str
     fraction: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ScanEnded:
-    """A scan of exit layers is over: its result, or message says in one line why there is none ('' if stopped)."""
+class JobNews:
+    """Something that the job named `job` told: a JobProgress, or whatever its page understands."""
 
     run_id: int
-    scan: Any = None
+    job: str
+    news: Any
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The job is over: its result, or message says in one line why there is none.
+
+    stopped: it was stopped; the result may then be what there was by then.
+    """
+
+    run_id: int
+    job: str
+    result: Any = None
     message: str = ""
+    stopped: bool = False
 
 
-WindowEvent = (
-    Event | CommandDone | PreloadEnded | TokensCounted | SettingsTaken | TargetKnown | ScanProgress | ScanEnded
-)
+WindowEvent = Event | CommandDone | PreloadEnded | TokensCounted | SettingsTaken | TargetKnown | JobNews | JobEnded
 
 
 class RaceLike(Protocol):
@@ -139,6 +153,11 @@ class Backend(Protocol):
         """Measure every exit layer of the target on the prompt (`racing.exit_scan.ExitScan`)."""
         ...
 
+    @property
+    def pool(self) -> Any:
+        """The loaded models (`racing.pool.ModelPool`), for jobs."""
+        ...
+
     def close(self) -> None:
         """Free all models."""
         ...
@@ -153,6 +172,8 @@ class _Command:
     settings: RunSettings | None = None
     max_tokens: int = 0
     text: str = ""
+    job: str = ""
+    work: Work | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
 
@@ -203,11 +224,11 @@ class EngineThread:
         """Ask for the prompt's length in tokens."""
         return self._put("count", settings=settings)
 
-    def scan_exits(self, settings: RunSettings) -> int:
-        """Measure the target's exit layers on the prompt."""
-        return self._put("scan", settings=settings)
+    def job(self, name: str, work: Work, settings: RunSettings | None = None) -> int:
+        """Do a long piece of work; of `settings`, if given, the target is told about afterwards."""
+        return self._put("job", job=name, work=work, settings=settings)
 
-    def stop(self, kinds: tuple[Kind, ...] = ("preload", "run", "continue", "follow-up", "scan")) -> None:
+    def stop(self, kinds: tuple[Kind, ...] = ("preload", "run", "continue", "follow-up", "job")) -> None:
         """Ask commands under way or waiting to stop; takes effect within one round."""
         with self._lock:
             for command in self._pending:
@@ -234,7 +255,7 @@ class EngineThread:
     def request_close(self) -> None:
         """Ask the thread to end, without waiting for it."""
         self._closing.set()
-        self.stop(("preload", "run", "continue", "follow-up", "count", "scan"))
+        self.stop(("preload", "run", "continue", "follow-up", "count", "job"))
         self._commands.put(None)
 
     def _put(self, kind: Kind, run_id: int | None = None, **payload: Any) -> int:
@@ -266,7 +287,7 @@ class EngineThread:
             except Exception as error:
                 log.exception("%s failed", command.kind)
                 what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                self._emit_failure(command, f"Something went wrong in {command.kind}: {what}")
+                self._emit_failure(command, f"Something went wrong in {command.job or command.kind}: {what}")
             finally:
                 with self._lock:
                     self._pending.remove(command)
@@ -286,14 +307,14 @@ class EngineThread:
             self._get_backend().preload(command.settings, command.run_id, self._events.append, should_stop)
             self._tell_target(command)
             self._events.append(PreloadEnded(command.run_id, ready=not command.stop.is_set()))
-        elif command.kind == "scan" and command.settings is not None:
-            scan = self._get_backend().scan_exits(
-                command.settings,
-                lambda text, fraction: self._events.append(ScanProgress(command.run_id, text, fraction)),
+        elif command.kind == "job" and command.work is not None:
+            result = command.work(
+                self._get_backend(),
+                lambda news: self._events.append(JobNews(command.run_id, command.job, news)),
                 should_stop,
             )
             self._tell_target(command)
-            self._events.append(ScanEnded(command.run_id, scan))
+            self._events.append(JobEnded(command.run_id, command.job, result, stopped=command.stop.is_set()))
         elif command.kind == "run" and command.settings is not None:
             self._begin(command.settings, command)
         elif command.kind == "follow-up" and self._race is not None and command.settings is not None:
@@ -324,8 +345,8 @@ class EngineThread:
     def _emit_stopped(self, command: _Command) -> None:
         if command.kind == "preload":
             self._events.append(PreloadEnded(command.run_id, ready=False))
-        elif command.kind == "scan":
-            self._events.append(ScanEnded(command.run_id))
+        elif command.kind == "job":
+            self._events.append(JobEnded(command.run_id, command.job, stopped=True))
         elif command.kind != "count":
             self._events.append(RaceEnded(command.run_id, "stopped"))
 
@@ -334,8 +355,8 @@ class EngineThread:
             self._events.append(TokensCounted(command.run_id, None))
         elif command.kind == "preload":
             self._events.append(PreloadEnded(command.run_id, ready=False, message=message))
-        elif command.kind == "scan":
-            self._events.append(ScanEnded(command.run_id, None, message))
+        elif command.kind == "job":
+            self._events.append(JobEnded(command.run_id, command.job, None, message))
         else:
             self._events.append(Failed(command.run_id, message))
 

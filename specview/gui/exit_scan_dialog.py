@@ -24,7 +24,7 @@ from specview.drafting.registry import MethodInfo
 from specview.gui import theme
 from specview.gui.controller import Controller
 from specview.gui.display_text import tooltip
-from specview.gui.engine_thread import ScanEnded, ScanProgress
+from specview.gui.engine_thread import JobEnded, JobNews, JobProgress
 from specview.gui.figures import milliseconds, number, times
 from specview.gui.widgets import label, set_kind, set_tip
 from specview.racing.settings import RunSettings
@@ -119,8 +119,9 @@ class ExitScanDialog(QDialog):
         self.stop.clicked.connect(self._stop)
         self.again.clicked.connect(self.start)
         self.cancel.clicked.connect(self.reject)
-        scans.controller.scan_progressed.connect(self._on_progress)
-        scans.controller.scan_ended.connect(self._on_end)
+        self._run_id = -1
+        scans.controller.job_news.connect(self._on_progress)
+        scans.controller.job_ended.connect(self._on_end)
         self.start()
 
     @property
@@ -135,25 +136,30 @@ class ExitScanDialog(QDialog):
         self._running = True
         self._say("Measuring acceptance and cost of each exit layer on this prompt…", "muted")
         self.progress.setRange(0, 0)
-        self._scans.controller.scan_exits(self._scans.settings)
+        self._run_id = self._scans.controller.scan_exits(self._scans.settings)
         self._show_state()
 
     def _stop(self) -> None:
         self._scans.controller.stop()
         self.stop.setEnabled(False)
 
-    def _on_progress(self, event: ScanProgress) -> None:
-        if event.fraction is None:
+    def _on_progress(self, event: JobNews) -> None:
+        news = event.news
+        if event.run_id != self._run_id or not isinstance(news, JobProgress):
+            return
+        if news.fraction is None:
             self.progress.setRange(0, 0)
         else:
             self.progress.setRange(0, 1000)
-            self.progress.setValue(round(1000 * min(max(event.fraction, 0.0), 1.0)))
-        self._say(event.text, "muted")
+            self.progress.setValue(round(1000 * min(max(news.fraction, 0.0), 1.0)))
+        self._say(news.text, "muted")
 
-    def _on_end(self, event: ScanEnded) -> None:
+    def _on_end(self, event: JobEnded) -> None:
+        if event.run_id != self._run_id:
+            return
         self._running = False
-        if event.scan is not None:
-            self._show_scan(event.scan)
+        if event.result is not None:
+            self._show_scan(event.result)
         elif event.message:
             self._say(event.message, "error")
         else:
@@ -220,8 +226,8 @@ class ExitScanDialog(QDialog):
         """Stop the scan when the dialog closes, whichever way."""
         if self._running:
             self._scans.controller.stop()
-        self._scans.controller.scan_progressed.disconnect(self._on_progress)
-        self._scans.controller.scan_ended.disconnect(self._on_end)
+        self._scans.controller.job_news.disconnect(self._on_progress)
+        self._scans.controller.job_ended.disconnect(self._on_end)
         super().done(result)
 
     def closeEvent(self, event: QCloseEvent) -> None:

@@ -88,6 +88,11 @@ class LocalBackend:
         target = self._pool.get(target_key(settings), tell, should_stop)
         return scan_exits(target, tokenize_prompt(settings, target), should_stop=should_stop, on_progress=tell)
 
+    @property
+    def pool(self) -> ModelPool:
+        """The loaded models."""
+        return self._pool
+
     def close(self) -> None:
         """Free all models."""
         self._pool.close()

@@ -22,7 +22,7 @@ _WORDS: dict[State, str] = {
     "prefill": "reading the prompt",
     "running": "running",
     "stopping": "stopping",
-    "scanning": "scanning exit layers",
+    "working": "working",
     "ended": "done",
 }
 
@@ -30,7 +30,7 @@ _STARTING: dict[State, str] = {
     "preloading": "loading libraries and the models, so that Run starts at once",
     "loading": "loading libraries",
     "prefill": "",
-    "scanning": "",
+    "working": "",
     "stopping": "",
 }
 
@@ -106,6 +106,8 @@ class StatusStrip(QStatusBar):
         word = _WORDS[state]
         if state == "ended":
             word = self._end_word()
+        elif state == "working":
+            word = controller.job or word
         mark = "○" if state in ("ready", "ended") else "●"
         self._put(self.state, f"{mark} {word}")
         self._show_progress()
@@ -115,7 +117,7 @@ class StatusStrip(QStatusBar):
 
     def _on_text(self) -> None:
         """Follow what loads; the rest has time until the next refresh."""
-        if self._controller.state in ("preloading", "loading", "prefill", "scanning"):
+        if self._controller.state in ("preloading", "loading", "prefill", "working"):
             self._show_progress()
 
     # -- parts ---------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ class StatusStrip(QStatusBar):
     def _show_progress(self) -> None:
         controller = self._controller
         progress = controller.progress
-        waiting = controller.state in ("preloading", "loading", "prefill", "scanning")
+        waiting = controller.state in ("preloading", "loading", "prefill", "working")
         if controller.state == "stopping":
             waiting = progress is not None and progress.phase != "decode" and not controller.race_running
         if not waiting:

@@ -215,6 +215,10 @@ class FakeBackend:
             tell("Costs, interleaved", step / 10)
         return exit_scan()
 
+    @property
+    def pool(self):
+        return self.script
+
     def close(self):
         self.script.closed = True
 

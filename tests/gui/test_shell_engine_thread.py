@@ -7,7 +7,17 @@ import time
 
 import pytest
 
-from specview.gui.engine_thread import CommandDone, EngineThread, PreloadEnded, SettingsTaken, TokensCounted
+from specview.errors import SpecviewError, Stopped
+from specview.gui.engine_thread import (
+    CommandDone,
+    EngineThread,
+    JobEnded,
+    JobNews,
+    JobProgress,
+    PreloadEnded,
+    SettingsTaken,
+    TokensCounted,
+)
 from specview.racing.events import Failed, LaneRound, RaceEnded
 from specview.racing.settings import LaneSettings, RunSettings
 from tests.gui.shell_fake import FakeBackend, Script
@@ -169,3 +179,54 @@ def test_closing_is_bounded():
     assert not h.thread.close(0.2)
     assert time.monotonic() - began < 1
     assert h.thread.close(5)
+
+
+def test_a_job_tells_its_news_and_its_result(harness):
+    h = harness()
+
+    def work(backend, tell, should_stop):
+        tell(JobProgress("half", 0.5))
+        return backend.pool is h.script
+
+    run_id = h.thread.job("sweep", work)
+    assert h.until(lambda e: isinstance(e, JobEnded)) == JobEnded(run_id, "sweep", True)
+    h.done(run_id, "job")
+    assert JobNews(run_id, "sweep", JobProgress("half", 0.5)) in h.events
+
+
+def test_a_job_that_is_stopped_may_keep_what_it_has(harness):
+    h = harness()
+
+    def keeps(backend, tell, should_stop):
+        tell("begun")
+        while not should_stop():
+            time.sleep(0.001)
+        return "so far"
+
+    def raises(backend, tell, should_stop):
+        keeps(backend, tell, should_stop)
+        raise Stopped
+
+    for work, result in ((keeps, "so far"), (raises, None)):
+        run_id = h.thread.job("sweep", work)
+        h.until(lambda e, run_id=run_id: isinstance(e, JobNews) and e.run_id == run_id)
+        h.thread.stop()
+        h.done(run_id, "job")
+        assert JobEnded(run_id, "sweep", result, stopped=True) in h.events
+
+
+def test_a_job_that_fails_says_why_in_one_line_and_the_thread_lives_on(harness, caplog):
+    h = harness()
+
+    def broken(backend, tell, should_stop):
+        raise SpecviewError("the grid is empty.", "Choose a k.")
+
+    def crashes(backend, tell, should_stop):
+        raise KeyError("cell\n7")
+
+    first, second = h.thread.job("sweep", broken), h.thread.job("sweep", crashes)
+    h.done(second, "job")
+    messages = {event.run_id: event.message for event in h.events if isinstance(event, JobEnded)}
+    assert messages[first] == "the grid is empty. Choose a k."
+    assert messages[second].startswith("Something went wrong in sweep: KeyError") and "\n" not in messages[second]
+    h.done(h.thread.run(SETTINGS), "run")
