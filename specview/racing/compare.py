@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from statistics import median
@@ -57,8 +58,11 @@ def compare(
     models: ModelPool | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
     should_stop: ShouldStop = lambda: False,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    oracles: bool = True,
 ) -> CompareResult:
-    """Race the lanes `repeats` times and fold the repeats.
+    """Race the lanes `repeats` times and fold the repeats; clock and oracles as in `Race`.
 
     Lanes of one race are interleaved round by round, so a noisy neighbour slows all alike. Raises
     SpecviewError where the run fails before its lanes; a stop keeps what there is.
@@ -87,7 +91,7 @@ def compare(
                     result.real_time_fraction = event.real_time_fraction
                 on_event(event)
 
-            race = Race(settings, repeat, pool)
+            race = Race(settings, repeat, pool, clock, oracles)
             try:
                 race.run(listen, should_stop)
                 if failures:

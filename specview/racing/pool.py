@@ -78,6 +78,7 @@ class ModelPool:
     """Owns engines, and the heads that draft for them. Use it on one thread."""
 
     def __init__(self) -> None:
+        self.held: set[EngineKey | HeadKey] = set()  # kept whatever a race asks for: work of many races sets it
         self._engines: dict[EngineKey, Engine] = {}
         self._heads: dict[HeadKey, LoadedHead] = {}
         self.warm: set[EngineKey] = set()
@@ -136,7 +137,8 @@ class ModelPool:
         return self._memories.setdefault(key, {})
 
     def keep_only(self, keys: set[EngineKey | HeadKey]) -> None:
-        """Free every engine and head that is not among `keys`, and the heads of a target that goes."""
+        """Free every engine and head that is not among `keys` or held, and the heads of a target that goes."""
+        keys = keys | self.held
         for head in [head for head in self._heads if head not in keys or head.target not in keys]:
             del self._heads[head]
         for key in [key for key in self._engines if key not in keys]:
@@ -145,4 +147,5 @@ class ModelPool:
 
     def close(self) -> None:
         """Free all engines."""
+        self.held = set()
         self.keep_only(set())
