@@ -26,7 +26,7 @@ def world(monkeypatch) -> World:
     # `compare` makes its races itself: give them the fake clock.
     monkeypatch.setattr(
         "specview.racing.compare.Race",
-        lambda settings, run_id, models: real(settings, run_id, models, clock=world.clock),
+        lambda settings, run_id, models, *more: real(settings, run_id, models, clock=world.clock),
     )
     return world
 
