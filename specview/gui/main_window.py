@@ -42,7 +42,9 @@ from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
 from specview.gui.lane_menu import LaneMenu, known_problems
 from specview.gui.lane_panel import LanePanel
 from specview.gui.library import Library
+from specview.gui.pages import RACE, PageContext, Tabs
 from specview.gui.race_page import RacePage
+from specview.gui.selection import Selection
 from specview.gui.settings_store import Remembered, SettingsStore, WindowState
 from specview.gui.setup_bar import SetupBar
 from specview.gui.status_strip import StatusStrip
@@ -60,7 +62,7 @@ SHORTCUTS = (
     ("Run", "Ctrl+Enter or F5"), ("Stop", "Esc"), ("Continue past the limit", "Ctrl+G"),
     ("Add a lane: menu of methods", "Ctrl+L"), ("Edit the lane with the focus", "Ctrl+E"), ("Move a lane", "Alt+Left, Alt+Right"),
     ("Remove a lane", "Alt+Delete"), ("Go to lane 1 to 5", "Ctrl+1 to Ctrl+5"), ("Go through tokens", "arrow keys"),
-    ("Go to the prompt", "Ctrl+P"), ("Go to the follow-up line", "Ctrl+U"), ("Copy a lane's text", "Ctrl+Shift+C"),
+    ("Go to a tab", "Alt+1 to Alt+6"), ("Go to the prompt", "Ctrl+P"), ("Go to the follow-up line", "Ctrl+U"), ("Copy a lane's text", "Ctrl+Shift+C"),
     ("Fold the inspector", "Ctrl+I"), ("Fold the plots", "Ctrl+J"), ("Ghosts of rejected drafts", "Ctrl+R"),
     ("Live draft tree of the lane with the focus", "Ctrl+D"), ("In a tree: along it, zoom, go on live", "arrow keys, + - 0, Space"),
     ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
@@ -99,7 +101,13 @@ class MainWindow(QMainWindow):
         self.banner = Banner()
         self.setup.show_settings(run, self._looks.rule)
         self._show_lanes()
-        self.page = RacePage(self.controller)
+        self.selection = Selection(self)
+        self.page = RacePage(self.controller, self.selection)
+        self.tabs = Tabs(self.page, self._looks.pages)
+        self.tabs.context = PageContext(
+            self.controller, self.selection, self.run_settings, self.show_message, self.open_race, self.take_lane,
+            self.tabs.open,
+        )
         self.status = StatusStrip(self.controller)
         self.setStatusBar(self.status)
         self.training = TrainingRun(self)
@@ -114,6 +122,7 @@ class MainWindow(QMainWindow):
         column = QVBoxLayout(page)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(0)
+        column.addWidget(self.tabs)
         column.addWidget(self.setup)
         holder = QWidget()
         self._banner_holder = holder
@@ -122,7 +131,7 @@ class MainWindow(QMainWindow):
         inner.addWidget(self.banner)
         holder.hide()
         column.addWidget(holder)
-        column.addWidget(self.page, 1)
+        column.addWidget(self.tabs.stack, 1)
         self.setCentralWidget(page)
         self._make_menus()
         self._connect()
@@ -173,6 +182,10 @@ class MainWindow(QMainWindow):
         if self.controller.racing:
             return
         self.clear_message()
+        if self.controller.job:
+            self.show_message(f"The {self.controller.job} is running. Stop it first (Esc).", "warning")
+            return
+        self.tabs.open(RACE)
         try:
             settings = self.run_settings()
             problem = self.library.engine_problem(settings.engine)
@@ -249,6 +262,30 @@ class MainWindow(QMainWindow):
             self.lane_settings.append(edited)
             self._lanes_edited()
 
+    def open_race(self, settings: RunSettings) -> None:
+        """Take settings into the setup bar and the lanes, and go to the race; nothing is run."""
+        if self.controller.racing:
+            self.show_message("A race is running. Stop it before setting up another.", "warning")
+            return
+        self.lane_settings = list(settings.lanes) or [LaneSettings()]
+        self.setup.show_settings(settings, settings.lanes[-1].rule if settings.lanes else "auto")
+        self._lanes_edited()
+        self._ask_count()
+        self.tabs.open(RACE)
+
+    def take_lane(self, lane: LaneSettings) -> bool:
+        """Add a lane to the race as set up; False, with a line that says why, where it cannot be."""
+        if self.controller.racing:
+            self.show_message("A race is running. Stop it before adding a lane.", "warning")
+        elif not self._can_add():
+            self.show_message("All lanes are taken. Remove one first.", "warning")
+        else:
+            self.lane_settings.append(lane)
+            self._lanes_edited()
+            self.page.lane_scroll.ensureWidgetVisible(self.page.panels[-1])
+            return True
+        return False
+
     # -- training ------------------------------------------------------------------------------------------
 
     def show_training(self) -> None:
@@ -266,14 +303,8 @@ class MainWindow(QMainWindow):
 
     def use_trained(self, method: str, folder: str) -> None:
         """Add a lane that drafts with what was trained."""
-        if self.controller.racing:
-            self.show_message("A race is running. Stop it before adding a lane.", "warning")
-        elif not self._can_add():
-            self.show_message("All lanes are taken. Remove one first.", "warning")
-        else:
-            self.lane_settings.append(LaneSettings(method=method, draft=folder))
-            self._lanes_edited()
-            self.page.lane_scroll.ensureWidgetVisible(self.page.panels[-1])
+        if self.take_lane(LaneSettings(method=method, draft=folder)):
+            self.tabs.open(RACE)
             self.library.scan()
 
     def _warn_of_training(self) -> None:
@@ -468,6 +499,10 @@ class MainWindow(QMainWindow):
         go = bar.addMenu("&Go")
         self._action(go, "&Prompt", "Ctrl+P", self.setup.prompt.setFocus)
         self._action(go, "&Follow-up line", "Ctrl+U", self.page.follow_up.setFocus)
+        go.addSeparator()
+        for place, title in enumerate(self.tabs.titles):
+            self._action(go, f"Tab {title}", f"Alt+{place + 1}", lambda title=title: self.tabs.open(title))
+        go.addSeparator()
         for number in range(MAX_LANES):
             self._action(go, f"Lane &{number + 1}", f"Ctrl+{number + 1}", lambda n=number: self.page.focus_lane(n))
         help_ = bar.addMenu("&Help")
@@ -591,6 +626,7 @@ class MainWindow(QMainWindow):
         page.turn_requested.connect(self.next_turn)
         page.folded.connect(self._show_folds)
         self.status.select(page.selected)
+        self.tabs.changed.connect(self._tab_changed)
         controller.state_changed.connect(self._refresh_actions)
         controller.state_changed.connect(self._look_for_models)
         controller.failed.connect(self.show_message)
@@ -604,6 +640,9 @@ class MainWindow(QMainWindow):
 
     def _lane_selected(self, lane: LaneModel | None) -> None:
         self.status.select(lane)
+
+    def _tab_changed(self, title: str) -> None:
+        self.setup.setVisible(self.tabs.needs_setup)
 
     def _settings_changed(self) -> None:
         self._show_lanes()
@@ -743,6 +782,7 @@ class MainWindow(QMainWindow):
         looks.rule = self.setup.rule.value() or "auto"
         looks.fourth_plot = self.page.plots.fourth
         looks.trees = sorted(self.page.trees)
+        looks.pages = self.tabs.kept()
         try:
             run: RunSettings | None = self._raw_settings()
         except SpecviewError:

@@ -23,7 +23,8 @@ from specview.gui.inspector import Inspector
 from specview.gui.lane_panel import LanePanel
 from specview.gui.legend import Legend
 from specview.gui.plots import PlotStrip
-from specview.gui.view_model import LaneModel
+from specview.gui.selection import Selection
+from specview.gui.view_model import FINAL, LaneModel
 from specview.gui.widgets import ElidedLabel, set_kind, set_tip
 
 MIN_LANE_PX = 230
@@ -44,9 +45,10 @@ class RacePage(QWidget):
     turn_requested = Signal(str)
     trees_changed = Signal()
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, selection: Selection | None = None) -> None:
         super().__init__()
         self._controller = controller
+        self.selection = selection or Selection(self)
         self.panels: list[LanePanel] = []
         self._ghosts, self._whitespace = True, False
         self.trees: set[str] = set()
@@ -84,6 +86,7 @@ class RacePage(QWidget):
         self.send.clicked.connect(self._send)
         self.follow_up.textChanged.connect(self.refresh_actions)
         controller.lanes_changed.connect(self.rebuild)
+        self.selection.round_selected.connect(self._select_round)
         controller.text_tick.connect(self._on_text)
         controller.number_tick.connect(self._on_numbers)
         controller.plot_tick.connect(self._on_plots)
@@ -188,6 +191,7 @@ class RacePage(QWidget):
     def rebuild(self) -> None:
         """Make the panels agree with the race's lanes; panels of lanes that stay are kept."""
         lanes = self._controller.race.lanes
+        self.selection.clear()
         while len(self.panels) > len(lanes):
             panel = self.panels.pop()
             self._row.removeWidget(panel)
@@ -221,7 +225,7 @@ class RacePage(QWidget):
         panel.remove_requested.connect(lambda: self.remove_lane.emit(panel.index))
         panel.move_requested.connect(lambda step: self.move_lane.emit(panel.index, step))
         panel.tree_toggled.connect(lambda on: self._tree_toggled(panel.index, on))
-        panel.token_selected.connect(lambda round_, token: self._show_token(panel.lane, round_, token))
+        panel.token_selected.connect(lambda round_, token: self._token_selected(panel, round_, token))
         panel.token_hovered.connect(lambda round_, token: self._show_token(panel.lane, round_, token))
         return panel
 
@@ -248,6 +252,20 @@ class RacePage(QWidget):
         """Show a warning beside the legend, or the standing note."""
         set_kind(self.note, "warning" if warning else "small")
         self.note.set_full(warning or NOTE)
+
+    def _token_selected(self, panel: LanePanel, round_index: int, token_index: int) -> None:
+        self._show_token(panel.lane, round_index, token_index)
+        self.selection.select(panel.index, round_index, self)
+
+    def _select_round(self, lane: int, round_index: int, source: object) -> None:
+        """Show a round that was picked in another view: its first drafted token, or its final one."""
+        if source is self or not 0 <= lane < len(self.panels):
+            return
+        panel = self.panels[lane]
+        if 0 <= round_index < len(panel.lane.rounds):
+            token = 0 if panel.lane.rounds[round_index].drafted else FINAL
+            panel.view.select_token(round_index, token)
+            self._show_token(panel.lane, round_index, token)
 
     def _show_token(self, lane: LaneModel, round_index: int, token_index: int) -> None:
         if lane is not self._selected:

@@ -41,6 +41,7 @@ class WindowState:
 
     rule is the acceptance rule of the lanes that have none of their own; fourth_plot what the fourth plot
     shows ('time', 'k', 'mean-k'). trees names the lanes whose live draft tree is open (RacePage.tree_key).
+    pages is what each tab wants remembered, by title.
     """
 
     geometry: str = ""
@@ -54,6 +55,7 @@ class WindowState:
     plots: bool = True
     fourth_plot: str = "time"
     trees: list[str] = field(default_factory=list)
+    pages: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

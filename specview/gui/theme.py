@@ -248,6 +248,18 @@ QDialogButtonBox {{ dialogbuttonbox-buttons-have-icons: 0; }}
 QFrame[kind="panel"] {{ background: {theme.panel}; border: 1px solid {theme.border}; border-radius: 7px; }}
 QFrame[kind="panel"][selected="true"] {{ border: 1px solid {theme.focus}; }}
 QFrame[kind="bar"] {{ background: {theme.panel}; border: none; border-bottom: 1px solid {theme.border}; }}
+QFrame[kind="tabs"] {{ background: {theme.panel}; border: none; }}
+QTabBar {{ background: transparent; }}
+QTabBar::tab {{ color: {theme.muted}; background: transparent; padding: {px(6)}px {px(12)}px {px(5)}px;
+    border: none; border-bottom: 2px solid transparent; }}
+QTabBar::tab:hover {{ color: {theme.ink}; }}
+QTabBar::tab:selected {{ color: {theme.ink}; border-bottom: 2px solid {theme.accent}; }}
+QTabBar:focus::tab:selected {{ border-bottom: 2px solid {theme.focus}; background: {theme.field}; }}
+QTabWidget::pane {{ border: none; }}
+QTableView {{ color: {theme.ink}; background: {theme.field}; border: 1px solid {theme.border};
+    border-radius: 6px; outline: none; selection-background-color: {theme.accent};
+    selection-color: {theme.accent_ink}; gridline-color: {theme.border}; }}
+QTableView:focus {{ border: 2px solid {theme.focus}; }}
 QFrame[kind="side"] {{ background: {theme.panel}; border: none; border-left: 1px solid {theme.border}; }}
 QFrame[kind="inset"] {{ background: {theme.field}; border: none; border-radius: 6px; }}
 QFrame#banner[kind="error"] {{ background: {theme.error_tint}; border: 1px solid {theme.error}; border-radius: 6px; }}
@@ -318,7 +330,7 @@ QTableWidget {{ color: {theme.ink}; background: {theme.field}; border: 1px solid
     border-radius: 6px; outline: none; selection-background-color: {theme.accent};
     selection-color: {theme.accent_ink}; }}
 QTableWidget:focus {{ border: 2px solid {theme.focus}; }}
-QTableWidget::item:selected {{ background: {theme.accent}; color: {theme.accent_ink}; }}
+QTableView::item:selected {{ background: {theme.accent}; color: {theme.accent_ink}; }}
 QHeaderView {{ background: transparent; border: none; }}
 QHeaderView::section {{ color: {theme.muted}; background: {theme.panel}; border: none;
     border-bottom: 1px solid {theme.border}; padding: {px(4)}px {px(3)}px; font-size: {small}px; }}
