@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Literal
 
 from specview.decoding.costs import interpolate, line_through
 from specview.decoding.ledger import Round, depths
+
+ENOUGH = 3
+"""Rounds of one row count from which on their median stands before a calibration's."""
+
+Source = Literal["measured", "calibrated", "interpolated", "extrapolated"]
+"""Where the cost of a pass comes from: the lanes' own rounds, a calibration, between two known counts, beyond them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,12 @@ class MeasuredCosts:
         """A target pass of `rows` rows, interpolated between the known counts."""
         return interpolate(self.passes, rows)
 
+    def source(self, rows: int) -> Source:
+        """Where `pass_s(rows)` comes from."""
+        if rows in self.passes:
+            return "measured" if rows in self.measured else "calibrated"
+        return "interpolated" if min(self.passes) < rows < max(self.passes) else "extrapolated"
+
     def v(self, k: int) -> float:
         """Verify cost: a pass of k + 1 rows / a pass of one row."""
         return self.pass_s(k + 1) / self.plain_pass_s
@@ -77,7 +90,8 @@ def measured_costs(
 
     calibrated ({rows: seconds}, `racing.calibration`) gives the row counts that no round had; it is scaled to the
     lanes' own passes (median ratio over the counts that both know), since the machine may have sped up or slowed down
-    between. A run's first two rounds are left out where there are more than eight: caches and clocks settle in them.
+    between. A count that fewer than ENOUGH rounds had keeps its calibration. A run's first two rounds are left out
+    where there are more than eight: caches and clocks settle in them.
     drafter: only the drafts of this one (a cascade's member).
     """
     lane, baseline = _settled(list(rounds)), _settled(list(plain))
@@ -98,6 +112,7 @@ def measured_costs(
     known = {rows: seconds for rows, seconds in sorted((calibrated or {}).items()) if seconds > 0}
     both = [own[rows] / known[rows] for rows in own if rows in known]
     scale = median(both) if both else 1.0
+    own = {rows: seconds for rows, seconds in own.items() if rows not in known or len(by_rows[rows]) >= ENOUGH}
     passes = dict(sorted(({rows: seconds * scale for rows, seconds in known.items()} | own).items()))
     if 1 not in passes:
         return None

@@ -53,3 +53,16 @@ def test_a_members_drafts_alone():
     lane = [replace(spec(0, 2, 0.02, 0.06), drafter="model"), replace(spec(1, 2, 0.0002, 0.06), drafter="lookup")]
     costs = measured_costs(lane, [spec(0, 0, 0, 0.05)], drafter="lookup")
     assert costs is not None and costs.draft_s(2) == pytest.approx(0.0002, rel=0.01)
+
+
+def test_a_count_that_few_rounds_had_keeps_its_calibration_and_says_where_each_cost_comes_from():
+    plain = [spec(i, 0, 0.0, 0.05) for i in range(5)]
+    lane = [spec(i, 4, 0.01, 0.08) for i in range(5)] + [spec(5, 2, 0.01, 9.0)]  # one slow round of three rows
+    costs = measured_costs(lane, plain, {1: 0.05, 3: 0.06, 5: 0.08, 9: 0.12})
+    assert costs is not None
+    assert costs.pass_s(3) == pytest.approx(0.06) and costs.measured == {1, 5}
+    assert [costs.source(rows) for rows in (1, 3, 4, 5, 9, 10)] == [
+        "measured", "calibrated", "interpolated", "measured", "calibrated", "extrapolated",
+    ]  # fmt: skip
+    bare = measured_costs(lane, plain)
+    assert bare is not None and bare.source(3) == "measured" and bare.source(2) == "interpolated"
