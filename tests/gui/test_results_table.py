@@ -237,7 +237,7 @@ def test_ten_thousand_rows_are_rendered_only_where_they_are_seen(table, monkeypa
     monkeypatch.setattr(ResultsModel, "data", counted)
     table.set_rows(rows(10_000))
     table.view.sortByColumn(2, Qt.SortOrder.DescendingOrder)
-    table.set_rows(rows(10_000) + [{"name": "last", "alpha": 1e9}])
+    table.set_rows([*rows(10_000), {"name": "last", "alpha": 1e9}])
     table.grab()
     assert shown(table)[0] == "last"
     assert len(asked) < 600

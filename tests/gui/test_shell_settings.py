@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from specview.decoding.sampling import SamplingParams
-from specview.gui.settings_store import Remembered, SettingsStore, WindowState, run_from_json, run_to_json
+from specview.gui.settings_store import Remembered, SettingsStore, WindowState
 from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.settings_json import run_from_json, run_to_json
 
 RUN = RunSettings(
     engine="llama.cpp",
