@@ -129,6 +129,44 @@ class Session(Protocol):
         ...
 
 
+class BatchProbe(Protocol):
+    """Several sequences of one length that share a pass, to measure what that costs. Made by Engine.batch_probe."""
+
+    sequences: int
+    length: int  # tokens that each holds
+    how: str  # which forward runs, in words
+    product_weights: int  # numbers that every row of a pass is multiplied by
+    read_bytes: int  # weights that a pass reads
+
+    def fill(self, tokens: Sequence[int], on_chunk: OnChunk | None = None) -> None:
+        """Give every sequence these tokens, in place of what it held: computed once, then copied."""
+        ...
+
+    def forward(self, tokens: Sequence[Sequence[int]]) -> Array:
+        """Feed n tokens to each sequence in one pass; return logits [sequences, n, vocab]."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Roll every sequence back to its first `length` tokens."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for the device, so that a clock read after it is true."""
+        ...
+
+    def product_rate(self) -> tuple[float, str]:
+        """Measure this model's matrix products of many rows: operations per second, and how that was found."""
+        ...
+
+    def read_rate(self) -> tuple[float, str] | None:
+        """Measure how fast the device reads memory: bytes per second, and how; None on a CPU, or unknown."""
+        ...
+
+    def close(self) -> None:
+        """Free the sequences."""
+        ...
+
+
 class Engine(Protocol):
     """One loaded model on one device; sessions share its weights."""
 
@@ -166,6 +204,17 @@ class Engine(Protocol):
 
         max_length counts every token of a pass, those of a tree that are dropped later too.
         """
+        ...
+
+    def batch_probe(self, sequences: int, context: int, rows: int) -> BatchProbe:
+        """Make a probe of so many sequences of `context` tokens each and passes of up to `rows` of each.
+
+        Raises SpecviewError, one line, where the model or the engine cannot.
+        """
+        ...
+
+    def batch_bytes(self, sequences: int, context: int, rows: int) -> int:
+        """Bytes of memory that such a probe takes beside the weights."""
         ...
 
     def kv_bytes(self, length: int) -> int:
@@ -234,6 +283,17 @@ class Drafter(Protocol):
     def close(self) -> None:
         """Free the drafter's own state."""
         ...
+
+
+@runtime_checkable
+class CatchesUp(Protocol):
+    """A drafter that follows the text with a model of its own (interfaces.Drafter besides).
+
+    While it is watched, its drafts carry the logit rows of the tokens that it caught up with (Draft.caught_up): what
+    it would have drafted for each. They cost no pass; copying a row is all that they may cost.
+    """
+
+    watched: bool
 
 
 class LengthPolicy(Protocol):

@@ -12,6 +12,7 @@ import numpy as np
 
 from specview.decoding.interfaces import Tokenizer
 from specview.engines.gguf_file import GgufFacts, gguf_facts, split_parts
+from specview.engines.llama_cpp_batch import LlamaCppBatch, pass_width
 from specview.engines.llama_cpp_ends import ModelEnds
 from specview.engines.llama_cpp_features import NO_NODES, stream_nodes
 from specview.engines.llama_cpp_layer_inputs import layer_inputs, survives
@@ -19,6 +20,7 @@ from specview.engines.llama_cpp_library import device_name, forget_errors, last_
 from specview.engines.llama_cpp_mtp import modules_in
 from specview.engines.llama_cpp_session import LlamaCppSession, keeps_scores, pass_tokens, score_bytes
 from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer
+from specview.engines.probes import require_probe
 from specview.errors import SpecviewError, Stopped, UsageError
 
 __all__ = ["GgufFacts", "LlamaCppEngine", "gguf_facts", "load"]
@@ -117,6 +119,7 @@ class LlamaCppEngine:
         self.keeps_layer_inputs = False  # whether its contexts can
         self._features_problem: str | None = None
         self._features_tried = False
+        self.tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
         self._ends = ModelEnds(parts, self._trial, _require_memory)
         try:
             self._refuse_other_kinds()
@@ -189,6 +192,28 @@ class LlamaCppEngine:
             needed = self.kv_bytes(max_length) + (scores if keeps_scores(self, max_length) else 0)
             _require_memory(needed, f"A cache for {max_length:,} tokens needs")
         return LlamaCppSession(self, max_length, branches)
+
+    def batch_probe(self, sequences: int, context: int, rows: int) -> LlamaCppBatch:
+        """Make a probe of so many sequences of `context` tokens each and passes of up to `rows` of each.
+
+        Raises SpecviewError, one line, where that does not fit the model's context, llama.cpp or the memory at hand.
+        """
+        require_probe(self, context + rows)
+        most = self._lib.llama_max_parallel_sequences()
+        if sequences > most:
+            raise SpecviewError(f"{sequences:,} sequences are too many for llama.cpp, which takes {most}.", "Measure fewer.")
+        if not self.gpu_layers:
+            needed = self.batch_bytes(sequences, context, rows)
+            _require_memory(needed, f"A cache for {sequences} sequences of {context:,} tokens needs")
+        return LlamaCppBatch(self, sequences, context, rows)
+
+    def batch_bytes(self, sequences: int, context: int, rows: int) -> int:
+        """Bytes of KV cache, logits and work buffers of such a probe."""
+        width = pass_width(self, sequences, context, rows)
+        scores = width * score_bytes(self, context + rows) if keeps_scores(self, context + rows) else 0
+        logits = 2 * 4 * sequences * rows * self.vocab_size  # llama.cpp's and our copy
+        work = 4 * 12 * width * self.hidden_size
+        return sequences * self.kv_bytes(context + rows) + scores + logits + work
 
     def kv_bytes(self, length: int) -> int:
         """Bytes of KV cache for a sequence of that length, whole blocks of 256 cells."""

@@ -91,6 +91,12 @@ class PreallocatedLayer(CacheLayerMixin):
                 move_together(buffer, -2, start, path)
         self.length = start + len(path)
 
+    def repeat(self, sequences: int) -> None:
+        """Hold what the one sequence holds for so many."""
+        if self._key_buffer is not None and self._value_buffer is not None:
+            self._key_buffer = self._key_buffer.repeat(sequences, 1, 1, 1)
+            self._value_buffer = self._value_buffer.repeat(sequences, 1, 1, 1)
+
     @property
     def nbytes(self) -> int:
         """Bytes of both buffers."""
@@ -147,6 +153,13 @@ class PreallocatedCache(Cache):
         for layer in self.layers:
             if isinstance(layer, PreallocatedLayer):
                 layer.keep(start, path)
+
+    def repeated(self, sequences: int) -> PreallocatedCache:
+        """Return this cache, made one of so many sequences, each with what the only one held."""
+        for layer in self.layers:
+            if isinstance(layer, PreallocatedLayer):
+                layer.repeat(sequences)
+        return self
 
     @property
     def nbytes(self) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specview.engines.openmp import limit_spinning
+from specview.engines.probes import require_probe
 from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import (
     DTYPE_BYTES,
@@ -216,6 +217,26 @@ class TransformersEngine:
         if branches > 1 and not self.check_mode and runner.tree_problem is not None:
             raise tree_error(runner.tree_problem)
         return TransformersSession(runner, max_length, check_mode=self.check_mode)
+
+    def batch_probe(self, sequences: int, context: int, rows: int) -> Any:
+        """Make a probe of so many sequences of `context` tokens each and passes of up to `rows` of each.
+
+        Raises SpecviewError, one line, where the model cannot or they do not fit the memory at hand.
+        """
+        from specview.engines.transformers_batch import TransformersBatch
+
+        runner = self._open_runner()
+        require_probe(self, context + rows)
+        needed = self.batch_bytes(sequences, context, rows)
+        _require_memory(f"A cache for {sequences} sequences of {context:,} tokens", needed, runner.device)
+        return TransformersBatch(runner, sequences, context + rows, self.weight_bytes)
+
+    def batch_bytes(self, sequences: int, context: int, rows: int) -> int:
+        """Bytes of KV cache, logits and activations of such a probe."""
+        first = self.kv_bytes(max(512, context + rows))  # one sequence, which the others copy
+        copies = sequences * self.kv_bytes(context + rows) if sequences > 1 else 0
+        work = 4 * sequences * rows * (16 * self.hidden_size + context)
+        return first + copies + work + 2 * 4 * sequences * rows * self.vocab_size
 
     def kv_bytes(self, length: int) -> int:
         """Bytes of KV cache for a sequence of that length."""

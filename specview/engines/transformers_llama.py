@@ -152,16 +152,23 @@ def _turn_real(pairs: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
 
 
 class LlamaCache:
-    """Keys and values of one sequence: one buffer [layers, 2 kv heads, capacity, width], keys first."""
+    """Keys and values of one sequence: one buffer [layers, 2 kv heads, capacity, width], keys first.
 
-    def __init__(self, shape: LlamaShape, device: torch.device, dtype: torch.dtype, max_length: int) -> None:
+    Of several sequences of one length: [layers, 2 kv heads * sequences, capacity, width], a head's side by side.
+    """
+
+    def __init__(
+        self, shape: LlamaShape, device: torch.device, dtype: torch.dtype, max_length: int, sequences: int = 1
+    ) -> None:
         self._shape, self._device, self._dtype = shape, device, dtype
         self._max_length = max_length
+        self.sequences = sequences
         self.length = 0
         self.buffer = self._allocate(min(max_length, _FIRST_BLOCK))
 
     def _allocate(self, capacity: int) -> torch.Tensor:
-        size = (self._shape.layers, 2 * self._shape.kv_heads, capacity, self._shape.width)
+        heads = 2 * self._shape.kv_heads * self.sequences
+        size = (self._shape.layers, heads, capacity, self._shape.width)
         # Zeros: what a mask hides must still be finite, for 0 times NaN is NaN.
         return torch.zeros(size, device=self._device, dtype=self._dtype)
 
@@ -181,6 +188,15 @@ class LlamaCache:
         """Keep the first `start` tokens and, of those after them, a path's, by index."""
         move_together(self.buffer, 2, start, path)
         self.length = start + len(path)
+
+    def repeated(self, sequences: int) -> LlamaCache:
+        """Return a cache of so many sequences, each with what this one's only sequence holds."""
+        made = LlamaCache(self._shape, self._device, self._dtype, self._max_length, sequences)
+        made.reserve(self.length)
+        filled = made.buffer.unflatten(1, (-1, sequences)).narrow(3, 0, self.length)
+        filled.copy_(self.buffer.narrow(2, 0, self.length).unsqueeze(2).expand_as(filled))
+        made.length = self.length
+        return made
 
     @property
     def nbytes(self) -> int:
@@ -208,6 +224,7 @@ class LlamaRunner:
         self.device: torch.device = embedding.device
         products = [getattr(layer, name) for layer in layers for name in ("qkv", "out", "gate", "up", "down")]
         self.weight_bytes: int = embedding.nbytes + sum(product.nbytes for product in [*products, head])
+        self.product_bytes = self.weight_bytes - embedding.nbytes  # what every pass reads
         if shape.tied and isinstance(head, PlainLinear):
             self.weight_bytes -= head.nbytes  # it is the embedding
         self.vocab_size = shape.vocab
@@ -262,6 +279,30 @@ class LlamaRunner:
         """Run tokens after the `start` that the cache holds; see Runner.run."""
         x = self._embed(tokens)
         return self._to_the_end(x, start, cache, 0, logits=logits, features=features, tree=tree)
+
+    def run_batch(self, tokens: Sequence[Sequence[int]], start: int, cache: LlamaCache) -> torch.Tensor:
+        """Run n tokens of each of the cache's sequences, after the `start` that each has: logits [B, n, vocab]."""
+        sequences, each = len(tokens), len(tokens[0])
+        x = self._embed([token for row in tokens for token in row])
+        with torch.inference_mode():
+            rows_of = self._pass(each, start)
+            rows_of.sequences = sequences
+            turns = torch.view_as_real(rows_of.rotation).repeat(sequences, 1, 1)
+            rows_of.rotation = torch.view_as_complex(turns)
+            last = self._final_norm(self._layers_on(x, cache, rows_of, 0, self.shape.layers), sequences)
+        with torch.no_grad():
+            return self._head(last).float().unflatten(0, (sequences, each))
+
+    @torch.no_grad()
+    def products(self, rows: int) -> None:
+        """Do the layers' matrix products alone, for so many rows: what a pass computes beside attention."""
+        shape = self.shape
+        x, wide = (torch.ones(rows, size, device=self.device, dtype=self._dtype)
+                   for size in (shape.hidden, shape.intermediate))  # fmt: skip
+        mixed = torch.ones(rows, shape.heads * shape.width, device=self.device, dtype=self._dtype)
+        for layer in self._layers:
+            for product, given in ((layer.qkv, x), (layer.out, mixed), (layer.gate, x), (layer.up, x), (layer.down, wide)):
+                product(given)
 
     def run_lower(
         self, tokens: Sequence[int], start: int, cache: LlamaCache, layer: int, *, logits: bool
@@ -343,12 +384,12 @@ class LlamaRunner:
             x = self._few_rows.run(x, cache.buffer, rows_of, first, last)
         else:
             x = self._many_rows(x, cache.buffer, rows_of, first, last)
-        cache.length = rows_of.start + x.shape[0]
+        cache.length = rows_of.start + x.shape[0] // rows_of.sequences
         return x
 
-    def _final_norm(self, x: torch.Tensor) -> torch.Tensor:
+    def _final_norm(self, x: torch.Tensor, sequences: int = 1) -> torch.Tensor:
         if self._few_rows is not None and x.shape[0] <= MAX_ROWS:
-            return self._few_rows.final_norm(x)
+            return self._few_rows.final_norm(x, sequences)
         return self._normed(x, self._norm)
 
     def _many_rows(
@@ -356,13 +397,16 @@ class LlamaRunner:
     ) -> torch.Tensor:
         """Run layers first..last on x [n, hidden]."""
         shape, rows, start, visible = self.shape, x.shape[0], rows_of.start, rows_of.visible
+        each = rows // rows_of.sequences  # of one sequence
+        kv_heads = shape.kv_heads * rows_of.sequences
         turned = shape.heads + shape.kv_heads
-        new = buffer.narrow(2, start, rows).unbind(0)
+        new = buffer.narrow(2, start, each).unbind(0)
         seen = buffer.narrow(2, 0, visible).unbind(0)
         # torch's own mask, which skips half the work
-        causal = rows > 1 and start == 0 and visible == rows and rows_of.tree is None
-        mask = None if causal else self._mask(rows, rows_of)
+        causal = each > 1 and start == 0 and visible == each and rows_of.tree is None
+        mask = None if causal else self._mask(each, rows_of)
         grouped = (rows, shape.kv_heads, shape.group, shape.width)
+        side_by_side = (kv_heads, each, shape.width)
         features, found = rows_of.features, rows_of.found
         if first in features:
             found[first] = x
@@ -370,18 +414,19 @@ class LlamaRunner:
             layer = self._layers[index]
             qkv = layer.qkv(self._normed(x, layer.norm)).view(rows, turned + shape.kv_heads, shape.width)
             qk = _turn(qkv[:, :turned], rows_of.rotation)
-            new[index][: shape.kv_heads] = qk[:, shape.heads :].transpose(0, 1)
-            new[index][shape.kv_heads :] = qkv[:, turned:].transpose(0, 1)
+            new[index][:kv_heads] = qk[:, shape.heads :].transpose(0, 1).reshape(side_by_side)
+            new[index][kv_heads:] = qkv[:, turned:].transpose(0, 1).reshape(side_by_side)
             # The heads of a group are the batch, over the same keys and values: no kernel needs to know of
             # grouped heads (with a mask, most do not), and nothing is copied.
             mixed = functional.scaled_dot_product_attention(
-                qk[:, : shape.heads].view(grouped).permute(2, 1, 0, 3),
-                seen[index][: shape.kv_heads].expand(shape.group, -1, -1, -1),
-                seen[index][shape.kv_heads :].expand(shape.group, -1, -1, -1),
+                qk[:, : shape.heads].view(grouped).permute(2, 1, 0, 3).reshape(shape.group, *side_by_side),
+                seen[index][:kv_heads].expand(shape.group, -1, -1, -1),
+                seen[index][kv_heads:].expand(shape.group, -1, -1, -1),
                 attn_mask=mask,
                 is_causal=causal,
                 scale=shape.width**-0.5,
             )
+            mixed = mixed.reshape(shape.group, shape.kv_heads, rows, shape.width)
             x = layer.out.plus(mixed.permute(2, 1, 0, 3).reshape(rows, shape.heads * shape.width), x)
             normed = self._normed(x, layer.mlp_norm)
             x = layer.down.plus(layer.up.times(normed, layer.gate.silu(normed)), x)

@@ -33,6 +33,7 @@ class Pass:
     rotation   unit complex numbers [n, width / 2] of their positions
     tree       who of them sees whom; None for a chain
     features   layers whose output is put into `found`
+    sequences  so many have their rows in this pass, one sequence's after the other's; start and visible are each's
     """
 
     start: int
@@ -41,6 +42,7 @@ class Pass:
     tree: Tree | None = None
     features: Sequence[Any] = ()
     found: dict[Any, torch.Tensor] = field(default_factory=dict)
+    sequences: int = 1
 
 
 class FewRows:
@@ -52,20 +54,22 @@ class FewRows:
         root = shape.hidden**0.5
         self._norms = [(layer.norm * root, layer.mlp_norm * root) for layer in layers]
         self._last_norm = norm * root
-        self._work: dict[int, _Work] = {}
+        self._work: dict[tuple[int, int], _Work] = {}
 
     def run(
         self, x: torch.Tensor, buffer: torch.Tensor, rows_of: Pass, first: int, last: int
     ) -> torch.Tensor:
         """Run layers first..last on x [n, hidden]; buffer is a LlamaCache's. Features are put into rows_of."""
-        shape, rows = self._shape, x.shape[0]
-        work = self._work.get(rows)
+        shape, rows, sequences = self._shape, x.shape[0], rows_of.sequences
+        work = self._work.get((rows, sequences))
         if work is None:
-            work = self._work[rows] = _Work(shape, rows)
+            work = self._work[rows, sequences] = _Work(shape, rows, sequences)
         work.turn(rows_of.rotation)
-        mask = _mask(rows, shape.group, rows_of)
-        new = buffer.narrow(2, rows_of.start, rows).unbind(0)
-        seen_keys, seen_values = buffer.narrow(2, 0, rows_of.visible).split(shape.kv_heads, 1)
+        each = rows // sequences
+        mask = _mask(each, shape.group, rows_of)
+        places = buffer.narrow(2, rows_of.start, each)
+        new = (places if sequences == 1 else places.unflatten(1, (-1, sequences))).unbind(0)
+        seen_keys, seen_values = buffer.narrow(2, 0, rows_of.visible).split(shape.kv_heads * sequences, 1)
         keys, values = seen_keys.transpose(2, 3).unbind(0), seen_values.unbind(0)
         rotation, turned, new_kv = work.rotation, work.turned, work.new_kv
         features, found = rows_of.features, rows_of.found
@@ -89,9 +93,9 @@ class FewRows:
                 found[index + 1] = x
         return x
 
-    def final_norm(self, x: torch.Tensor) -> torch.Tensor:
+    def final_norm(self, x: torch.Tensor, sequences: int = 1) -> torch.Tensor:
         """The norm before the head, of x [n, hidden]."""
-        return self._work[x.shape[0]].normed(x, self._last_norm)
+        return self._work[x.shape[0], sequences].normed(x, self._last_norm)
 
 
 def _mask(rows: int, group: int, rows_of: Pass) -> torch.Tensor | None:
@@ -106,9 +110,9 @@ def _mask(rows: int, group: int, rows_of: Pass) -> torch.Tensor | None:
 
 
 class _Work:
-    """Buffers and views of a pass of `rows` rows."""
+    """Buffers and views of a pass of `rows` rows, which are those of `sequences` sequences."""
 
-    def __init__(self, shape: LlamaShape, rows: int) -> None:
+    def __init__(self, shape: LlamaShape, rows: int, sequences: int = 1) -> None:
         self._shape, self._rows = shape, rows
         heads, kv_heads, width = shape.heads, shape.kv_heads, shape.width
         self._floor = torch.full((rows, 1), (shape.hidden * shape.eps) ** 0.5)
@@ -118,12 +122,14 @@ class _Work:
         self.turned = torch.empty_like(self.rotation)
         split = self.turned.view(torch.float32).view(rows, heads + 2 * kv_heads, width)
         self.new_kv = split[:, heads:].transpose(0, 1)
+        if sequences > 1:
+            self.new_kv = self.new_kv.unflatten(1, (sequences, -1))
         self._query = split[:, :heads].view(rows, kv_heads, shape.group, width).transpose(0, 1)
         if rows == 1:
             self._stacked = self._query.view(kv_heads, shape.group, width)
         else:
             self._gathered = torch.empty(kv_heads, rows, shape.group, width)
-            self._stacked = self._gathered.view(kv_heads, rows * shape.group, width)
+            self._stacked = self._gathered.view(kv_heads * sequences, -1, width)
 
     def turn(self, rotation: torch.Tensor) -> None:
         """Set the rotation of this pass; queries also take the scale of attention."""
@@ -142,13 +148,13 @@ class _Work:
         return torch.div(x, size).mul_(weight)
 
     def query(self) -> torch.Tensor:
-        """Queries [kv heads, n * group, width] of the layer just turned."""
+        """Queries [kv heads * sequences, rows of one * group, width] of the layer just turned."""
         if self._rows > 1:
             self._gathered.copy_(self._query)
         return self._stacked
 
     def side_by_side(self, mixed: torch.Tensor) -> torch.Tensor:
-        """[kv heads, n * group, width] as [n, heads * width]."""
+        """[kv heads * sequences, rows of one * group, width] as [n, heads * width]."""
         shape, rows = self._shape, self._rows
         if rows == 1:
             return mixed.view(1, shape.heads * shape.width)

@@ -84,6 +84,23 @@ class ModuleRunner:
         self._raw.clear()
         return (output.logits[0].float() if logits else None), layers
 
+    @torch.no_grad()
+    def run_batch(self, tokens: Sequence[Sequence[int]], start: int, cache: Any) -> torch.Tensor:
+        """Run n tokens of each of the cache's sequences, after the `start` that each has: logits [B, n, vocab]."""
+        ids = torch.tensor([list(row) for row in tokens], dtype=torch.long, device=self.device)
+        logits: torch.Tensor = self._model(**{"input_ids": ids, self._cache_word: cache, "use_cache": True}).logits
+        return logits.float()
+
+    @property
+    def product_weights(self) -> int:
+        """Weights that every row is multiplied by, the output head's among them."""
+        found = 0
+        for module in self._model.modules():
+            sizes = [getattr(module, name, None) for name in ("in_features", "out_features", "nx", "nf")]
+            numbers = [size for size in sizes if isinstance(size, int)]
+            found += numbers[0] * numbers[1] if len(numbers) == 2 else 0
+        return found
+
     def _masks(self, start: int, tree: Tree, visible: int) -> Any:
         """What is added to attention scores, [1, 1, n, visible]: 0 where a row may look, else the least number.
 
