@@ -4,43 +4,51 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from specview.commands.arguments import (
     DEFAULT_METHODS,
     Parser,
     add_shared_flags,
     lane_keys_help,
+    prompts_of,
     settings_of,
     whole,
 )
 from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
-from specview.commands.summary import compare_table
+from specview.commands.summary import compare_table, prompt_set_text
 from specview.commands.terminal import ProgressLine, safe_text
 from specview.errors import SpecviewError, UsageError
 from specview.racing.events import Event, LaneRound, Progress, RaceStarted
 from specview.racing.settings import RunSettings
+from specview.racing.workloads import Workload
 from specview.runs.documents import compare_document
 from specview.runs.exporters import compare_csv, compare_markdown
 from specview.runs.schema import Json
+
+if TYPE_CHECKING:
+    from specview.racing.prompt_set import PromptSetResult
 
 MAX_REPEATS = 1000
 
 _DESCRIPTION = """\
 Race several methods and plain decoding on one prompt and print a table of their figures.
+With --prompts every prompt of the file is a race, and the tables are by request and by workload.
 Without flags: the bundled target and draft; plain, draft-model and prompt-lookup; the workload chat."""
 
 _EXAMPLES = """\
 examples:
   specview compare --workload code-edit --json out.json
   specview compare --method draft-model --lane "prompt-lookup,k=8,match=last" --repeats 5
-  specview compare --lane "draft-model,rule=match" --lane draft-model --temperature 0.8 --seed 1"""
+  specview compare --lane "draft-model,rule=match" --lane draft-model --temperature 0.8 --seed 1
+  specview compare --prompts mine.jsonl --lane "draft-model,k=3" --csv requests.csv   # every line a race"""
 
 
 def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview compare", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
-    add_shared_flags(parser)
+    add_shared_flags(parser, sets=True)
     parser.add_argument("--repeats", type=whole, default=1, help="run it so often, interleaved, and print medians")
     parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
     parser.add_argument("--markdown", metavar="FILE", help="write the table as Markdown")
@@ -52,7 +60,13 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     if not 1 <= arguments.repeats <= MAX_REPEATS:
         raise UsageError(f"repeats is {arguments.repeats}.", f"Use 1 to {MAX_REPEATS}.")
+    if arguments.prompts is not None and arguments.trace is not None:
+        raise UsageError("--trace holds one race, and --prompts makes many.", "Leave out --trace, or use --json.")
     settings = settings_of(arguments, DEFAULT_METHODS).checked()
+    if arguments.prompts is not None:
+        prompts = prompts_of(arguments)
+        with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
+            return _compare_set(settings, prompts, arguments.repeats, outputs, should_stop)
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
         return _compare(settings, arguments.repeats, outputs, should_stop)
 
@@ -111,6 +125,71 @@ def _compare(settings: RunSettings, repeats: int, outputs: Outputs, should_stop:
     if result.trouble:
         raise SpecviewError(f"lane {result.trouble}")
     return _exit_code(document, stopped=result.end == "stopped")
+
+
+class _SetWatcher:
+    """The progress line of a prompt set."""
+
+    def __init__(self, settings: RunSettings, prompts: Workload) -> None:
+        self.progress = ProgressLine(sys.stderr)
+        self._total = len(prompts.prompts)
+        self._done = 0
+        self._text = f"Request 1 of {self._total}"
+        self._wanted = settings.max_tokens * len(settings.lanes)
+        self._emitted = 0
+
+    def take(self, event: Event) -> None:
+        """Handle one event of the race under way."""
+        if isinstance(event, RaceStarted):
+            self._emitted = 0
+        elif isinstance(event, LaneRound):
+            self._emitted += len(event.round.emitted)
+            self.progress.show(self._text, min(1.0, (self._done + min(1.0, self._emitted / self._wanted)) / self._total))
+        elif isinstance(event, Progress) and event.phase in ("import", "load", "convert", "load-draft", "warm-up"):
+            self.progress.show(event.text, event.fraction)
+
+    def after(self, result: PromptSetResult, done: int, total: int) -> None:
+        """A race is over."""
+        self._done, self._total = done, total
+        self._text = f"Request {min(done + 1, total)} of {total}"
+        self.progress.show(self._text, done / total)
+
+
+def _compare_set(
+    settings: RunSettings, prompts: Workload, repeats: int, outputs: Outputs, should_stop: StopRequest
+) -> int:
+    from specview.racing.pool import ModelPool
+    from specview.racing.prompt_set import (
+        prompt_set_csv,
+        prompt_set_document,
+        prompt_set_markdown,
+        run_prompt_set,
+    )
+
+    watcher = _SetWatcher(settings, prompts)
+    models = ModelPool()
+    try:
+        result = run_prompt_set(settings, prompts, repeats, models, watcher.take, watcher.after, should_stop)
+    finally:
+        watcher.progress.clear()
+        models.close()
+    if not result.requests:  # stopped before any race gave something
+        raise KeyboardInterrupt
+    try:
+        outputs.document(prompt_set_document(result))
+        if outputs.wants("csv"):
+            outputs.text("csv", prompt_set_csv(result))
+        if outputs.wants("markdown"):
+            outputs.text("markdown", prompt_set_markdown(result))
+    finally:  # a full disk does not take the table too
+        if not outputs.to_stdout:
+            sys.stdout.write(prompt_set_text(result))
+    if len(result.failures) == len(result.requests):
+        raise SpecviewError(f"no request ran. The first: {result.failures[0].error}")
+    for lane in result.requests[-1].lanes[1:]:
+        if lane.error and not any(one.metrics for request in result.requests for one in request.lanes if one.name == lane.name):
+            raise SpecviewError(f"lane {lane.name}: {lane.error}")
+    return STOPPED_CODE if result.end == "stopped" else 0
 
 
 def _exit_code(document: Json, *, stopped: bool) -> int:

@@ -1,0 +1,479 @@
+"""A set of prompts, each one a race: acceptance and speed by request and by workload, with their spread.
+
+Repeats go round the whole set before any prompt comes again, so that a noisy moment slows all alike, and a stop keeps
+what is done. A request that cannot run (a prompt too long for the context) is told in one line, and the rest go on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, Literal
+
+from specview.decoding.metrics import Metrics, percentile
+from specview.errors import SpecviewError
+from specview.racing.compare import CompareResult, compare, median_metrics
+from specview.racing.events import Event
+from specview.racing.pool import ModelPool, ShouldStop, target_key
+from specview.racing.settings import RunSettings
+from specview.racing.workloads import Prompt, Workload
+from specview.runs.schema import Json, number, plain
+from specview.runs.tables import Column, Row, table_csv, table_markdown
+
+ALL = "all"
+"""The group of every request."""
+NO_WORKLOAD = "unnamed"
+"""The group of prompts that name no workload."""
+
+SPREAD_WORDS = "each request counts once; pooled figures count each token once"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a figure lies over requests, each counted once: quartiles by linear interpolation."""
+
+    count: int
+    least: float
+    low: float
+    median: float
+    high: float
+    greatest: float
+
+    def as_dict(self) -> dict[str, float]:
+        """As in files."""
+        return {
+            "count": self.count,
+            "least": self.least,
+            "quartile_1": self.low,
+            "median": self.median,
+            "quartile_3": self.high,
+            "greatest": self.greatest,
+        }
+
+
+def spread_of(values: Iterable[float | None]) -> Spread | None:
+    """The spread of those that are there; None of nothing."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    low, middle, high = (percentile(known, percent) for percent in (25, 50, 75))
+    assert low is not None and middle is not None and high is not None
+    return Spread(len(known), min(known), low, middle, high, max(known))
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOutcome:
+    """One lane in one request: medians over its repeats; speedup is the median ratio to plain, None of plain itself.
+
+    error is one line where the lane could not run.
+    """
+
+    name: str
+    metrics: Metrics | None
+    speedup: float | None = None
+    speedups: tuple[float, ...] = ()
+    end: str = ""
+    error: str = ""
+
+    @property
+    def decode_s(self) -> float | None:
+        """Seconds of its rounds."""
+        rate = self.metrics.decode_tokens_per_s if self.metrics is not None else None
+        return self.metrics.emitted / rate if self.metrics is not None and rate else None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestResult:
+    """One prompt of the set: its place (1-based), its lanes (plain first), or the line that says why it did not run.
+
+    settings are those of its race, to be opened as one.
+    """
+
+    number: int
+    prompt: Prompt
+    settings: RunSettings
+    prompt_tokens: int | None = None
+    lanes: tuple[LaneOutcome, ...] = ()
+    repeats: int = 0
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called: its own name, else the beginning of its text."""
+        return self.prompt.name or _beginning(self.prompt.text)
+
+    @property
+    def workload(self) -> str:
+        """The group it belongs to."""
+        return self.prompt.workload or NO_WORKLOAD
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """One lane over the requests of a workload (`all`: over every one).
+
+    Spreads count each request once. pooled_acceptance is accepted / judged over all tokens; pooled_speedup is the
+    lane's tokens per second over plain's, both over all the group's rounds: long answers weigh more.
+    """
+
+    workload: str
+    lane: str
+    requests: int
+    failed: int
+    speedup: Spread | None
+    acceptance: Spread | None
+    tokens_per_pass: Spread | None
+    tokens_per_s: Spread | None
+    pooled_acceptance: float | None
+    pooled_speedup: float | None
+    slower: int
+    slowest: int | None
+    fastest: int | None
+
+
+@dataclass(slots=True)
+class PromptSetResult:
+    """What a set gave so far. end: done, or stopped. busy says that other programs took the machine meanwhile."""
+
+    name: str
+    sha256: str
+    prompts: int
+    settings: RunSettings
+    repeats: int = 1
+    requests: list[RequestResult] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    end: Literal["done", "stopped"] = "done"
+    busy: str = ""
+
+    @property
+    def lane_names(self) -> tuple[str, ...]:
+        """The lanes, plain first, as the requests that ran name them."""
+        return next((tuple(lane.name for lane in one.lanes) for one in self.requests if one.lanes), ())
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """The groups, in the order of the file."""
+        return tuple(dict.fromkeys(one.workload for one in self.requests))
+
+    @property
+    def failures(self) -> list[RequestResult]:
+        """The requests that did not run."""
+        return [one for one in self.requests if one.error]
+
+    def request(self, place: int) -> RequestResult | None:
+        """The request of this number."""
+        return next((one for one in self.requests if one.number == place), None)
+
+    def summary(self) -> list[GroupFigures]:
+        """Figures by workload and drafting lane; the whole set last where it has several workloads."""
+        groups: list[str] = list(self.workloads)
+        if len(groups) != 1:
+            groups.append(ALL)
+        found = []
+        for group in groups:
+            members = [one for one in self.requests if group in (ALL, one.workload)]
+            found += [_group(group, index, name, members) for index, name in enumerate(self.lane_names) if index]
+        return found
+
+
+def run_prompt_set(
+    settings: RunSettings,
+    prompts: Workload,
+    repeats: int = 1,
+    models: ModelPool | None = None,
+    on_event: Callable[[Event], None] = lambda event: None,
+    on_request: Callable[[PromptSetResult, int, int], None] = lambda result, done, total: None,
+    should_stop: ShouldStop = lambda: False,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> PromptSetResult:
+    """Race the lanes of `settings` on every prompt, `repeats` times round the set, each time with the next seed.
+
+    on_request hears of the result so far after every race, with races done and in all. Raises SpecviewError where the
+    run cannot work for any prompt: bad settings, a target that does not load.
+    """
+    settings = settings.checked()
+    result = PromptSetResult(prompts.name, prompts.sha256, len(prompts.prompts), settings, repeats)
+    pool = models or ModelPool()
+    asked = [request_settings(settings, prompt) for prompt in prompts.prompts]
+    runs: dict[int, list[CompareResult]] = {}
+    failed: dict[int, str] = {}
+    total = repeats * len(asked)
+    done = 0
+    try:
+        for repeat in range(repeats):
+            for place, one in enumerate(asked):
+                if place in failed:
+                    done += 1
+                    continue
+                if should_stop():
+                    result.end = "stopped"
+                    return result
+                again = replace(one, sampling=replace(one.sampling, seed=one.sampling.seed + repeat))
+                try:
+                    found = compare(again, 1, pool, on_event, should_stop, clock=clock, oracles=False)
+                except SpecviewError as error:
+                    if target_key(settings) not in pool:
+                        raise
+                    failed[place] = str(error)
+                else:
+                    if found.end == "stopped":
+                        if not runs.get(place) and any(lane.record.rounds for lane in found.lanes):
+                            runs[place] = [found]  # half a race is more than nothing, and says that it was stopped
+                            _put(result, _request(place, prompts.prompts[place], one, runs[place]))
+                        result.end = "stopped"
+                        return result
+                    runs.setdefault(place, []).append(found)
+                    result.facts = result.facts or found.facts
+                    result.busy = found.busy or result.busy
+                done += 1
+                _put(result, _request(place, prompts.prompts[place], one, runs.get(place, []), failed.get(place, "")))
+                on_request(result, done, total)
+    finally:
+        if models is None:
+            pool.close()
+    return result
+
+
+def request_settings(settings: RunSettings, prompt: Prompt) -> RunSettings:
+    """The settings of one prompt's race."""
+    return replace(settings, prompt=prompt.text, system=prompt.system, history=prompt.history, workload=None)
+
+
+def _put(result: PromptSetResult, request: RequestResult) -> None:
+    """Put a request in its place, over what an earlier repeat left there."""
+    by_number = {one.number: one for one in result.requests} | {request.number: request}
+    result.requests = [by_number[place] for place in sorted(by_number)]
+
+
+def _request(
+    place: int, prompt: Prompt, settings: RunSettings, runs: Sequence[CompareResult], error: str = ""
+) -> RequestResult:
+    if not runs:
+        return RequestResult(place + 1, prompt, settings, error=error)
+    lanes = []
+    for index in range(len(runs[0].lanes)):
+        own = [run.lanes[index] for run in runs if index < len(run.lanes)]
+        good = [lane for lane in own if not lane.error]
+        ratios = tuple(lane.speedup for lane in good if lane.speedup is not None)
+        lanes.append(
+            LaneOutcome(
+                own[0].record.name,
+                median_metrics([lane.metrics for lane in good]) if good else None,
+                median(ratios) if ratios else None,
+                ratios,
+                str(own[-1].record.end or ""),
+                next((lane.error for lane in own if lane.error), "") if not good else "",
+            )
+        )
+    # Without a plain lane there is nothing to compare with: the request did not run.
+    error = error or (lanes[0].error if lanes else "")
+    return RequestResult(place + 1, prompt, settings, len(runs[0].prompt_ids), tuple(lanes), len(runs), error)
+
+
+def _group(group: str, index: int, name: str, members: Sequence[RequestResult]) -> GroupFigures:
+    ran = [(one, one.lanes[index], one.lanes[0]) for one in members if index < len(one.lanes) and not one.error]
+    good = [(one, lane, base) for one, lane, base in ran if lane.metrics is not None]
+    metrics = [lane.metrics for _, lane, _ in good if lane.metrics is not None]
+    with_speed = sorted(
+        ((lane.speedup, one.number) for one, lane, _ in good if lane.speedup is not None),
+        key=lambda pair: pair[0],
+    )
+    both = [
+        (lane.metrics.emitted, lane.decode_s, base.metrics.emitted, base.decode_s)
+        for _, lane, base in good
+        if lane.metrics is not None and base.metrics is not None and lane.decode_s and base.decode_s
+    ]
+    emitted, seconds, plain_emitted, plain_s = (
+        math.fsum(values[at] or 0.0 for values in both) for at in range(4)
+    )
+    judged = sum(one.judged for one in metrics)
+    return GroupFigures(
+        workload=group,
+        lane=name,
+        requests=len(good),
+        failed=len(members) - len(good),
+        speedup=spread_of(speed for speed, _ in with_speed),
+        acceptance=spread_of(one.acceptance_rate for one in metrics),
+        tokens_per_pass=spread_of(one.tokens_per_target_pass for one in metrics),
+        tokens_per_s=spread_of(one.decode_tokens_per_s for one in metrics),
+        pooled_acceptance=sum(one.accepted for one in metrics) / judged if judged else None,
+        pooled_speedup=(emitted / seconds) / (plain_emitted / plain_s) if plain_emitted and seconds and plain_s else None,
+        slower=sum(speed < 1 for speed, _ in with_speed),
+        slowest=with_speed[0][1] if with_speed else None,
+        fastest=with_speed[-1][1] if with_speed else None,
+    )
+
+
+# -- tables and files --------------------------------------------------------------------------------
+
+_ALPHA = "Acceptance rate (alpha): accepted / judged."
+_SPEEDUP = "Decode tokens per second over plain's in the same race; the median where it was repeated."
+
+REQUEST_COLUMNS = (
+    Column("request", "request", "Its line's place in the set.", 0),
+    Column("name", "name", "Its own name, or the beginning of its prompt."),
+    Column("workload", "workload", "What its line calls workload or kind."),
+    Column("lane", "lane"),
+    Column("prompt_tokens", "prompt tokens", "Tokens of the rendered prompt.", 0),
+    Column("emitted", "tokens", "Tokens emitted, EOS included.", 0),
+    Column("decode_tokens_per_s", "tok/s", "Emitted / time of all rounds; prefill excluded.", 1),
+    Column("speedup", "speedup", _SPEEDUP, 2, unit="x"),
+    Column("acceptance_rate", "alpha", _ALPHA, 3),
+    Column("draft_acceptance", "draft acc.", "Draft acceptance: accepted / proposed.", 3),
+    Column("tokens_per_target_pass", "tok/pass", "Emitted / target passes.", 2),
+    Column("end", "end", "How the lane ended."),
+    Column("error", "trouble", "Why it did not run."),
+)
+"""A row per request and lane."""
+
+_BY_REQUEST = "Over requests, each counted once."
+SUMMARY_COLUMNS = (
+    Column("workload", "workload", "The group of requests; all is the whole set."),
+    Column("lane", "lane"),
+    Column("requests", "requests", "Those that ran.", 0),
+    Column("failed", "failed", "Those that did not.", 0),
+    Column("speedup_median", "speedup", f"{_SPEEDUP} Median. {_BY_REQUEST}", 2, unit="x"),
+    Column("speedup_quartile_1", "quartile 1", f"First quartile of the speedup. {_BY_REQUEST}", 2),
+    Column("speedup_quartile_3", "quartile 3", f"Third quartile of the speedup. {_BY_REQUEST}", 2),
+    Column("speedup_least", "least", f"Least speedup. {_BY_REQUEST}", 2),
+    Column("speedup_greatest", "greatest", f"Greatest speedup. {_BY_REQUEST}", 2),
+    Column("pooled_speedup", "pooled", "Lane's tokens per second over plain's, over all rounds: each token counts once.", 2, unit="x"),
+    Column("slower", "slower than plain", "Requests with a speedup below 1.", 0),
+    Column("acceptance_median", "alpha", f"{_ALPHA} Median. {_BY_REQUEST}", 3),
+    Column("acceptance_least", "least alpha", f"{_ALPHA} Least. {_BY_REQUEST}", 3),
+    Column("acceptance_greatest", "greatest alpha", f"{_ALPHA} Greatest. {_BY_REQUEST}", 3),
+    Column("pooled_acceptance", "pooled alpha", "Accepted / judged over all tokens of the group.", 3),
+    Column("tokens_per_pass_median", "tok/pass", f"Emitted / target passes. Median. {_BY_REQUEST}", 2),
+    Column("slowest", "slowest", "The request with the least speedup.", 0),
+    Column("fastest", "fastest", "The request with the greatest speedup.", 0),
+)
+"""A row per workload and drafting lane."""
+
+
+def request_rows(result: PromptSetResult) -> list[Row]:
+    """Rows of REQUEST_COLUMNS; a request that did not run has one row."""
+    rows: list[Row] = []
+    for one in result.requests:
+        about = {"request": one.number, "name": one.name, "workload": one.workload, "prompt_tokens": one.prompt_tokens}
+        if not one.lanes:
+            rows.append({**about, "error": one.error})
+        for lane in one.lanes:
+            figures = {} if lane.metrics is None else lane.metrics.as_dict()
+            own = {column.key: figures.get(column.key) for column in REQUEST_COLUMNS if column.key in figures}
+            told = {"lane": lane.name, "speedup": lane.speedup, "end": lane.end, "error": lane.error or one.error}
+            rows.append({**about, **own, **told})
+    return rows
+
+
+def summary_rows(result: PromptSetResult) -> list[Row]:
+    """Rows of SUMMARY_COLUMNS."""
+    rows: list[Row] = []
+    for group in result.summary():
+        row: dict[str, Any] = {
+            key: getattr(group, key)
+            for key in (
+                "workload", "lane", "requests", "failed", "pooled_speedup", "pooled_acceptance", "slower", "slowest", "fastest",
+            )
+        }  # fmt: skip
+        for key in ("speedup", "acceptance", "tokens_per_pass"):
+            spread: Spread | None = getattr(group, key)
+            row |= {f"{key}_{name}": value for name, value in (spread.as_dict() if spread is not None else {}).items()}
+        rows.append(row)
+    return rows
+
+
+def prompt_set_csv(result: PromptSetResult) -> str:
+    """A row per request and lane."""
+    return table_csv(REQUEST_COLUMNS, request_rows(result))
+
+
+def prompt_set_markdown(result: PromptSetResult) -> str:
+    """The summary, then the requests."""
+    return (
+        f"{about_set(result)}; {SPREAD_WORDS}.\n\n"
+        + table_markdown(SUMMARY_COLUMNS, summary_rows(result))
+        + "\n"
+        + table_markdown(REQUEST_COLUMNS, request_rows(result))
+    )
+
+
+def prompt_set_document(result: PromptSetResult) -> Json:
+    """The set's figures as a JSON document.
+
+    Keys: `set` {name, sha256, prompts, repeats, end, weighting}; `run`, the settings and facts; `summary`, a row per workload
+    and lane with the numbers of its slowest and fastest requests; `requests`, each with its lanes' metrics.
+    """
+    settings = result.settings
+    flat = settings.flat(settings.lanes[0])
+    shared = {key: value for key, value in flat.items() if key not in ("method", "draft", "draft_engine", "k", "policy", "rule")}
+    return {
+        "set": {
+            "name": result.name,
+            "sha256": result.sha256,
+            "prompts": result.prompts,
+            "repeats": result.repeats,
+            "end": result.end,
+            "weighting": SPREAD_WORDS,
+        },
+        "run": plain({**shared, **result.facts}),
+        "lanes": [plain({"name": lane.label, **settings.flat(lane)}) for lane in settings.lanes],
+        "summary": [plain(dict(row)) for row in summary_rows(result)],
+        "requests": [
+            {
+                "request": one.number,
+                "name": one.name,
+                "workload": one.workload,
+                "prompt": one.prompt.text,
+                "system": one.prompt.system,
+                "prompt_tokens": one.prompt_tokens,
+                "error": one.error or None,
+                "lanes": [_lane_json(lane) for lane in one.lanes],
+            }
+            for one in result.requests
+        ],
+    }
+
+
+def _lane_json(lane: LaneOutcome) -> Json:
+    return {
+        "name": lane.name,
+        "speedup": number(lane.speedup),
+        "speedups": plain(lane.speedups),
+        "end": lane.end,
+        "error": lane.error or None,
+        "metrics": None if lane.metrics is None else plain(lane.metrics.as_dict()),
+    }
+
+
+def about_set(result: PromptSetResult) -> str:
+    """Say in a few words what was run."""
+    ran = sum(not one.error for one in result.requests)
+    words = f"{result.name}: {ran} of {result.prompts} requests"
+    if result.repeats > 1:
+        words += f", up to {result.repeats} repeats"
+    if result.end == "stopped":
+        words += ", stopped"
+    return words
+
+
+def notable(result: PromptSetResult) -> Mapping[str, tuple[RequestResult, RequestResult]]:
+    """By drafting lane the slowest and the fastest request of the whole set."""
+    found: dict[str, tuple[RequestResult, RequestResult]] = {}
+    for index, name in enumerate(result.lane_names):
+        if not index:
+            continue
+        figures = _group(ALL, index, name, result.requests)
+        slowest = result.request(figures.slowest) if figures.slowest is not None else None
+        fastest = result.request(figures.fastest) if figures.fastest is not None else None
+        if slowest is not None and fastest is not None:
+            found[name] = (slowest, fastest)
+    return found
+
+
+def _beginning(text: str, length: int = 40) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= length else f"{words[: length - 1].rstrip()}…"
