@@ -38,6 +38,8 @@ class Draft:
     riders       ids that ride in the same target pass and are not proposed (lookahead's window): their
                  logit rows come back to the drafter's `observe` as features["riders"]
     rider_parents  per rider the index of its parent among the riders, -1 for a child of the context
+    caught_up    logit rows [vocab] that the drafter gave on its way here: the last one for the token that the
+                 context ends with, the one before it for the token before, ...; for viewing only
     """
 
     tokens: tuple[int, ...] = ()
@@ -49,6 +51,7 @@ class Draft:
     siblings: Siblings = "independent"
     riders: tuple[int, ...] = ()
     rider_parents: tuple[int, ...] = ()
+    caught_up: Sequence[Array] = ()
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -72,6 +75,17 @@ class Rider:
     id: int
     text: str = ""
     parent: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a drafter would have drafted for a token of the output, given all tokens before it.
+
+    confidence is its own probability of that guess, at temperature 1.
+    """
+
+    id: int
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +144,8 @@ class Round:
     t is the lane's own clock at the end of the round, seconds since the end of prefill; the phases
     are seconds; observe_s is off that clock. k is the number of drafted tokens. In a tree (parents)
     the accepted tokens are one path from the root. riders are the pass's other tokens (lookahead).
+    guesses are what the drafter would have drafted for the output's tokens just before this round, the last one
+    for the token before it: found on the way, in the pass that caught up with the text, where it is watched.
     """
 
     index: int
@@ -143,6 +159,7 @@ class Round:
     drafted: tuple[DraftedToken, ...] = ()
     final: FinalToken | None = None
     riders: tuple[Rider, ...] = ()
+    guesses: tuple[Guess, ...] = ()
 
     @property
     def rows(self) -> int:

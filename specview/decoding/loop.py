@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field, replace
 
-from specview.decoding.interfaces import Drafter, LengthPolicy, Session
+from specview.decoding.interfaces import CatchesUp, Drafter, LengthPolicy, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Draft, End, Round
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import Purpose, SamplingParams, uniform
@@ -60,6 +60,9 @@ def decode(
     context = sequence.context
     limit = len(sequence.output) + max_tokens
 
+    if isinstance(drafter, CatchesUp):
+        drafter.watched = observer.level != "off"
+
     def random(position: int, purpose: Purpose, index: int = 0) -> float:
         return uniform(sampling.seed, position, purpose, index)
 
@@ -106,6 +109,7 @@ def decode(
             drafted, final = observer.entries(rule, decision, rows, draft)
         except NotFiniteError as error:  # a row that decided nothing, but is shown
             raise _not_finite(model_name, position + error.row) from None
+        guesses = observer.guesses(draft, sampling, position) if draft.caught_up else ()
         observed_at = clock()
         timings = {
             "draft_s": drafted_at - start,
@@ -123,6 +127,7 @@ def decode(
             drafted=drafted,
             final=final,
             riders=observer.riders(draft) if draft.riders else (),
+            guesses=guesses,
         )
         sequence.rounds += 1
         sequence.output += emitted

@@ -11,8 +11,8 @@ from typing import Literal
 from array_api_compat import array_namespace
 
 from specview.decoding.interfaces import Detokenizer, Tokenizer
-from specview.decoding.ledger import Array, Candidate, Draft, DraftedToken, FinalToken, Rider
-from specview.decoding.sampling import softmax, top_entries
+from specview.decoding.ledger import Array, Candidate, Draft, DraftedToken, FinalToken, Guess, Rider
+from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, top_entries, uniform
 from specview.decoding.verification import Decision, DecisionRows, Trial, entropy_of
 
 Level = Literal["off", "light", "full"]
@@ -49,6 +49,27 @@ class Observer:
             Rider(token, self.tokenizer.token_text(token) if show and self.tokenizer is not None else "", parent)
             for token, parent in zip(draft.riders, draft.rider_parents, strict=True)
         )
+
+    def guesses(self, draft: Draft, sampling: SamplingParams, position: int) -> tuple[Guess, ...]:
+        """What the drafter would have drafted for the output tokens before `position`: its choice in the rows caught up.
+
+        It chooses as it drafts: the argmax, or the draw of that position. Rows of the prompt's tokens are left out,
+        and with them all before a row that decides nothing.
+        """
+        if self.level == "off":
+            return ()
+        found: list[Guess] = []
+        for back in range(1, min(len(draft.caught_up), position) + 1):
+            row = draft.caught_up[-back]
+            if sampling.greedy:
+                token = top_entries(row, 1)[0][0]
+            else:
+                try:
+                    token = draw(probabilities(row, sampling), uniform(sampling.seed, position - back, "draft"))
+                except ValueError:  # not finite: the draft's own rows say so where it matters
+                    break
+            found.append(Guess(token, float(softmax(row)[token])))
+        return tuple(reversed(found))
 
     def _texts(self, decision: Decision, draft: Draft) -> tuple[list[str], str]:
         """Incremental texts: accepted and final tokens join; the others stand where they would have."""

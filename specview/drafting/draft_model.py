@@ -7,6 +7,7 @@ the target's drafts by the classes of universal.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from array_api_compat import array_namespace
@@ -48,6 +49,7 @@ class DraftModel:
     feature_layers: tuple[Any, ...] = ()
     prompt_layers: tuple[Any, ...] = ()
     _ends: frozenset[int] = frozenset()  # target ids after which nothing more is drafted
+    _one_to_one = True  # whether a token of the target's is one of the draft's
 
     def __init__(self, session: Session, vocab_size: int, context_length: int) -> None:
         self._session = session
@@ -57,6 +59,7 @@ class DraftModel:
         self._certain = 0  # cached tokens known to be context: only later ones need comparing
         self._prompt_length = 0
         self._sampling = SamplingParams()
+        self.watched = False
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
@@ -82,15 +85,20 @@ class DraftModel:
         if budget <= 0 or not ids:
             return EMPTY_DRAFT
         self._roll_back(ids)
+        caught_up: tuple[Array, ...] = ()
 
         def step(token: int | None) -> tuple[Array, Array]:
+            nonlocal caught_up
             feed = list(ids[len(self._cached) :]) if token is None else [self._own_id(token)]
-            own = self._session.forward(feed).logits[-1]
+            rows = self._session.forward(feed).logits
+            own = rows[-1]
             self._cached.extend(feed)
             # The engine may reuse its logit buffer in the next step; the rule reads these rows later.
+            if token is None:
+                caught_up = self._behind(rows[: len(feed) - 1])
             return self._row_of(own), self._rated(own)
 
-        return draft_chain(
+        draft = draft_chain(
             step,
             budget,
             self._sampling,
@@ -101,6 +109,7 @@ class DraftModel:
             own_id=self._own_id,
             ends=self._ends,
         )
+        return replace(draft, caught_up=caught_up) if caught_up else draft
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Learn nothing: the next proposal rolls back to what its context shares with the cache."""
@@ -116,6 +125,13 @@ class DraftModel:
     def _own_id(self, token: int) -> int:
         """The draft's id of a target id."""
         return token
+
+    def _behind(self, rows: Array) -> tuple[Array, ...]:
+        """What is kept of the rows [n, ids] of context tokens before the last one: they say what it would have drafted.
+
+        Nothing where nobody looks, and of a draft with tokens of its own, whose rows stand for other places.
+        """
+        return tuple(self._row_of(row) for row in rows) if self.watched and self._one_to_one else ()
 
     def _rated(self, own: Array) -> Array:
         """The draft's own logits [ids] that its confidence is a share of."""

@@ -44,6 +44,23 @@ class SpreadRows(Sequence[Array]):
         return self._spread(self._rows[place])
 
 
+class RowsBehind(Sequence[Array]):
+    """Logit rows of the context's tokens that a head caught up with, made when they are first looked at."""
+
+    def __init__(self, run: HeadRun) -> None:
+        self._run = run
+        self._count = run.behind
+        self._rows: Any = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        if self._rows is None:
+            self._rows = self._run.rows_behind()
+        return self._rows[place]
+
+
 class FeatureDrafter:
     """A drafter with a head that reads the target's features; subclasses say what it drafts.
 
@@ -64,6 +81,7 @@ class FeatureDrafter:
         self._prompt_length = 0
         self._run: HeadRun | None = None
         self._target_ids: list[int] | None = None
+        self.watched = False
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
@@ -93,7 +111,8 @@ class FeatureDrafter:
         room = self._max_length - len(context)  # of the pass; the last token has its place already
         if run is None or budget <= 0 or room <= 0 or end < 1 or run.known < end:
             return EMPTY_DRAFT
-        return self._draft(run, context, budget, room, proceed)
+        draft = self._draft(run, context, budget, room, proceed)
+        return replace(draft, caught_up=RowsBehind(run)) if self.watched and run.behind else draft
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Take the features of the context's last token and of the tokens accepted after it."""

@@ -8,6 +8,7 @@ distribution, which is its q. The mask rows are rolled back before the next pass
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specview.decoding.interfaces import Engine, Session
@@ -52,7 +53,8 @@ class Pard(DraftModel):
             return EMPTY_DRAFT
         self._roll_back(ids)
         fresh = list(ids[len(self._cached) :])
-        rows = self._session.forward([*fresh, *[self._mask_token] * (budget - 1)]).logits[-budget:]
+        rows = self._session.forward([*fresh, *[self._mask_token] * (budget - 1)]).logits
+        caught_up, rows = self._behind(rows[: len(fresh) - 1]), rows[-budget:]
         self._cached.extend(fresh)
         self._session.truncate(len(self._cached))
         places = iter(range(budget))
@@ -61,7 +63,7 @@ class Pard(DraftModel):
             own = rows[next(places)]
             return self._row_of(own), self._rated(own)
 
-        return draft_chain(
+        draft = draft_chain(
             step,
             budget,
             self._sampling,
@@ -72,6 +74,7 @@ class Pard(DraftModel):
             own_id=self._own_id,
             ends=self._ends,
         )
+        return replace(draft, caught_up=caught_up) if caught_up else draft
 
 
 def mask_token_of(engine: Engine, asked: int) -> int:

@@ -92,6 +92,8 @@ def no_shared_token(target: str, draft: str) -> str:
 class _Foreign(DraftModel):
     """What both approaches share: the target's context mirrored in the draft's vocabulary."""
 
+    _one_to_one = False
+
     def __init__(
         self, session: Session, target: Engine, draft: Engine, pairing: Pairing, vocab_size: int, length: int
     ) -> None:

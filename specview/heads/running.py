@@ -7,6 +7,7 @@ dropped when the next rows of the context come.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ class HeadRun:
         self._own_logits = hasattr(head.module, "logits")
         self._waiting: list[Tensor] = []  # features of the positions from `length` on
         self._last: Tensor | None = None  # output of the context's last row [1, hidden]
+        self._behind: Tensor | None = None  # those of the rows that were fed with it, before it [n, hidden]
         self._outputs: Tensor | None = None  # those of the draft's rows, and before them the context's last
         self._paths: list[list[int]] = []  # per row of the draft the rows that it sees, itself the last
         self._masks: tuple[Tensor, Tensor] | None = None
@@ -60,11 +62,24 @@ class HeadRun:
         tokens is the context; the token after each position goes with its row.
         """
         self._drop()
+        self._behind = None
         count = end - self.length
         if count > 0:
             embedded, g = self._context_rows(tokens, count)
-            self._last = self._run(embedded, g, self._positions(count))[-1:]
+            y = self._run(embedded, g, self._positions(count))
+            self._behind, self._last = y[:-1], y[-1:]
             self.length = end
+
+    @property
+    def behind(self) -> int:
+        """Rows of the context that were fed together with its last one, before it."""
+        return 0 if self._behind is None else len(self._behind)
+
+    @torch.inference_mode()
+    def rows_behind(self) -> Tensor:
+        """Logits [behind, vocab] of what those rows would have drafted first."""
+        assert self._behind is not None
+        return self.spread(self._logits(self._behind), -math.inf)
 
     @torch.inference_mode()
     def first(self) -> Tensor:
@@ -120,8 +135,9 @@ class HeadRun:
         y = self._run(embedded, g, self._positions(new + masked))
         self.length += new
         self._drop()
+        self._behind = None
         if new:
-            self._last = y[new - 1 : new]
+            self._behind, self._last = y[: new - 1], y[new - 1 : new]
         assert self._last is not None
         return self._logits(torch.cat([self._last, y[new:]]))
 

@@ -2,7 +2,8 @@
 
 Real numbers keep seven significant digits. A figure that does not exist is null, never 0 or NaN.
 Besides the keys of DESIGN section 9 a drafted token may carry `residual_top`, a final token `margin`, and a
-round `riders` ([id, text, parent rider] each: tokens of the pass that were not proposed); readers that do
+round `riders` ([id, text, parent rider] each: tokens of the pass that were not proposed) and `guesses` ([id,
+confidence] each: what the drafter would have drafted for the output tokens before the round); readers that do
 not know them lose nothing.
 """
 
@@ -13,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from specview.decoding.ledger import Candidate, DraftedToken, FinalKind, FinalToken, Rider, Round, Verdict
+from specview.decoding.ledger import Candidate, DraftedToken, FinalKind, FinalToken, Guess, Rider, Round, Verdict
 
 TRACE_SCHEMA = "specview.trace/1"
 SIGNIFICANT_DIGITS = 7
@@ -80,6 +81,8 @@ def round_to_json(lane: int, round_: Round) -> Json:
     }
     if round_.riders:
         data["riders"] = [[rider.id, rider.text, rider.parent] for rider in round_.riders]
+    if round_.guesses:
+        data["guesses"] = [[guess.id, number(guess.confidence)] for guess in round_.guesses]
     return data
 
 
@@ -108,6 +111,7 @@ def round_from_json(value: Any) -> tuple[int, Round]:
         drafted=drafted,
         final=None if final is None else _final_from_json(final),
         riders=tuple(_rider_from_json(item, place) for place, item in enumerate(_list(data.get("riders", []), "riders"))),
+        guesses=tuple(_guess_from_json(item) for item in _list(data.get("guesses", []), "guesses")),
     )
     return _int(data, "lane"), round_
 
@@ -120,6 +124,13 @@ def _rider_from_json(value: Any, place: int) -> Rider:
     if not -1 <= parent < place:
         raise SchemaError(f"rider {place} has parent {parent}")
     return Rider(token, item[1], parent)
+
+
+def _guess_from_json(value: Any) -> Guess:
+    item = _list(value, "a guess")
+    if len(item) != 2:
+        raise SchemaError("a guess is not [id, confidence]")
+    return Guess(_whole(item[0], "a guess's id"), None if item[1] is None else _finite(item[1], "a guess's confidence"))
 
 
 def _check_tree(parents: Sequence[int], key: str) -> None:
@@ -210,9 +221,14 @@ def _candidates_to_json(candidates: Sequence[Candidate]) -> list[list[Any]]:
 def _candidates_from_json(data: Mapping[str, Any], key: str) -> tuple[Candidate, ...]:
     found: list[Candidate] = []
     for item in _list(data.get(key) or [], key):
+        if type(item) is list and len(item) == 3:
+            token, text, weight = item
+            if type(token) is int and type(text) is str and type(weight) is float and math.isfinite(weight):
+                found.append((token, text, weight))  # what a trace holds thousands of: no further calls
+                continue
         triple = _list(item, key)
         if len(triple) != 3 or not isinstance(triple[1], str):
-            raise SchemaError(f"{key} holds {item!r}, not [id, text, probability]")
+            raise SchemaError(f"{key} holds {item!r:.60}, not [id, text, probability]")
         found.append((_whole(triple[0], key), triple[1], _finite(triple[2], key)))
     return tuple(found)
 
@@ -231,14 +247,19 @@ def _list(value: Any, key: str) -> list[Any]:
 
 def _whole(value: Any, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SchemaError(f"{key} is {value!r}, not a whole number")
+        raise SchemaError(f"{key} is {value!r:.60}, not a whole number")
     return value
 
 
 def _finite(value: Any, key: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise SchemaError(f"{key} is {value!r}, not a number")
-    return float(value)
+    if type(value) is float and math.isfinite(value):
+        return value
+    try:
+        if not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        pass
+    raise SchemaError(f"{key} is {value!r:.60}, not a number")
 
 
 def _int(data: Mapping[str, Any], key: str) -> int:
@@ -261,12 +282,12 @@ def _optional(data: Mapping[str, Any], key: str) -> float | None:
 def _choice(data: Mapping[str, Any], key: str, choices: Sequence[str]) -> Any:
     value = data.get(key)
     if value not in choices:
-        raise SchemaError(f"{key} is {value!r}")
+        raise SchemaError(f"{key} is {value!r:.60}")
     return value
 
 
 def _text(data: Mapping[str, Any], key: str, default: str) -> str:
     value = data.get(key, default)
     if not isinstance(value, str):
-        raise SchemaError(f"{key} is {value!r}, not text")
+        raise SchemaError(f"{key} is {value!r:.60}, not text")
     return value
