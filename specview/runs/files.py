@@ -55,12 +55,16 @@ class OutputFile:
 
     def write(self, text: str) -> None:
         """Put `text` in place, in UTF-8; raise SpecviewError when the disk refuses."""
+        self.write_bytes(text.encode("utf-8"))
+
+    def write_bytes(self, data: bytes) -> None:
+        """Put `data` in place; raise SpecviewError when the disk refuses."""
         try:
             if self._temporary is None:
-                with self._target.open("a", encoding="utf-8", newline="") as file:
-                    file.write(text)
+                with self._target.open("ab") as file:
+                    file.write(data)
                 return
-            self._temporary.write_text(text, encoding="utf-8", newline="")
+            self._temporary.write_bytes(data)
             # mkstemp makes private files; a result is as readable as any new file of the user's
             umask = os.umask(0)
             os.umask(umask)

@@ -1,0 +1,883 @@
+"""Charts of the pages beside the race: curves with spread, bars, heat maps, marks and draggable handles in our looks.
+
+Import this late (a page's module does): pyqtgraph takes half a second.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyqtgraph as pg
+from numpy.typing import ArrayLike, NDArray
+from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import (
+    QColor,
+    QContextMenuEvent,
+    QFocusEvent,
+    QImage,
+    QImageWriter,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPainterPath,
+    QTransform,
+    QWheelEvent,
+)
+from PySide6.QtSvg import QSvgGenerator
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QFrame,
+    QHBoxLayout,
+    QMenu,
+    QSizePolicy,
+    QStackedLayout,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.errors import SpecviewError
+from specview.gui import theme
+from specview.gui.chart_key import ChartKey, KeyEntry
+from specview.gui.display_text import tooltip, visible
+from specview.gui.lane_markers import DASHES, marker
+from specview.gui.plots import Headline
+from specview.gui.widgets import ElidedLabel, label
+from specview.runs.files import OutputFile
+
+Numbers = NDArray[np.float64]
+Kind = Literal["curve", "bars"]
+CELLS_WITH_VALUES = 160
+_NEAR_PX = 40
+_PNG_SCALE = 2
+
+
+@dataclass(slots=True)
+class _Series:
+    """One curve or one set of bars, as given."""
+
+    kind: Kind
+    x: Numbers
+    y: Numbers
+    lane: int | None = None
+    colour: str | None = None
+    line: bool = True
+    dashed: bool = False
+    points: bool = False
+    low: Numbers | None = None
+    high: Numbers | None = None
+    spread: Literal["band", "bars"] = "band"
+    bottom: Numbers | None = None
+    width: float = 0.8
+    colours: tuple[str, ...] | None = None
+    tips: tuple[str, ...] | None = None
+    in_key: bool = True
+    width_px: float = 1.6
+
+    def as_drawn(self) -> str:
+        """The colour, '#rrggbb'."""
+        now = theme.current()
+        if self.colour is not None:
+            return str(getattr(now, self.colour, self.colour))
+        return now.lane_colors[(self.lane or 0) % len(now.lane_colors)]
+
+
+@dataclass(slots=True)
+class _Mark:
+    """A line across the chart with a few words: a best k, a break-even. axis 0: at an x, 1: at a y."""
+
+    axis: int
+    value: float
+    text: str
+    colour: str
+
+
+@dataclass(slots=True)
+class _Handle:
+    """A line that can be dragged; axis as for a mark."""
+
+    axis: int
+    value: float
+    text: str
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class _Heat:
+    """A grid of values at x (columns) and y (rows)."""
+
+    x: Numbers
+    y: Numbers
+    z: Numbers  # [rows, columns], NaN where there is none
+    centre: float | None
+    form: Callable[[float], str]
+
+
+class _Plot(pg.PlotWidget):
+    """The plot proper; mouse and wheel belong to the chart and the page."""
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        event.ignore()
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        event.ignore()
+
+
+class Chart(QFrame):
+    """A card with a title, its formula, a key and a plot.
+
+    x, y        names of the axes, with units
+    log_x, log_y  logarithmic axes (values at or below 0 are left out)
+    zero        the y axis starts at 0 (not on a logarithmic one)
+
+    Series are named; giving one again replaces it. `picked(name, index)`: a point or bar was clicked, or chosen with
+    the arrow keys and Enter. `moved(name, value)`: a handle was dragged. Under the pointer and with the arrow keys
+    the nearest point's values stand beside the title.
+    """
+
+    picked = Signal(str, int)
+    moved = Signal(str, float)
+
+    def __init__(
+        self,
+        title: str,
+        formula: str = "",
+        tip: str = "",
+        *,
+        x: str = "",
+        y: str = "",
+        log_x: bool = False,
+        log_y: bool = False,
+        zero: bool = True,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.setProperty("kind", "panel")
+        self.title, self.x_name, self.y_name = title, x, y
+        self._log = (log_x, log_y)
+        self._zero = zero
+        self._series: dict[str, _Series] = {}
+        self._marks: dict[str, _Mark] = {}
+        self._handles: dict[str, _Handle] = {}
+        self._heat: _Heat | None = None
+        self._ticks: dict[str, list[tuple[float, str]]] = {}
+        self._fixed: dict[str, tuple[float, float]] = {}
+        self._lines: dict[str, Any] = {}
+        self._cursor: tuple[str, int] | None = None
+        self._ring: Any = None
+        self._dirty = False
+        self.headline = Headline(title, formula)
+        if tip:
+            self.headline.setToolTip(tooltip(tip))
+        self.readout = ElidedLabel("", "small")
+        self.readout.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.key = ChartKey()
+        self.menu_button = QToolButton()
+        self.menu_button.setText("⋯")
+        self.menu_button.setProperty("kind", "caption")
+        self.menu_button.setToolTip("Save this plot, or its values")
+        self.menu_button.setAccessibleName(f"Save the plot {title}")
+        self.menu_button.clicked.connect(
+            lambda: self.save_menu().exec(self.menu_button.mapToGlobal(self.menu_button.rect().bottomLeft()))
+        )
+        self.plot = _Plot()
+        self._words = label("", "muted")
+        self._words.setWordWrap(True)
+        self._words.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._lay_out()
+        # One redraw for all that is given in one turn of the event loop.
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.setInterval(0)
+        self._later.timeout.connect(self.redraw)
+        theme.signals.changed.connect(self._restyle)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.plot.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.plot.viewport().setMouseTracking(True)
+        self.plot.scene().sigMouseMoved.connect(self._hovered)
+        self.plot.scene().sigMouseClicked.connect(self._clicked)
+        self.setAccessibleName(f"{title}: {y} over {x}" if x and y else title)
+        self._restyle()
+
+    def _lay_out(self) -> None:
+        head = QHBoxLayout()
+        head.setSpacing(theme.px(6))
+        head.addWidget(self.headline, 3)
+        head.addWidget(self.readout, 2)
+        head.addWidget(self.menu_button)
+        holder = QWidget()
+        self._stack = QStackedLayout(holder)
+        self._stack.addWidget(self.plot)
+        self._stack.addWidget(self._words)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.px(9), theme.px(5), theme.px(7), theme.px(4))
+        column.setSpacing(theme.px(2))
+        column.addLayout(head)
+        column.addWidget(self.key)
+        column.addWidget(holder, 1)
+        self.plot.setFrameShape(QFrame.Shape.NoFrame)
+        self.plot.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
+        item = self.plot.getPlotItem()
+        item.setMenuEnabled(False)
+        item.hideButtons()
+        item.getViewBox().setMouseEnabled(x=False, y=False)
+        item.getViewBox().disableAutoRange()
+
+    def minimumSizeHint(self) -> QSize:
+        """Room for axes and a curve."""
+        return QSize(theme.px(180), theme.px(130))
+
+    def sizeHint(self) -> QSize:
+        return QSize(theme.px(360), theme.px(240))
+
+    # -- data ------------------------------------------------------------------------------------------------
+
+    def curve(
+        self,
+        name: str,
+        x: ArrayLike,
+        y: ArrayLike,
+        *,
+        lane: int | None = None,
+        colour: str | None = None,
+        line: bool = True,
+        dashed: bool = False,
+        points: bool = False,
+        low: ArrayLike | None = None,
+        high: ArrayLike | None = None,
+        spread: Literal["band", "bars"] = "band",
+        tips: Sequence[str] | None = None,
+        in_key: bool = True,
+        width_px: float = 1.6,
+    ) -> None:
+        """Draw a curve (line), its points (points), or both; NaN leaves a gap.
+
+        lane gives a lane's colour and shape (0 plain, 1 to 4); colour is one of the theme's names ('accepted', 'muted', ...)
+        or '#rrggbb'. Modelled curves are dashed, measured ones solid. low and high are drawn as a band or as bars. tips:
+        per point, what the readout says instead of x and y.
+        """
+        made = _Series("curve", _array(x), _array(y), lane, colour, line, dashed, points)
+        made.low, made.high = (None if v is None else _array(v) for v in (low, high))
+        made.spread, made.in_key, made.width_px = spread, in_key, width_px
+        made.tips = None if tips is None else tuple(tips)
+        if len(made.x) != len(made.y):
+            raise ValueError(f"{name}: {len(made.x)} x and {len(made.y)} y")
+        self._put(name, made)
+
+    def bars(
+        self,
+        name: str,
+        x: ArrayLike,
+        height: ArrayLike,
+        *,
+        bottom: ArrayLike | None = None,
+        width: float = 0.8,
+        lane: int | None = None,
+        colour: str | None = None,
+        colours: Sequence[str] | None = None,
+        tips: Sequence[str] | None = None,
+        in_key: bool = True,
+    ) -> None:
+        """Draw bars at x, from bottom (0) by height, which may be negative; colours: one per bar instead of one for all."""
+        made = _Series("bars", _array(x), _array(height), lane, colour, width=width, in_key=in_key)
+        made.bottom = None if bottom is None else _array(bottom)
+        made.colours = None if colours is None else tuple(colours)
+        made.tips = None if tips is None else tuple(tips)
+        self._put(name, made)
+
+    def heat(
+        self,
+        x: ArrayLike,
+        y: ArrayLike,
+        z: ArrayLike,
+        *,
+        centre: float | None = None,
+        form: Callable[[float], str] = lambda value: f"{value:.2f}",
+    ) -> None:
+        """Draw z [len(y), len(x)] as a heat map, values written into the cells where they are few.
+
+        centre: the value with the neutral colour (1 for a speedup: below it orange, above it blue).
+        """
+        self._heat = _Heat(_array(x), _array(y), np.asarray(z, dtype=np.float64), centre, form)
+        self._change()
+
+    def mark(
+        self, name: str, *, x: float | None = None, y: float | None = None, text: str = "", colour: str = "muted"
+    ) -> None:
+        """Draw a dotted line across at x or at y, with words."""
+        self._marks[name] = _Mark(*_place(x, y), text, colour)
+        self._change()
+
+    def handle(
+        self, name: str, *, x: float | None = None, y: float | None = None, text: str = "", bounds: tuple[float, float]
+    ) -> None:
+        """Draw a line at x or y that can be dragged within bounds; `moved` tells where it is."""
+        self._handles[name] = _Handle(*_place(x, y), text, *bounds)
+        self._change()
+
+    def ticks(self, axis: Literal["x", "y"], ticks: Sequence[tuple[float, str]]) -> None:
+        """Name the places of an axis; none brings back numbers."""
+        self._ticks[axis] = list(ticks)
+        self._change()
+
+    def set_range(self, *, x: tuple[float, float] | None = None, y: tuple[float, float] | None = None) -> None:
+        """Fix the ranges; None follows the data."""
+        self._fixed = {name: value for name, value in (("x", x), ("y", y)) if value is not None}
+        self._change()
+
+    def name_axes(self, x: str | None = None, y: str | None = None) -> None:
+        """Rename the axes."""
+        self.x_name, self.y_name = self.x_name if x is None else x, self.y_name if y is None else y
+        self._change()
+
+    def remove(self, name: str) -> None:
+        """Take a series, mark or handle away."""
+        self._series.pop(name, None)
+        self._marks.pop(name, None)
+        self._handles.pop(name, None)
+        self._change()
+
+    def clear(self) -> None:
+        """Take everything away but the axes."""
+        self._series.clear()
+        self._marks.clear()
+        self._handles.clear()
+        self._heat, self._cursor = None, None
+        self._ticks.clear()
+        self._change()
+
+    def say(self, text: str) -> None:
+        """Show words in place of the plot; '' shows the plot."""
+        self._words.setText(visible(text) if text else "")
+        self._stack.setCurrentWidget(self._words if text else self.plot)
+        self.key.setVisible(not text)
+
+    @property
+    def names(self) -> list[str]:
+        """The series' names."""
+        return list(self._series)
+
+    def values(self, name: str) -> tuple[Numbers, Numbers]:
+        """A series' x and y as given."""
+        return self._series[name].x, self._series[name].y
+
+    def _put(self, name: str, made: _Series) -> None:
+        self._series[name] = made
+        self._change()
+
+    def _change(self) -> None:
+        self._dirty = True
+        self._later.start()
+
+    # -- drawing ---------------------------------------------------------------------------------------------
+
+    def _restyle(self) -> None:
+        now = theme.current()
+        self.plot.setBackground(QColor(now.panel))
+        for side in ("left", "bottom"):
+            axis = self.plot.getAxis(side)
+            axis.setPen(pg.mkPen(QColor(now.border)))
+            axis.setTextPen(pg.mkPen(QColor(now.muted)))
+            axis.setTickFont(theme.ui_font(10))
+            axis.setStyle(tickLength=3, tickTextOffset=4, hideOverlappingLabels=True, maxTickLevel=0)
+            axis.enableAutoSIPrefix(False)
+        self.plot.getAxis("bottom").setHeight(theme.px(34 if self.x_name else 20))
+        self.plot.getAxis("left").setWidth(theme.px(52 if self.y_name else 36))
+        self.headline.updateGeometry()
+        self.headline.update()
+        self.key.arrange()
+        self._change()
+
+    def _at(self, axis: int, values: Numbers) -> Numbers:
+        """Values in the plot's own coordinates."""
+        if not self._log[axis]:
+            return values
+        out = np.full(len(values), np.nan)
+        np.log10(values, out=out, where=values > 0)
+        return out
+
+    def _one(self, axis: int, value: float) -> float:
+        return float(self._at(axis, np.array([value]))[0])
+
+    def redraw(self) -> None:
+        """Draw all anew; done by itself after every change."""
+        self._later.stop()
+        self._dirty = False
+        now = theme.current()
+        item = self.plot.getPlotItem()
+        item.clear()
+        self._ring = None
+        self._lines = {}
+        low, high = self._ranges()
+        item.getViewBox().setRange(xRange=(low[0], high[0]), yRange=(low[1], high[1]), padding=0, disableAutoRange=True)
+        for place, (side, name) in enumerate((("bottom", self.x_name), ("left", self.y_name))):
+            axis = self.plot.getAxis(side)
+            axis.setLogMode(x=self._log[0], y=self._log[1])
+            if name:
+                axis.setLabel(name, **{"color": now.muted, "font-size": f"{theme.px(10)}px"})
+            ticks = self._ticks.get("xy"[place])
+            axis.setTicks([[(self._one(place, value), text) for value, text in ticks]] if ticks else None)
+        item.showGrid(x=False, y=self._heat is None, alpha=0.18)
+        if self._heat is not None:
+            self._draw_heat(item, self._heat)
+        for series in self._series.values():
+            (self._draw_bars if series.kind == "bars" else self._draw_curve)(item, series)
+        for mark in self._marks.values():
+            self._draw_mark(item, mark)
+        for name, handle in self._handles.items():
+            self._draw_handle(item, name, handle)
+        self.key.show_entries(
+            [
+                KeyEntry(name, s.as_drawn(), s.line, s.dashed, s.kind == "bars", (s.lane or 0) if s.points else -1)
+                for name, s in self._series.items()
+                if s.in_key
+            ]
+            if sum(s.in_key for s in self._series.values()) > 1 or any(s.dashed for s in self._series.values())
+            else []
+        )
+        if self._cursor is not None:
+            self._show_cursor(*self._cursor)
+
+    def _ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        xs: list[Numbers] = []
+        ys: list[Numbers] = [] if self._log[1] or not self._zero or self._heat is not None else [np.zeros(1)]
+        for s in self._series.values():
+            half = s.width / 2 if s.kind == "bars" else 0.0
+            xs += [self._at(0, s.x - half), self._at(0, s.x + half)]
+            bottom = s.bottom if s.bottom is not None else np.zeros(len(s.y))
+            if s.kind == "bars":
+                ys += [self._at(1, bottom), self._at(1, bottom + s.y)]
+            else:
+                ys.append(self._at(1, s.y))
+                ys += [self._at(1, edge) for edge in (s.low, s.high) if edge is not None]
+        across = [(mark.axis, mark.value) for mark in self._marks.values()]
+        for axis, value in across + [(handle.axis, handle.value) for handle in self._handles.values()]:
+            (xs, ys)[axis].append(self._at(axis, np.array([value])))
+        if self._heat is not None:
+            xs += [self._at(0, edge) for edge in _edges(self._heat.x)]
+            ys += [self._at(1, edge) for edge in _edges(self._heat.y)]
+        lows, highs = [], []
+        for place, found in enumerate((xs, ys)):
+            fixed = self._fixed.get("xy"[place])
+            if fixed is not None:
+                low, high = (self._one(place, value) for value in fixed)
+            else:
+                known = np.concatenate([part[np.isfinite(part)] for part in found]) if found else np.zeros(0)
+                low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+                if high <= low:
+                    low, high = (low - 0.5, high + 0.5) if low or self._log[place] else (0.0, 1.0)
+                if self._heat is None:
+                    room = high - low
+                    high += room * (0.03, 0.09)[place]
+                    low -= room * (0.03 if place == 0 or self._log[1] or low < 0 or not self._zero else 0.02)
+            lows.append(low)
+            highs.append(high)
+        return (lows[0], lows[1]), (highs[0], highs[1])
+
+    def _draw_curve(self, item: Any, s: _Series) -> None:
+        colour = QColor(s.as_drawn())
+        x, y = self._at(0, s.x), self._at(1, s.y)
+        if s.low is not None and s.high is not None:
+            low, high = self._at(1, s.low), self._at(1, s.high)
+            ok = np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
+            if s.spread == "band" and ok.sum() > 1:
+                path = QPainterPath()
+                corners = [*zip(x[ok], high[ok], strict=True), *zip(x[ok][::-1], low[ok][::-1], strict=True)]
+                path.moveTo(*map(float, corners[0]))
+                for corner in corners[1:]:
+                    path.lineTo(*map(float, corner))
+                path.closeSubpath()
+                fill = QColor(colour)
+                fill.setAlpha(45)
+                shape = pg.QtWidgets.QGraphicsPathItem(path)
+                shape.setPen(pg.mkPen(None))
+                shape.setBrush(pg.mkBrush(fill))
+                item.addItem(shape, ignoreBounds=True)
+            elif ok.any():
+                middle = np.where(np.isfinite(y), y, (low + high) / 2)
+                item.addItem(
+                    pg.ErrorBarItem(x=x[ok], y=middle[ok], top=(high - middle)[ok], bottom=(middle - low)[ok],
+                                    beam=0.0, pen=pg.mkPen(colour, width=1.2)),
+                    ignoreBounds=True,
+                )  # fmt: skip
+        if s.line and len(x) > 1:
+            pen = pg.mkPen(colour, width=s.width_px)
+            if s.dashed:
+                pen.setDashPattern([5.0, 4.0])
+            elif s.lane and DASHES[s.lane % len(DASHES)]:
+                pen.setDashPattern(list(DASHES[s.lane % len(DASHES)]))
+            item.addItem(pg.PlotCurveItem(x, y, pen=pen, connect="finite", antialias=True), ignoreBounds=True)
+        if s.points or len(x) == 1:
+            ok = np.isfinite(x) & np.isfinite(y)
+            item.addItem(
+                pg.ScatterPlotItem(x=x[ok], y=y[ok], symbol=_symbol(s.lane or 0), size=theme.px(9), brush=pg.mkBrush(colour),
+                                   pen=pg.mkPen(QColor(theme.current().panel), width=1)),
+                ignoreBounds=True,
+            )  # fmt: skip
+
+    def _draw_bars(self, item: Any, s: _Series) -> None:
+        bottom = s.bottom if s.bottom is not None else np.zeros(len(s.y))
+        ok = np.isfinite(s.x) & np.isfinite(s.y) & np.isfinite(bottom)
+        if not ok.any():
+            return
+        now = theme.current()
+        each = [str(getattr(now, c, c)) for c in s.colours] if s.colours is not None else [s.as_drawn()] * len(s.x)
+        brushes = [pg.mkBrush(QColor(c)) for c, good in zip(each, ok, strict=True) if good]
+        item.addItem(
+            pg.BarGraphItem(x=s.x[ok], y0=bottom[ok], height=s.y[ok], width=s.width, brushes=brushes,
+                            pen=pg.mkPen(QColor(now.panel), width=0.5)),
+            ignoreBounds=True,
+        )  # fmt: skip
+
+    def _draw_heat(self, item: Any, heat: _Heat) -> None:
+        now = theme.current()
+        known = heat.z[np.isfinite(heat.z)]
+        if not len(known):
+            return
+        rgba, bright = _heat_colours(heat.z, heat.centre, now)
+        image = pg.ImageItem(rgba, axisOrder="row-major", levels=(0, 255))
+        (x0, x1), (y0, y1) = ((float(a[0]), float(b[0])) for a, b in (_edges(heat.x), _edges(heat.y)))
+        image.setRect(QRectF(x0, y0, x1 - x0, y1 - y0))
+        item.addItem(image, ignoreBounds=True)
+        if heat.z.size <= CELLS_WITH_VALUES:
+            xs = np.linspace(x0, x1, 2 * len(heat.x) + 1)[1::2]
+            ys = np.linspace(y0, y1, 2 * len(heat.y) + 1)[1::2]
+            for row, level in enumerate(ys):
+                for column, place in enumerate(xs):
+                    value = float(heat.z[row, column])
+                    if math.isfinite(value):
+                        colour = "#101318" if bright[row, column] else "#f4f5f8"
+                        text = pg.TextItem(heat.form(value), color=colour, anchor=(0.5, 0.5))
+                        text.setFont(theme.ui_font(10))
+                        text.setPos(place, level)
+                        item.addItem(text, ignoreBounds=True)
+
+    def _draw_mark(self, item: Any, mark: _Mark) -> None:
+        now = theme.current()
+        colour = QColor(str(getattr(now, mark.colour, mark.colour)))
+        upright = mark.axis == 0
+        place = self._one(mark.axis, mark.value)
+        if not math.isfinite(place):
+            return
+        pen = pg.mkPen(colour, width=1.2)
+        pen.setDashPattern([2.0, 3.0])
+        line = pg.InfiniteLine(
+            pos=place, angle=90 if upright else 0, movable=False, pen=pen, label=visible(mark.text) or None,
+            labelOpts={"position": 0.94 if upright else 0.8, "color": colour, "movable": False,
+                       "anchors": [(0, 0.5), (1, 0.5)] if upright else [(0.5, 1), (0.5, 1)]},
+        )  # fmt: skip
+        if mark.text:
+            line.label.setFont(theme.ui_font(10.5))
+        item.addItem(line, ignoreBounds=True)
+
+    def _draw_handle(self, item: Any, name: str, handle: _Handle) -> None:
+        now = theme.current()
+        axis, upright = handle.axis, handle.axis == 0
+        line = pg.InfiniteLine(
+            pos=self._one(axis, handle.value), angle=90 if upright else 0, movable=True,
+            bounds=[self._one(axis, handle.low), self._one(axis, handle.high)],
+            pen=pg.mkPen(QColor(now.focus), width=2), hoverPen=pg.mkPen(QColor(now.ink), width=3),
+            label=visible(handle.text) or None,
+            labelOpts={"position": 0.06 if upright else 0.12, "color": QColor(now.focus), "movable": False,
+                       "anchors": [(0, 0.5), (1, 0.5)] if upright else [(0.5, 1), (0.5, 1)]},
+        )  # fmt: skip
+        if handle.text:
+            line.label.setFont(theme.ui_font(10.5, bold=True))
+        line.setCursor(Qt.CursorShape.SizeHorCursor if upright else Qt.CursorShape.SizeVerCursor)
+        line.sigPositionChanged.connect(lambda _, name=name: self._dragged(name))
+        self._lines[name] = line
+        item.addItem(line, ignoreBounds=True)
+
+    def _dragged(self, name: str) -> None:
+        handle, line = self._handles[name], self._lines[name]
+        handle.value = float(10 ** line.value() if self._log[handle.axis] else line.value())
+        self.moved.emit(name, handle.value)
+
+    def is_dragging(self) -> bool:
+        """Whether a handle is being dragged now: do not move it from outside meanwhile."""
+        return any(line.moving for line in self._lines.values())
+
+    # -- pointing and keys -----------------------------------------------------------------------------------
+
+    def _pixels(self, name: str) -> NDArray[np.float64]:
+        """A series' points in scene pixels, [n, 2]."""
+        s = self._series[name]
+        y = s.y if s.kind == "curve" else s.y + (s.bottom if s.bottom is not None else 0.0)
+        view = self.plot.getPlotItem().getViewBox()
+        (x0, x1), (y0, y1) = view.viewRange()
+        area = view.sceneBoundingRect()
+        px = area.left() + (self._at(0, s.x) - x0) / (x1 - x0) * area.width()
+        py = area.bottom() - (self._at(1, y) - y0) / (y1 - y0) * area.height()
+        return np.column_stack([px, py])
+
+    def nearest(self, where: QPointF) -> tuple[str, int] | None:
+        """The point nearest to a place of the scene, (series, index); None where none is near."""
+        best: tuple[float, str, int] | None = None
+        for name, s in self._series.items():
+            if not len(s.x):
+                continue
+            dx, dy = (self._pixels(name) - (where.x(), where.y())).T
+            far = np.hypot(dx, dy)
+            if s.kind == "bars":  # the bar that is pointed at, wherever on its height
+                view = self.plot.getPlotItem().getViewBox()
+                x = view.mapSceneToView(where).x()
+                far = np.where(np.abs(s.x - x) <= s.width / 2, np.minimum(far, _NEAR_PX - 1), far)
+            if not np.isfinite(far).any():
+                continue
+            index = int(np.nanargmin(far))
+            if far[index] <= _NEAR_PX and (best is None or far[index] < best[0]):
+                best = float(far[index]), name, index
+        return None if best is None else (best[1], best[2])
+
+    def _hovered(self, where: QPointF) -> None:
+        found = self.nearest(where) if self.plot.sceneBoundingRect().contains(where) else None
+        if found != self._cursor:
+            self._cursor = found
+            self._show_cursor(*found) if found is not None else self._hide_cursor()
+        if found is None and self._heat is not None:
+            self.readout.set_full(self._heat_words(where))
+
+    def _heat_words(self, where: QPointF) -> str:
+        heat = self._heat
+        assert heat is not None
+        point = self.plot.getPlotItem().getViewBox().mapSceneToView(where)
+        (x0, x1), (y0, y1) = ((float(a[0]), float(b[0])) for a, b in (_edges(heat.x), _edges(heat.y)))
+        column = int((point.x() - x0) / (x1 - x0) * len(heat.x))
+        row = int((point.y() - y0) / (y1 - y0) * len(heat.y))
+        if not (0 <= column < len(heat.x) and 0 <= row < len(heat.y)) or not math.isfinite(heat.z[row, column]):
+            return ""
+        return f"{_short(heat.x[column])}, {_short(heat.y[row])}: {heat.form(float(heat.z[row, column]))}"
+
+    def _clicked(self, event: Any) -> None:
+        if event.button() != Qt.MouseButton.LeftButton:
+            return
+        found = self.nearest(event.scenePos())
+        if found is not None:
+            self._cursor = found
+            self._show_cursor(*found)
+            self.picked.emit(*found)
+
+    def _hide_cursor(self) -> None:
+        self.readout.set_full("")
+        if self._ring is not None:
+            self._ring.setData([], [])
+
+    def point_at(self, name: str, index: int) -> None:
+        """Put the cursor on a point, as if pointed at; a place that does not exist takes it away."""
+        self._cursor = (name, index) if name in self._series and 0 <= index < len(self._series[name].x) else None
+        self._show_cursor(*self._cursor) if self._cursor is not None else self._hide_cursor()
+
+    def _show_cursor(self, name: str, index: int) -> None:
+        s = self._series.get(name)
+        if s is None or not 0 <= index < len(s.x):
+            self._cursor = None
+            self._hide_cursor()
+            return
+        if s.tips is not None and index < len(s.tips):
+            words = s.tips[index]
+        else:
+            words = f"{name} · {_short(s.x[index])}: {_short(s.y[index])}"
+        self.readout.set_full(visible(words))
+        if self._ring is None:
+            self._ring = pg.ScatterPlotItem(
+                size=theme.px(14), pen=pg.mkPen(QColor(theme.current().focus), width=2), brush=None
+            )
+            self.plot.getPlotItem().addItem(self._ring, ignoreBounds=True)
+        y = s.y[index] + (s.bottom[index] if s.bottom is not None else 0.0)
+        self._ring.setData([self._one(0, s.x[index])], [self._one(1, float(y))])
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Left and Right go through the points, Up and Down through the series, Enter picks."""
+        key = event.key()
+        names = [name for name, s in self._series.items() if len(s.x)]
+        if not names or key not in (Qt.Key.Key_Left, Qt.Key.Key_Right, Qt.Key.Key_Up, Qt.Key.Key_Down,
+                                    Qt.Key.Key_Return, Qt.Key.Key_Enter):  # fmt: skip
+            super().keyPressEvent(event)
+            return
+        name, index = self._cursor if self._cursor is not None else (names[0], -1)
+        if key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            if index >= 0:
+                self.picked.emit(name, index)
+            return
+        if key in (Qt.Key.Key_Up, Qt.Key.Key_Down):
+            name = names[(names.index(name) + (1 if key == Qt.Key.Key_Down else -1)) % len(names)]
+            index = max(index, 0)
+        else:
+            index += 1 if key == Qt.Key.Key_Right else -1
+        self.point_at(name, min(max(index, 0), len(self._series[name].x) - 1))
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        self.setProperty("selected", "true")
+        self.style().polish(self)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self.setProperty("selected", "false")
+        self.style().polish(self)
+
+    def leaveEvent(self, event: Any) -> None:
+        """Forget the point when the pointer goes."""
+        super().leaveEvent(event)
+        if not self.hasFocus():
+            self._cursor = None
+            self._hide_cursor()
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        self.save_menu().exec(event.globalPos())
+
+    # -- saving ----------------------------------------------------------------------------------------------
+
+    def save_menu(self) -> QMenu:
+        """The menu that saves the plot."""
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        for ending, text in (("png", "Save as PNG…"), ("svg", "Save as SVG…"), ("csv", "Save its values as CSV…")):
+            menu.addAction(text).triggered.connect(lambda _=False, ending=ending: self._ask_and_save(ending))
+        return menu
+
+    def _ask_and_save(self, ending: str) -> None:
+        start = "".join(c if c.isalnum() else "-" for c in self.title.lower()).strip("-")
+        name, _ = QFileDialog.getSaveFileName(self, "Save the plot", f"{start}.{ending}", f"*.{ending}")
+        if name:
+            try:
+                self.save(name if Path(name).suffix else f"{name}.{ending}")
+            except SpecviewError as error:
+                self.readout.set_full(str(error))
+                self.readout.setToolTip(tooltip(str(error)))
+
+    def save(self, path: str | Path) -> None:
+        """Write the plot as .png, .svg or .csv by the name's ending; raises SpecviewError, the old file intact."""
+        ending = Path(path).suffix.lower()
+        made = {".png": self._png, ".svg": self._svg, ".csv": lambda: self.csv().encode("utf-8")}.get(ending)
+        if made is None:
+            raise SpecviewError(f"a plot cannot be saved as {ending or 'a file without an ending'!r}.",
+                                "Use .png, .svg or .csv.")  # fmt: skip
+        with OutputFile(path, "plot") as file:
+            file.write_bytes(made())
+
+    def csv(self) -> str:
+        """All values: series, x, y and, where there is one, the spread."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["series", self.x_name or "x", self.y_name or "y", "low", "high"])
+        for name, s in self._series.items():
+            text = f"'{name}" if name[:1] in "=+-@" else name  # data, never a formula
+            for place in range(len(s.x)):
+                edges = [_cell(edge[place]) if edge is not None else "" for edge in (s.low, s.high)]
+                writer.writerow([text, _cell(s.x[place]), _cell(s.y[place]), *edges])
+        if self._heat is not None:
+            for row, level in enumerate(self._heat.y):
+                for column, place in enumerate(self._heat.x):
+                    writer.writerow(["heat map", _cell(place), _cell(level), _cell(self._heat.z[row, column]), ""])
+        return out.getvalue()
+
+    def _settle(self) -> None:
+        if self._dirty:
+            self.redraw()
+        self.point_at("", -1)
+
+    def _png(self) -> bytes:
+        self._settle()
+        image = QImage(self.size() * _PNG_SCALE, QImage.Format.Format_RGB32)
+        image.setDevicePixelRatio(_PNG_SCALE)
+        image.fill(QColor(theme.current().panel))
+        self.menu_button.hide()
+        try:
+            self.render(image)
+        finally:
+            self.menu_button.show()
+        data = QByteArray()
+        buffer = QBuffer(data)
+        buffer.open(QIODevice.OpenModeFlag.WriteOnly)
+        QImageWriter(buffer, QByteArray(b"png")).write(image)
+        return bytes(data.data())
+
+    def _svg(self) -> bytes:
+        self._settle()
+        data = QByteArray()
+        buffer = QBuffer(data)
+        buffer.open(QIODevice.OpenModeFlag.WriteOnly)
+        made = QSvgGenerator()
+        made.setOutputDevice(buffer)
+        made.setSize(self.size())
+        made.setViewBox(self.rect())
+        made.setTitle(self.title)
+        self.menu_button.hide()
+        try:
+            painter = QPainter(made)
+            painter.fillRect(self.rect(), QColor(theme.current().panel))
+            self.render(painter, self.rect().topLeft())
+            painter.end()
+        finally:
+            self.menu_button.show()
+        return bytes(data.data())
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        """Take the keyboard."""
+        self.setFocus(Qt.FocusReason.MouseFocusReason)
+        super().mousePressEvent(event)
+
+
+def _place(x: float | None, y: float | None) -> tuple[int, float]:
+    if (x is None) == (y is None):
+        raise ValueError("give x or y")
+    return (0, x) if x is not None else (1, float(y or 0.0))
+
+
+def _array(values: ArrayLike) -> Numbers:
+    return np.array([math.nan if v is None else v for v in np.asarray(values, dtype=object).ravel()], dtype=np.float64)
+
+
+def _edges(centres: Numbers) -> tuple[Numbers, Numbers]:
+    """The outer edges of cells around evenly spaced centres, as two arrays of one."""
+    step = float(centres[1] - centres[0]) if len(centres) > 1 else 1.0
+    return centres[:1] - step / 2, centres[-1:] + step / 2
+
+
+def _heat_colours(z: Numbers, centre: float | None, now: theme.Theme) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """RGBA [rows, columns, 4] and whether a cell is bright; a blue-orange scale around centre, or one from dark to blue."""
+    low, high = float(np.nanmin(z)), float(np.nanmax(z))
+    if centre is None:
+        middle, reach = low, max(high - low, 1e-12)
+    else:
+        middle, reach = centre, max(abs(high - centre), abs(centre - low), 1e-12)
+    share = np.clip((z - middle) / reach, -1, 1)
+    neutral = _rgb(now.field)
+    above, below = np.array([56.0, 140.0, 214.0]), np.array([222.0, 132.0, 50.0])
+    ends = np.where((share >= 0)[..., None], above, below)
+    part = np.abs(np.nan_to_num(share))[..., None]
+    rgb = neutral * (1 - part) + ends * part
+    rgb[~np.isfinite(z)] = _rgb(now.panel)
+    rgba = np.concatenate([rgb, np.full((*z.shape, 1), 255.0)], axis=2).astype(np.uint8)
+    return rgba, (rgb @ [0.299, 0.587, 0.114]) > 125
+
+
+def _rgb(colour: str) -> Numbers:
+    made = QColor(colour)
+    return np.array([made.red(), made.green(), made.blue()], dtype=np.float64)
+
+
+def _symbol(lane: int) -> QPainterPath:
+    return QTransform.fromScale(1.0, 1.0).map(marker(lane))
+
+
+def _short(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:.0f}" if abs(value - round(value)) < 1e-9 and abs(value) < 1e6 else f"{value:.3g}"
+
+
+def _cell(value: float) -> str:
+    return f"{value:.7g}" if math.isfinite(value) else ""
+
+
+__all__ = ["Chart", "Kind", "Numbers"]

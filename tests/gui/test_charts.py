@@ -1,0 +1,136 @@
+"""The chart that all pages share: what is drawn, picked, dragged and saved."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QImage
+
+from specview.errors import SpecviewError
+from specview.gui.charts import Chart
+
+
+@pytest.fixture
+def chart(qtbot, qapp):
+    made = Chart("Speedup over k", x="k (tokens)", y="speedup (×)", zero=False)
+    qtbot.addWidget(made)
+    made.resize(420, 300)
+    made.show()
+    made.curve("eagle3", [1, 2, 3, 4], [1.1, 1.3, 1.2, None], lane=1, points=True, low=[1, 1.2, 1.1, None],
+               high=[1.2, 1.4, 1.3, None])  # fmt: skip
+    made.redraw()
+    return made
+
+
+def place(chart: Chart, x: float, y: float) -> QPointF:
+    return chart.plot.getPlotItem().getViewBox().mapViewToScene(QPointF(x, y))
+
+
+def test_the_nearest_point_is_found_where_it_is_drawn(chart):
+    assert chart.nearest(place(chart, 2, 1.3)) == ("eagle3", 1)
+    assert chart.nearest(place(chart, 3.02, 1.21)) == ("eagle3", 2)
+    assert chart.nearest(QPointF(-500, -500)) is None
+
+
+def test_arrow_keys_go_through_points_and_enter_picks(chart, qtbot):
+    chart.curve("other", [1, 2], [1.0, 1.0], lane=2)
+    chart.redraw()
+    for key in (Qt.Key.Key_Right, Qt.Key.Key_Right):
+        qtbot.keyClick(chart, key)
+    assert "2" in chart.readout.full and "1.3" in chart.readout.full
+    with qtbot.waitSignal(chart.picked) as heard:
+        qtbot.keyClick(chart, Qt.Key.Key_Return)
+    assert heard.args == ["eagle3", 1]
+    qtbot.keyClick(chart, Qt.Key.Key_Down)
+    assert chart.readout.full.startswith("other")
+
+
+def test_a_series_given_again_replaces_the_first_and_a_gap_stays_a_gap(chart):
+    chart.curve("eagle3", [1], [2.0], lane=1)
+    x, y = chart.values("eagle3")
+    assert list(x) == [1] and list(y) == [2.0]
+    chart.curve("gap", [1, 2, 3], [1.0, math.nan, 3.0])
+    assert np.isnan(chart.values("gap")[1][1])
+    with pytest.raises(ValueError, match="2 x and 1 y"):
+        chart.curve("wrong", [1, 2], [1.0])
+    chart.remove("gap")
+    assert chart.names == ["eagle3"]
+
+
+def test_a_handle_tells_where_it_is_dragged_to_and_stays_in_bounds(chart, qtbot):
+    chart.handle("alpha", x=2.0, text="α", bounds=(1.0, 3.0))
+    chart.redraw()
+    heard = []
+    chart.moved.connect(lambda name, value: heard.append((name, value)))
+    chart._lines["alpha"].setValue(2.5)
+    chart._lines["alpha"].setValue(9.0)
+    assert heard[0] == ("alpha", 2.5) and heard[-1] == ("alpha", 3.0)
+
+
+def test_logarithmic_axes_leave_out_what_has_no_logarithm(qtbot, qapp):
+    chart = Chart("tv", log_x=True, log_y=True)
+    qtbot.addWidget(chart)
+    chart.curve("rejection", [0, 10, 1000], [0.5, 0.1, 0.01])
+    chart.redraw()
+    (low, high), _ = chart.plot.getPlotItem().getViewBox().viewRange()
+    assert low < 1 < 3 < high
+
+
+def test_empty_series_and_one_value_draw_without_complaint(qtbot, qapp):
+    chart = Chart("nothing yet")
+    qtbot.addWidget(chart)
+    chart.curve("empty", [], [])
+    chart.curve("one", [3], [5.0])
+    chart.bars("none", [], [])
+    chart.bars("bad", [1.0], [math.nan])
+    chart.heat([1], [1], [[math.nan]])
+    chart.mark("m", y=2.0, text="<b>not HTML</b>")
+    chart.redraw()
+    chart.say("Run something.")
+    chart.say("")
+
+
+@pytest.mark.parametrize("theme_name", ["dark", "light"])
+def test_it_is_saved_as_picture_drawing_and_values(chart, tmp_path, theme_name, qapp):
+    from specview.gui import theme
+
+    theme.apply(qapp, theme_name)
+    for ending in ("png", "svg", "csv"):
+        chart.save(tmp_path / f"a.{ending}")
+    image = QImage(str(tmp_path / "a.png"))
+    assert image.width() == 2 * chart.width() and image.height() == 2 * chart.height()
+    assert ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
+    rows = list(csv.reader(io.StringIO((tmp_path / "a.csv").read_text(encoding="utf-8"))))
+    assert rows[0] == ["series", "k (tokens)", "speedup (×)", "low", "high"]
+    assert rows[2] == ["eagle3", "2", "1.3", "1.2", "1.4"]
+    assert rows[4] == ["eagle3", "4", "", "", ""]
+    theme.apply(qapp, "dark")
+
+
+def test_text_in_a_table_is_never_a_formula(chart):
+    chart.curve("=cmd()", [1], [1.0])
+    assert "\n'=cmd()," in chart.csv()
+
+
+def test_a_place_that_cannot_be_written_leaves_the_old_file(chart, tmp_path, monkeypatch):
+    old = tmp_path / "a.csv"
+    old.write_text("old")
+    with pytest.raises(SpecviewError, match="cannot be saved as"):
+        chart.save(tmp_path / "a.gif")
+    with pytest.raises(SpecviewError, match="cannot write"):
+        chart.save(tmp_path / "no" / "a.csv")
+
+    def full(self, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(SpecviewError, match="no space left"):
+        chart.save(old)
+    assert old.read_text() == "old" and os.listdir(tmp_path) == ["a.csv"]
