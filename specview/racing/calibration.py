@@ -31,8 +31,13 @@ def measure_passes(
     known: Mapping[int, float] | None = None,
     on_count: OnCount | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    *,
+    counts: Sequence[int] | None = None,
+    seconds: float = SECONDS,
 ) -> dict[int, float]:
     """Seconds of a target pass for some row counts up to `rows`; counts in `known` are not measured again.
+
+    counts names the row counts (default: `counts_up_to(rows)`); after `seconds` no further repeat begins.
 
     The counts are interleaved, so that a noisy moment hits all alike, and repeated while there is time. Each
     is run once before it is timed: llama.cpp lays its graph out anew where the rows of a pass are not those of
@@ -42,7 +47,9 @@ def measure_passes(
     found = dict(known or {})
     longest = engine.context_length - 1
     cached = min(len(prompt_ids), CONTEXT, max(1, longest - rows))
-    counts = [count for count in counts_up_to(min(rows, longest - cached + 1)) if count not in found]
+    most = min(rows, longest - cached + 1)
+    wanted = counts_up_to(most) if counts is None else sorted({count for count in counts if 1 <= count <= most})
+    counts = [count for count in wanted if count not in found]
     if not counts:
         return found
     times: dict[int, list[float]] = {count: [] for count in counts}
@@ -55,10 +62,10 @@ def measure_passes(
         for repeat in range(REPEATS):
             for index, count in enumerate(counts):
                 spent = clock() - begin
-                if repeat and spent > SECONDS:
+                if repeat and spent > seconds:
                     break
                 if on_count is not None:
-                    on_count(min(1.0, spent / SECONDS) if repeat else (index / len(counts)) / 2)
+                    on_count(min(1.0, spent / seconds) if repeat else (index / len(counts)) / 2)
                 for timed in (False, True):
                     start = clock()
                     session.forward(fed[:count])

@@ -1,0 +1,69 @@
+"""The calibration that explanations rest on, over made-up engines."""
+
+from __future__ import annotations
+
+import pytest
+
+from specview.errors import Stopped
+from specview.lab.calibrate import calibrate_passes
+from specview.racing.pool import ModelPool, target_key
+from tests.racing.world import LOOKUP, World, rounds_of
+
+
+@pytest.fixture
+def world(monkeypatch) -> World:
+    return World(monkeypatch)
+
+
+def test_every_k_to_8_is_measured_and_longer_ones_at_some(world):
+    pool = ModelPool()
+    settings = world.race().settings.checked()
+    found = calibrate_passes(pool, settings, clock=world.clock)
+    assert list(found) == list(range(1, 10))
+    for rows, seconds in found.items():
+        assert seconds == pytest.approx(1 + 0.125 * rows)  # the world's costs
+    assert pool.pass_seconds[target_key(settings)] == found
+    longer = calibrate_passes(pool, settings, k=16, clock=world.clock)
+    assert list(longer) == [*range(1, 10), 13, 17]
+
+
+def test_what_was_measured_is_kept_until_it_is_asked_for_afresh(world):
+    pool = ModelPool()
+    settings = world.race().settings.checked()
+    calibrate_passes(pool, settings, clock=world.clock)
+    target = pool.get(target_key(settings))
+    before = target.forwards
+    calibrate_passes(pool, settings, clock=world.clock)
+    assert target.forwards == before
+    target.pass_cost = 2.0
+    assert calibrate_passes(pool, settings, afresh=True, clock=world.clock)[1] == pytest.approx(2.125)
+    assert all(session.closed for session in target.sessions)
+
+
+def test_the_race_that_follows_uses_the_same_engine_and_leaves_no_trace_of_it(world):
+    pool = ModelPool()
+    race = world.race(LOOKUP, models=pool)
+    calibrate_passes(pool, race.settings.checked(), clock=world.clock)
+    events = []
+    race.run(events.append)
+    assert world.loads == [("target", "bundled")]
+    assert rounds_of(events, 1)[0].index == 0
+
+
+def test_stop_ends_it(world):
+    asked = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > 6
+
+    with pytest.raises(Stopped):
+        calibrate_passes(ModelPool(), world.race().settings.checked(), should_stop=stop, clock=world.clock)
+
+
+def test_progress_is_told(world):
+    said = []
+    calibrate_passes(ModelPool(), world.race().settings.checked(), clock=world.clock,
+                     tell=lambda text, fraction: said.append((text, fraction)))  # fmt: skip
+    fractions = [fraction for text, fraction in said if text == "Measuring the target's passes"]
+    assert fractions and all(0 <= fraction <= 1 for fraction in fractions)
