@@ -1,0 +1,240 @@
+"""The statistics of the exactness lab: goodness of fit, two samples, and the smallest bias that a test catches.
+
+Written out, for scipy is no dependency. The gamma function's two series are those of Numerical Recipes, section
+6.2; the non-central chi-square is the Poisson mixture of central ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+SIGNIFICANCE = 1e-4
+"""A correct sampler is refused once in so many tests (1 in 10,000)."""
+
+POWER = 0.9
+"""A bias counts as caught where the test refuses it so often."""
+
+LEAST_EXPECTED = 5.0
+"""Cells with fewer expected counts are pooled: below it Pearson's statistic is not chi-square distributed."""
+
+
+def gamma_q(a: float, x: float) -> float:
+    """The regularised upper incomplete gamma function Q(a, x), for a > 0 and x >= 0."""
+    if x <= 0:
+        return 1.0
+    front = math.exp(a * math.log(x) - x - math.lgamma(a))
+    if x < a + 1:
+        term = total = 1.0 / a
+        step = a
+        while abs(term) > abs(total) * 1e-16:
+            step += 1
+            term *= x / step
+            total += term
+        return min(1.0, max(0.0, 1.0 - front * total))
+    tiny = 1e-300
+    b = x + 1 - a
+    c, d = 1 / tiny, 1 / b
+    found = d
+    for i in range(1, 100_000):
+        factor = -i * (i - a)
+        b += 2
+        d = factor * d + b
+        d = 1 / (d if abs(d) > tiny else tiny)
+        c = b + factor / c
+        c = c if abs(c) > tiny else tiny
+        found *= d * c
+        if abs(d * c - 1) < 1e-15:
+            break
+    return min(1.0, max(0.0, front * found))
+
+
+def chi_square_tail(statistic: float, freedom: int) -> float:
+    """P(chi-square with `freedom` degrees of freedom >= statistic)."""
+    return gamma_q(freedom / 2, statistic / 2)
+
+
+def chi_square_limit(freedom: int, significance: float = SIGNIFICANCE) -> float:
+    """The statistic that a chi-square variable exceeds with probability `significance`."""
+    low, high = 0.0, freedom + 10.0
+    while chi_square_tail(high, freedom) > significance:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chi_square_tail(middle, freedom) > significance else (low, middle)
+    return high
+
+
+def noncentral_tail(statistic: float, freedom: int, shift: float) -> float:
+    """P(non-central chi-square >= statistic), non-centrality `shift`: Poisson(shift / 2) extra pairs of freedom."""
+    a, x, mean = freedom / 2, statistic / 2, shift / 2
+    first = max(0, int(mean - 12 * math.sqrt(mean + 1) - 12))
+    last = int(mean + 12 * math.sqrt(mean + 1) + 12)
+    tail = gamma_q(a + first, x)
+    log_step = (a + first) * math.log(x) - x - math.lgamma(a + first + 1) if x > 0 else -math.inf
+    total = 0.0
+    for extra in range(first, last + 1):
+        weight = math.exp(extra * math.log(mean) - mean - math.lgamma(extra + 1)) if mean > 0 else float(extra == 0)
+        total += weight * min(1.0, tail)
+        # Q(a + 1, x) = Q(a, x) + x^a e^-x / Gamma(a + 1)
+        tail += math.exp(log_step)
+        if x > 0:
+            log_step += math.log(x) - math.log(a + extra + 1)
+    return min(1.0, total)
+
+
+def needed_shift(freedom: int, significance: float = SIGNIFICANCE, power: float = POWER) -> float:
+    """The non-centrality at which a chi-square test at `significance` refuses with probability `power`."""
+    limit = chi_square_limit(freedom, significance)
+    low, high = 0.0, 4 * math.sqrt(freedom) + 40.0
+    while noncentral_tail(limit, freedom, high) < power:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if noncentral_tail(limit, freedom, middle) < power else (low, middle)
+    return high
+
+
+def least_caught(
+    freedom: int, size: float, significance: float = SIGNIFICANCE, power: float = POWER
+) -> float | None:
+    """The smallest total variation, over the cells tested, that is caught whatever its shape; None where none is.
+
+    size is the number of samples; of two samples n m / (n + m). By Cauchy and Schwarz the non-centrality
+    size * sum (r - p)^2 / p of a bias is at least 4 size TV^2, so one of this total variation or more is refused with
+    at least this power. (Of two samples p is the mixture of both, and the same holds.)
+    """
+    if freedom < 1 or size <= 0:
+        return None
+    found = math.sqrt(needed_shift(freedom, significance, power) / (4 * size))
+    return found if found < 1 else None
+
+
+def pool(expected: Floats) -> tuple[NDArray[np.intp], int]:
+    """Cells for Pearson's test: per outcome the cell it counts in, and how many cells there are.
+
+    expected: counts [outcomes] that are expected. Outcomes with LEAST_EXPECTED or more are cells of their own; the
+    rarer ones are put together, rarest first, into cells that reach it. What is not expected at all gets cell -1.
+    There may be one cell that does not reach it where all outcomes together do not.
+    """
+    cell = np.full(len(expected), -1, dtype=np.intp)
+    own = np.flatnonzero(expected >= LEAST_EXPECTED)
+    cell[own] = np.arange(len(own))
+    cells = len(own)
+    rare = np.flatnonzero((expected > 0) & (expected < LEAST_EXPECTED))
+    if len(rare):
+        rare = rare[np.argsort(expected[rare], kind="stable")]
+        before = np.cumsum(expected[rare]) - expected[rare]
+        # Each is under LEAST_EXPECTED, so what falls into a stretch of twice that holds at least that, but for the last.
+        stretch = (before / (2 * LEAST_EXPECTED)).astype(np.intp)
+        last = int(stretch[-1])
+        left = float(expected[rare[stretch == last]].sum()) < LEAST_EXPECTED
+        if left and (last or cells):  # too few for a cell: they join the one before
+            stretch[stretch == last] = last - 1
+        cell[rare] = cells + stretch
+        cells += int(stretch[-1]) + 1
+    return cell, cells
+
+
+def goodness_of_fit(counts: Counts, p: Floats) -> tuple[float | None, int]:
+    """Pearson's chi-square p of counts [outcomes] against a distribution p, and its degrees of freedom.
+
+    Rare outcomes are pooled (`pool`). An outcome that p cannot give makes p 0; None where there is nothing to test.
+    """
+    total = int(counts.sum())
+    if total == 0:
+        return None, 0
+    if bool(np.any(counts[p <= 0] > 0)):
+        return 0.0, max(int(np.count_nonzero(p)) - 1, 1)
+    cell, cells = pool(p * total)
+    if cells < 2:
+        return None, 0
+    known = cell >= 0
+    seen = np.bincount(cell[known], weights=counts[known], minlength=cells)
+    hoped = np.bincount(cell[known], weights=(p * total)[known], minlength=cells)
+    statistic = float(np.sum((seen - hoped) ** 2 / hoped))
+    return chi_square_tail(statistic, cells - 1), cells - 1
+
+
+def sampled_variation(counts: Counts, p: Floats) -> float:
+    """Total variation between a sample's frequencies and a distribution."""
+    return float(np.abs(counts / counts.sum() - p).sum()) / 2
+
+
+def expected_variation(p: Floats, samples: float) -> float:
+    """Total variation that `samples` true samples of p show on average: the 1/sqrt(N) line.
+
+    sqrt(2 / (pi N)) * sum sqrt(p (1 - p)) / 2, by the normal approximation of each count.
+    """
+    return math.sqrt(2 / (math.pi * samples)) * float(np.sqrt(p * (1 - p)).sum()) / 2
+
+
+def variation_bound(p: Floats, samples: float, significance: float = SIGNIFICANCE) -> float:
+    """What the total variation of true samples exceeds with at most this probability (McDiarmid's inequality).
+
+    The mean in it is bounded by sum sqrt(p (1 - p) / N) / 2 (Jensen), so it holds for rare outcomes too.
+    """
+    mean = float(np.sqrt(p * (1 - p) / samples).sum()) / 2
+    return min(1.0, mean + math.sqrt(math.log(1 / significance) / (2 * samples)))
+
+
+def two_sample_chi_square(a: Counts, b: Counts) -> tuple[float | None, int]:
+    """Chi-square p of two samples' counts [cells] having one distribution, and its degrees of freedom.
+
+    Every cell should expect LEAST_EXPECTED of each; empty ones are left out. None where one cell is left.
+    """
+    both = a + b
+    known = both > 0
+    if int(np.count_nonzero(known)) < 2 or not a.sum() or not b.sum():
+        return None, 0
+    share = float(a.sum() / both.sum())
+    hoped_a, hoped_b = both[known] * share, both[known] * (1 - share)
+    statistic = float(np.sum((a[known] - hoped_a) ** 2 / hoped_a) + np.sum((b[known] - hoped_b) ** 2 / hoped_b))
+    freedom = int(np.count_nonzero(known)) - 1
+    return chi_square_tail(statistic, freedom), freedom
+
+
+def variation_between(a: Counts, b: Counts) -> float:
+    """Total variation between two samples' frequencies [cells]."""
+    return float(np.abs(a / a.sum() - b / b.sum()).sum()) / 2
+
+
+def permuted_variation(a: Counts, b: Counts, rng: np.random.Generator, times: int) -> Floats:
+    """Total variations [times] of two samples made by dealing the two given ones anew at random.
+
+    Dealing them is a multivariate hypergeometric draw of the counts together.
+    """
+    dealt = rng.multivariate_hypergeometric(a + b, int(a.sum()), size=times, method="marginals")
+    other = (a + b) - dealt
+    found: Floats = np.abs(dealt / a.sum() - other / b.sum()).sum(axis=1) / 2
+    return found
+
+
+def permutation_p(observed: float, permuted: Floats) -> float:
+    """The share of permutations (the observed one among them) that are at least as far apart."""
+    return float((1 + np.count_nonzero(permuted >= observed - 1e-12)) / (1 + len(permuted)))
+
+
+def uniform_p(values: Sequence[float]) -> float | None:
+    """Kolmogorov and Smirnov's p of values being uniform on 0..1 (asymptotic series); None of fewer than 5."""
+    n = len(values)
+    if n < 5:
+        return None
+    ordered = sorted(values)
+    distance = max(max((i + 1) / n - value, value - i / n) for i, value in enumerate(ordered))
+    x = distance * (math.sqrt(n) + 0.12 + 0.11 / math.sqrt(n))
+    if x < 0.2:  # the series has not begun to fall there, and the sum is 1
+        return 1.0
+    series = (2 * (-1) ** (j - 1) * math.exp(-2 * j * j * x * x) for j in range(1, 101))
+    return min(1.0, max(0.0, sum(series)))
+
+
+def normal_tails(z: float) -> float:
+    """Two-sided p of a standard normal value."""
+    return math.erfc(abs(z) / math.sqrt(2))
