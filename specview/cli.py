@@ -23,6 +23,7 @@ from specview.runs.files import os_reason
 COMMANDS = {
     "run": "one prompt, one method, headless: text, summary",
     "compare": "several lanes and plain on one prompt: a table",
+    "explain": "why each lane is fast or slow: from a trace, or from a race that it runs",
     "scan": "early exit: acceptance and cost of every exit layer on a prompt",
     "check": "can this draft serve this target, how, and why not",
     "train": "train a drafter for a target: an EAGLE-3, P-EAGLE or Medusa head, or a small draft",
