@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_one_lane_of_a_trace_by_number_or_name(trace, capsys, lane):
 
 
 def test_a_trace_cut_in_the_middle_of_a_line_is_explained_as_far_as_it_goes(trace, capsys, tmp_path):
-    data = open(trace, "rb").read()
+    data = Path(trace).read_bytes()
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(data[: len(data) // 2])
     assert cli.main(["explain", str(cut)]) == 0

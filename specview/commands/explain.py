@@ -46,7 +46,7 @@ _FOR_BOTH = {"recorded", "lanes", "json"}
 def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview explain", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
-    parser.usage = "specview explain [TRACE] [options]"
+    parser.usage = "specview explain [options] [TRACE]"
     parser.add_argument("recorded", metavar="TRACE", nargs="?",
                         help="a trace file; --lane N or NAME then chooses one of its lanes")  # fmt: skip
     add_shared_flags(parser)
