@@ -78,6 +78,7 @@ class _Series:
     width: float = 0.8
     colours: tuple[str, ...] | None = None
     tips: tuple[str, ...] | None = None
+    texts: tuple[str, ...] | None = None
     in_key: bool = True
     width_px: float = 1.6
 
@@ -284,13 +285,18 @@ class Chart(QFrame):
         colour: str | None = None,
         colours: Sequence[str] | None = None,
         tips: Sequence[str] | None = None,
+        texts: Sequence[str] | None = None,
         in_key: bool = True,
     ) -> None:
-        """Draw bars at x, from bottom (0) by height, which may be negative; colours: one per bar instead of one for all."""
+        """Draw bars at x, from bottom (0) by height, which may be negative; colours: one per bar instead of one for all.
+
+        texts: a few signs written above each bar.
+        """
         made = _Series("bars", _array(x), _array(height), lane, colour, width=width, in_key=in_key)
         made.bottom = None if bottom is None else _array(bottom)
         made.colours = None if colours is None else tuple(colours)
         made.tips = None if tips is None else tuple(tips)
+        made.texts = None if texts is None else tuple(texts)
         self._put(name, made)
 
     def heat(
@@ -536,6 +542,12 @@ class Chart(QFrame):
                             pen=pg.mkPen(QColor(now.panel), width=0.5)),
             ignoreBounds=True,
         )  # fmt: skip
+        for text, x, top in zip(s.texts or (), s.x, np.maximum(bottom, bottom + s.y), strict=False):
+            if text and math.isfinite(x) and math.isfinite(top):
+                words = pg.TextItem(visible(text), color=QColor(now.ink), anchor=(0.5, 1.0))
+                words.setFont(theme.ui_font(10.5))
+                words.setPos(x, top)
+                item.addItem(words, ignoreBounds=True)
 
     def _draw_heat(self, item: Any, heat: _Heat) -> None:
         now = theme.current()

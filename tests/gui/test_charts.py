@@ -134,3 +134,13 @@ def test_a_place_that_cannot_be_written_leaves_the_old_file(chart, tmp_path, mon
     with pytest.raises(SpecviewError, match="no space left"):
         chart.save(old)
     assert old.read_text() == "old" and os.listdir(tmp_path) == ["a.csv"]
+
+
+def test_words_stand_above_bars_and_none_where_there_is_no_bar(qtbot):
+    chart = Chart("Waterfall", x="step", y="times plain")
+    qtbot.addWidget(chart)
+    chart.bars("steps", [0, 1, 2], [1.0, -0.5, math.nan], bottom=[0.0, 1.0, 0.0], texts=["1.00", "-0.50", "never"])
+    chart.redraw()
+    words = {item.toPlainText(): item.pos() for item in chart.plot.getPlotItem().items if hasattr(item, "toPlainText")}
+    assert set(words) == {"1.00", "-0.50"}
+    assert words["-0.50"].y() == 1.0  # the upper end of a bar that goes down
