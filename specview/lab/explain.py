@@ -167,9 +167,10 @@ class RuleOfThumb:
 
 @dataclass(frozen=True, slots=True)
 class Banner:
-    """Something that the reader must know; the kind tells banners apart when one is dismissed."""
+    """Something that the reader must know; the kind tells banners apart when one is dismissed, short is it in a few words."""
 
     kind: BannerKind
+    short: str
     text: str
 
 
@@ -590,28 +591,28 @@ class _Lane:
         metrics = self.metrics
         rule = self.settings.get("rule")
         if found.measured_speedup is not None and found.measured_speedup < 1:
-            told.append(Banner("slower", f"Slower than plain decoding: {found.measured_speedup:.2f} times its speed."))
+            told.append(Banner("slower", f"{found.measured_speedup:.2f}x: slower than plain", f"Slower than plain decoding: {found.measured_speedup:.2f} times its speed."))
         if not RULES.get(str(rule), True):
-            told.append(Banner("lossy", f"The rule {rule} is lossy: the output may differ from the target's own, so its speed "
+            told.append(Banner("lossy", "lossy rule", f"The rule {rule} is lossy: the output may differ from the target's own, so its speed "
                                         "is not that of an exact method."))  # fmt: skip
         if metrics.draft_acceptance is not None and metrics.draft_acceptance < LOW_DRAFT_ACCEPTANCE:
-            told.append(Banner("draft-acceptance", f"Draft acceptance is {100 * metrics.draft_acceptance:.0f}%: of "
+            told.append(Banner("draft-acceptance", f"draft acceptance {100 * metrics.draft_acceptance:.0f}%", f"Draft acceptance is {100 * metrics.draft_acceptance:.0f}%: of "
                                f"{metrics.proposed} drafted tokens {metrics.accepted} were kept. Shorter drafts waste less."))  # fmt: skip
         if metrics.draft_share is not None and metrics.draft_share > HIGH_DRAFT_SHARE:
-            told.append(Banner("draft-share", f"Drafting takes {100 * metrics.draft_share:.0f}% of the time. A smaller draft, "
+            told.append(Banner("draft-share", f"drafting {100 * metrics.draft_share:.0f}% of the time", f"Drafting takes {100 * metrics.draft_share:.0f}% of the time. A smaller draft, "
                                               "or one that copies, may gain more."))  # fmt: skip
         fall = found.waterfall
         if fall is not None and fall.other / fall.cost > HIGH_OTHER_SHARE:
-            told.append(Banner("other-large", f"{100 * fall.other / fall.cost:.0f}% of the time is neither drafting nor target "
+            told.append(Banner("other-large", f"other time {100 * fall.other / fall.cost:.0f}%", f"{100 * fall.other / fall.cost:.0f}% of the time is neither drafting nor target "
                                               "passes, beyond what plain decoding has: bookkeeping of the drafter, or sampling."))  # fmt: skip
         if self.settings.get("check_mode"):
-            told.append(Banner("check-mode", "Check mode pads one-row passes: times and speedups say nothing."))
+            told.append(Banner("check-mode", "check mode", "Check mode pads one-row passes: times and speedups say nothing."))
         if self.drafting and not self.plain:
-            told.append(Banner("no-plain", "There is no plain lane to compare with: the speedup is modelled, not measured."
+            told.append(Banner("no-plain", "no plain lane", "There is no plain lane to compare with: the speedup is modelled, not measured."
                                if self.costs is not None else "There is no plain lane to compare with."))  # fmt: skip
         few = min(len(self.drafting), len(self.plain)) if self.plain else len(self.drafting)
         if self.drafting and few < FEW_ROUNDS:
-            told.append(Banner("few-rounds", f"Only {few} rounds to go by: the figures may still change much. Ask for more tokens."))  # fmt: skip
+            told.append(Banner("few-rounds", f"only {few} rounds", f"Only {few} rounds to go by: the figures may still change much. Ask for more tokens."))  # fmt: skip
         return tuple(told)
 
     def notes(self, found: Explanation) -> tuple[str, ...]:
