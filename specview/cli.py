@@ -24,9 +24,15 @@ COMMANDS = {
     "run": "one prompt, one method, headless: text, summary",
     "compare": "several lanes and plain on one prompt: a table",
     "explain": "why each lane is fast or slow: from a trace, or from a race that it runs",
+    "what-if": "what a recorded run would have cost with other draft lengths and policies; no model",
+    "sweep": "methods over k, temperature and workloads: measured and predicted, resumable",
+    "concurrency": "what speculation is worth as more sequences share the device, from measured passes",
+    "tune": "the fastest method, k and policy for this prompt or prompt set, here",
     "scan": "early exit: acceptance and cost of every exit layer on a prompt",
     "check": "can this draft serve this target, how, and why not",
     "train": "train a drafter for a target: an EAGLE-3, P-EAGLE or Medusa head, or a small draft",
+    "runs": "the library of kept runs: list, show, export, rename, note, delete, restore",
+    "replay": "the window on a recorded run, no model loaded; --text for its figures",
     "doctor": "what works here: Qt, display, torch, CUDA, llama.cpp, memory",
 }
 
@@ -89,7 +95,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if first in COMMANDS:
         _quiet_libraries()
-        return int(importlib.import_module(f"specview.commands.{first}").main(arguments[1:]))
+        return int(importlib.import_module(f"specview.commands.{first.replace('-', '_')}").main(arguments[1:]))
     if first and not first.startswith("-"):
         near = difflib.get_close_matches(first, COMMANDS, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(COMMANDS)}."
