@@ -24,7 +24,7 @@ from specview.drafting.draft_tree import (
     spread_tree,
 )
 from specview.drafting.feature_head import FeatureDrafter, head_of
-from specview.drafting.options import Option, Value
+from specview.drafting.options import WEIGHTS, Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext
@@ -201,7 +201,9 @@ def make(context: DrafterContext, method: str) -> Eagle:
     head = head_of(context, method)
     layers = head.facts.aux_layers or ("last",)
     sampled = context.options[SIBLINGS.name] == "sampled"
-    return Eagle(method, head, layers, context.max_length, shape_of(context.options), sampled)
+    made = Eagle(method, head, layers, context.max_length, shape_of(context.options), sampled)
+    made.weights = str(context.options.get(WEIGHTS.name, "auto"))
+    return made
 
 
 def make_eagle(context: DrafterContext) -> Eagle:

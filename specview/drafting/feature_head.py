@@ -76,6 +76,7 @@ class FeatureDrafter:
         self.prompt_layers: tuple[Any, ...] = tuple(layers)
         self._head = head
         self._max_length = max_length
+        self.weights = "auto"
         self._sampling = SamplingParams()
         self._tokens: list[int] = []  # the context
         self._prompt_length = 0
@@ -92,7 +93,7 @@ class FeatureDrafter:
         self._sampling = sampling
         self._tokens = list(prompt_tokens)
         self._prompt_length = len(prompt_tokens)
-        self._run = HeadRun(self._head, self.feature_layers)
+        self._run = HeadRun(self._head, self.feature_layers, self.weights)
         self._target_ids = self._run.target_ids
 
     def learn_prompt(self, features: Mapping[Any, Array]) -> None:

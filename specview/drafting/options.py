@@ -85,6 +85,14 @@ HEAD = Option(
     "Which trained head drafts: bundled, a folder, a file or a hub id (owner/name). Empty: what the lane's draft "
     "names, or the bundled one where that is a draft model of another member.",
 )
+WEIGHTS = Option(
+    "weights",
+    "auto",
+    "The head's weights as it drafts with them: stored (as in its file), int8 (half of float16's bytes to read), or "
+    "auto: int8 for a large head on a processor that is quick at it. Drafts may differ in near ties; the output "
+    "never does.",
+    choices=("auto", "int8", "stored"),
+)
 AUX_IDS = Option(
     "aux_ids",
     "auto",
@@ -102,8 +110,9 @@ NORM_BEFORE_RESIDUAL = Option(
     label="norm before residual",
 )
 HEAD_OPTIONS: Mapping[str, tuple[Option, ...]] = {
-    "eagle3": (HEAD, AUX_IDS, NORM_BEFORE_RESIDUAL),
-    "p-eagle": (HEAD, AUX_IDS, NORM_BEFORE_RESIDUAL),
+    "eagle": (HEAD, WEIGHTS),
+    "eagle3": (HEAD, AUX_IDS, NORM_BEFORE_RESIDUAL, WEIGHTS),
+    "p-eagle": (HEAD, AUX_IDS, NORM_BEFORE_RESIDUAL, WEIGHTS),
 }
 """Kind of head -> options that say which head and how to read it; of other kinds only HEAD."""
 ANSWERS = (AUX_IDS.name, NORM_BEFORE_RESIDUAL.name)

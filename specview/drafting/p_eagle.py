@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specview.decoding.ledger import Array, Draft
 from specview.drafting.feature_head import FeatureDrafter, head_of
+from specview.drafting.options import WEIGHTS
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext
@@ -47,4 +48,6 @@ class PEagle(FeatureDrafter):
 def make(context: DrafterContext) -> PEagle:
     """Make the drafter; raises SpecviewError where it has no head that fits."""
     head = head_of(context, PEagle.name)
-    return PEagle(head, head.facts.aux_layers, context.max_length)
+    made = PEagle(head, head.facts.aux_layers, context.max_length)
+    made.weights = str(context.options.get(WEIGHTS.name, "auto"))
+    return made

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specview.engines.transformers_linear import Linear, Make, maker
+from specview.engines.transformers_linear import Linear, Make, has_int8_products, int8_maker, maker
 from specview.heads.blocks import LayerCache
 from specview.heads.eagle import EagleHead
 from specview.heads.eagle3 import Eagle3Head
@@ -23,15 +23,22 @@ _WIDE = 64
 """Rows from which torch's fused attention is the faster one."""
 
 
-def fast_head(module: Any) -> Any:
-    """The fast form of a head's module, made once for the weights as they are; other modules as they are."""
+_LARGE = 1_000_000
+"""Numbers in a head's products from which its weights' bytes are what a step costs."""
+
+
+def fast_head(module: Any, weights: str = "auto") -> Any:
+    """The fast form of a head's module, made once for the weights as they are; other modules as they are.
+
+    weights: int8, stored (as they are), or auto: int8 where the processor is quick at it and the head is large.
+    """
     if not isinstance(module, EagleHead | Eagle3Head):
         return module
     # Training goes on in place.
-    changes = tuple(0 if one.is_inference() else one._version for one in module.parameters())
+    changes = (weights, *(0 if one.is_inference() else one._version for one in module.parameters()))
     made = module.__dict__.get("_fast")
     if made is None or made[0] != changes:
-        made = module.__dict__["_fast"] = (changes, FastHead(module))
+        made = module.__dict__["_fast"] = (changes, FastHead(module, weights))
     return made[1]
 
 
@@ -86,15 +93,19 @@ class _Layer:
 class FastHead:
     """An EagleHead or an Eagle3Head for inference, with the same methods; it shares the module's small weights."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, weights: str = "auto") -> None:
         with torch.inference_mode():
-            self._make(module)
+            self._make(module, weights)
 
-    def _make(self, module: Any) -> None:
+    def _make(self, module: Any, weights: str) -> None:
         self.shape = shape = module.shape
         where = module.fc.weight
         halves = where.device.type == "cpu" and where.dtype == torch.float32 and _halves(module)
         make = maker(where.device, where.dtype, halves)
+        large = sum(part.weight.numel() for part in module.modules() if isinstance(part, torch.nn.Linear)) >= _LARGE
+        here = where.device.type == "cpu" and where.dtype == torch.float32 and has_int8_products()
+        if here and (weights == "int8" or (weights == "auto" and large)):
+            make = int8_maker(make)
         self.target_ids: Tensor | None = module.target_ids
         self.new_cache = module.new_cache
         self._third = isinstance(module, Eagle3Head)  # EAGLE-3; else EAGLE-1

@@ -23,13 +23,13 @@ class HeadRun:
     """A sequence's state in an EagleHead or an Eagle3Head.
 
     layers name the target's features that the head reads, in its order. known is the number of positions
-    whose features have come, length that of the context's rows in the cache.
+    whose features have come, length that of the context's rows in the cache. weights as in `fast_head`.
     """
 
-    def __init__(self, head: LoadedHead, layers: Sequence[Any]) -> None:
+    def __init__(self, head: LoadedHead, layers: Sequence[Any], weights: str = "auto") -> None:
         self.known = self.length = 0
         self._head = head
-        self._module = fast_head(head.module)
+        self._module = fast_head(head.module, weights)
         self._layers = tuple(layers)
         self._cache = self._module.new_cache()
         self._target_ids: Tensor | None = head.module.target_ids

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from specview.engines.transformers_linear import fast_bfloat16
 from specview.errors import SpecviewError
 from specview.models.cache import clear_write_errors, write_json
 from specview.training import starts, texts
@@ -23,7 +24,7 @@ from specview.training.heads import (
     head_acceptance,
 )
 from specview.training.saving import eagle3_config, medusa_config, rounded, save_head, target_name
-from specview.training.teacher import fast_bfloat16, open_teacher
+from specview.training.teacher import open_teacher
 
 if TYPE_CHECKING:
     from specview.training.job import TrainJob

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from specview.engines.transformers_engine import find_device
+from specview.engines.transformers_linear import fast_bfloat16
 from specview.engines.transformers_llama_shape import supports
 from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import read_config, read_headers
@@ -125,12 +126,6 @@ def find_target(
         fast,
         llama_like,
     )
-
-
-def fast_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices faster than float32 ones (AMX, AVX512-BF16)."""
-    checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    return any(getattr(torch.cpu, check, lambda: False)() for check in checks)
 
 
 class Teacher(Protocol):

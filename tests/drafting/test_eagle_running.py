@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from specview.engines.transformers_linear import Int8Linear, PlainLinear, has_int8_products, int8_maker
 from specview.heads.fast import FastHead, fast_head
 from specview.heads.loading import LoadedHead
 from specview.heads.running import HeadRun
@@ -139,3 +140,32 @@ def test_features_are_copied():
     for run in (one, other):
         run.feed(TOKENS, len(TOKENS) - 1)
     assert torch.equal(one.first(), other.first())
+
+
+needs_int8 = pytest.mark.skipif(not has_int8_products(), reason="this processor has no quick 8-bit products")
+
+
+@needs_int8
+def test_int8_products_are_the_weights_to_half_a_step():
+    rng = torch.Generator().manual_seed(5)
+    weight, bias = torch.randn(96, 64, generator=rng), torch.randn(96, generator=rng)
+    weight[7] = 0.0
+    made = int8_maker(PlainLinear)(weight, bias)
+    for rows in (1, 2, 4, 5, 40):
+        x = torch.randn(rows, 64, generator=rng)
+        exact = x @ weight.T + bias
+        step = weight.abs().amax(1) / 127
+        bound = step / 2 * x.abs().sum(1, keepdim=True) + 2**-7 * (x.abs() @ weight.abs().T) + 2**-7 * exact.abs() + 1e-5
+        assert ((made(x) - exact).abs() <= bound).all()
+    assert torch.equal(made(torch.zeros(5, 64)), bias.expand(5, -1))  # of many rows the usual product
+    assert torch.allclose(made.silu(x), torch.nn.functional.silu(made(x)))
+    assert torch.allclose(made.plus(x, exact), made(x) + exact) and torch.allclose(made.times(x, exact), made(x) * exact)
+
+
+@needs_int8
+def test_a_small_head_drafts_with_its_weights_as_stored_and_int8_can_be_asked_for():
+    head = eagle3_head(engine(), IDS)
+    head.module.float()
+    kinds = {weights: type(fast_head(head.module, weights)._head) for weights in ("auto", "stored", "int8")}
+    assert kinds["int8"] is Int8Linear and kinds["auto"] is kinds["stored"] is not Int8Linear
+    assert fast_head(head.module, "int8") is fast_head(head.module, "int8")
