@@ -26,6 +26,7 @@ COMMANDS = {
     "explain": "why each lane is fast or slow: from a trace, or from a race that it runs",
     "what-if": "what a recorded run would have cost with other draft lengths and policies; no model",
     "sweep": "methods over k, temperature and workloads: measured and predicted, resumable",
+    "theory": "the closed forms: expected tokens, speedup, best k, break-even; measured lanes among them",
     "concurrency": "what speculation is worth as more sequences share the device, from measured passes",
     "tune": "the fastest method, k and policy for this prompt or prompt set, here",
     "scan": "early exit: acceptance and cost of every exit layer on a prompt",

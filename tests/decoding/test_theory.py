@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specview.decoding import theory
 from specview.decoding.theory import best_k, break_even_alpha, expected_tokens, speedup
 
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -119,3 +120,39 @@ def test_break_even_is_where_the_speedup_is_one(k, c, v):
             assert speedup(alpha, k, c, v) == pytest.approx(1, rel=1e-6)
         else:
             assert alpha == pytest.approx(0, abs=1e-9)
+
+
+# -- tables, verify costs, the rule of thumb ---------------------------------------------------------
+
+
+def test_the_two_tables_of_the_literature_to_two_decimals():
+    assert tuple(sorted(TABLES)) == theory.TABLE_COSTS
+    for c in theory.TABLE_COSTS:
+        rows = theory.table(c)
+        assert [[f"{value:.2f}" for value in row] for row in rows] == [
+            [f"{value:.2f}" for value in TABLES[c][alpha]] for alpha in theory.TABLE_ALPHAS
+        ]
+
+
+def test_leviathans_table_one_operations_and_speed():
+    for alpha, k, operations, factor in theory.FREE_DRAFTS:
+        assert f"{theory.operations(alpha, k):.2f}" == f"{operations:.2f}"
+        assert f"{speedup(alpha, k, 0.0):.2f}" == f"{factor:.2f}"
+
+
+@given(alpha=st.floats(0, 1), k=st.integers(0, 64))
+@settings(deadline=None, derandomize=True)
+def test_the_rule_of_thumb_is_never_too_low_and_right_at_k_1_and_at_the_ends(alpha, k):
+    error = theory.rule_of_thumb_error(alpha, k)
+    assert error >= -1e-9 * max(1, k)
+    assert error == pytest.approx(alpha * k - sum(alpha**i for i in range(1, k + 1)), abs=1e-9 * max(1, k))
+    assert theory.rule_of_thumb_error(alpha, 1) == pytest.approx(0, abs=1e-12)
+    assert theory.rule_of_thumb_error(1.0, k) == theory.rule_of_thumb_error(0.0, k) == 0
+
+
+def test_verify_costs():
+    assert [theory.constant_v(1.4)(k) for k in (0, 3)] == [1.4, 1.4]
+    assert [theory.line_v(0.25)(k) for k in (0, 1, 4)] == [1.0, 1.25, 2.0]
+    measured = theory.measured_v({5: 0.3, 1: 0.1, 3: 0.2})
+    assert [measured(k) for k in (0, 1, 2, 3, 4)] == pytest.approx([1.0, 1.5, 2.0, 2.5, 3.0])
+    assert theory.table(0.1, (0.6,), (2,), measured)[0][0] == pytest.approx(summed(0.6, 2) / 2.2)

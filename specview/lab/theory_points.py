@@ -1,0 +1,66 @@
+"""A measured lane as a point among the closed forms: its alpha, k, c, v, what they predict and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specview.decoding import theory
+from specview.decoding.ledger import Round
+from specview.decoding.metrics import MetricsFold, speedup
+from specview.lab.measured import measured_costs
+
+
+@dataclass(frozen=True, slots=True)
+class LanePoint:
+    """k is the mean over all rounds (a round without a draft counts as 0); c and v are None without a plain lane."""
+
+    name: str
+    alpha: float
+    k: float
+    c: float | None
+    v: float | None
+    measured: float | None
+
+    @property
+    def predicted(self) -> float | None:
+        """Theorem 3.8 with c and v."""
+        return None if self.c is None or self.v is None else theory.speedup(self.alpha, self.k, self.c, self.v)
+
+    @property
+    def predicted_by_c(self) -> float | None:
+        """Theorem 3.8 with c alone."""
+        return None if self.c is None else theory.speedup(self.alpha, self.k, self.c)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {**asdict(self), "predicted": self.predicted, "predicted_by_c": self.predicted_by_c}
+
+
+def lane_point(name: str, rounds: Sequence[Round], plain: Sequence[Round] = ()) -> LanePoint | None:
+    """The point of a lane that drafted chains; None of others: the closed forms are of chains."""
+    if any(round_.parents is not None or round_.riders for round_ in rounds):
+        return None
+    fold, baseline = MetricsFold(), MetricsFold()
+    for round_ in rounds:
+        fold.add(round_)
+    for round_ in plain:
+        baseline.add(round_)
+    figures = fold.metrics(baseline.plain_step_s())
+    if figures.acceptance_rate is None:
+        return None
+    return LanePoint(
+        name,
+        figures.acceptance_rate,
+        figures.proposed / figures.rounds,
+        figures.draft_cost,
+        figures.verify_cost,
+        speedup(rounds, plain),
+    )
+
+
+def lane_passes(lanes: Sequence[Sequence[Round]], plain: Sequence[Round]) -> Mapping[int, float] | None:
+    """Seconds of the target's passes by rows, as the lanes of one race measured them; None without a one-row pass."""
+    costs = measured_costs([round_ for lane in lanes for round_ in lane], plain)
+    return None if costs is None else {rows: costs.passes[rows] for rows in sorted(costs.measured | {1})}

@@ -1,0 +1,101 @@
+"""`specview theory`: the tables for people and as a document, a trace's lanes, bad input."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from specview import cli
+from specview.decoding import theory
+from specview.lab.theory_points import lane_passes, lane_point
+from tests.decoding.test_theory import TABLES
+from tests.lab.test_explain import PLAIN_S, lane_of, make_round, plain_lane
+
+
+def run(capsys, *given: str) -> tuple[int, str, str]:
+    code = cli.main(["theory", *given])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_without_flags_the_literatures_tables(capsys):
+    code, out, err = run(capsys)
+    assert (code, err) == (0, "")
+    for c, rows in TABLES.items():
+        part = out[out.index(f"speedup at c {c:g}") :]
+        lines = [line.split() for line in part.splitlines()[2:7]]
+        for line, (alpha, row) in zip(lines, rows.items(), strict=True):
+            assert line[:-1] == [f"{alpha:g}", *(f"{value:.2f}" for value in row)]
+            assert int(line[-1]) == theory.best_k(alpha, c)
+    assert "i.i.d." in out and "2211.17192" in out
+
+
+def test_the_document_and_its_verify_cost(capsys):
+    code, out, _ = run(capsys, "--alpha", "0.62", "--k", "1,4", "--c", "0.1", "--v-per-row", "0.2", "--json", "-")
+    document = json.loads(out)
+    assert code == 0 and document["verify_cost"]["v"] == pytest.approx([1.2, 1.8])
+    (one,) = document["tables"]
+    expected = [theory.speedup(0.62, k, 0.1, 1 + 0.2 * k) for k in (1, 4)]
+    assert one["speedup"][0] == pytest.approx(expected, rel=1e-6)
+    assert one["best_k"] == [theory.best_k(0.62, 0.1, theory.line_v(0.2))]
+    assert one["break_even_alpha"][0] == pytest.approx(0.3, abs=1e-6)  # 1 + alpha = 0.1 + 1.2
+    assert document["rule_of_thumb_error"][0][0] == pytest.approx(0, abs=1e-9)
+    assert run(capsys, "--c", "5", "--k", "1")[1].count("never") == 1
+
+
+def test_a_traces_lanes_stand_beside_what_predicts_them(tmp_path, capsys):
+    from specview.runs.schema import dumps, round_to_json
+
+    lanes = {"plain": plain_lane(400), "drafting": lane_of(0.7, 3, 0.1, 1.5, count=2000)}
+    header = {
+        "schema": "specview.trace/1", "run": {}, "prompt": {"text": "", "token_ids": [1]},
+        "lanes": [{"name": name, "settings": {"method": "plain" if name == "plain" else "draft-model"}, "prefill_s": 0.1}
+                  for name in lanes],
+    }  # fmt: skip
+    path = tmp_path / "trace.jsonl"
+    rows = [header, *(round_to_json(place, one) for place, rounds in enumerate(lanes.values()) for one in rounds)]
+    path.write_text("".join(dumps(row) + "\n" for row in rows))
+    code, out, _ = run(capsys, "--trace", str(path), "--json", "-")
+    document = json.loads(out)
+    (lane,) = document["lanes"]
+    assert code == 0 and lane["name"] == "drafting"
+    assert lane["alpha"] == pytest.approx(0.7, abs=0.03) and lane["k"] == 3
+    assert lane["c"] == pytest.approx(0.1, rel=0.01) and lane["v"] == pytest.approx(1.5, rel=0.01)
+    assert lane["predicted"] == pytest.approx(theory.speedup(lane["alpha"], 3, lane["c"], lane["v"]), rel=1e-6)
+    assert lane["measured"] == pytest.approx(lane["predicted"], rel=0.05)
+    assert lane["predicted_by_c"] > lane["predicted"]
+    assert document["verify_cost"]["v"][2] == pytest.approx(1.5, rel=0.01)  # as measured there
+    assert "drafting" in run(capsys, "--trace", str(path))[1]
+
+
+def test_lanes_that_the_closed_forms_do_not_speak_of_have_no_point():
+    assert lane_point("tree", [make_round(0, 0.0, 3, 1, 0.1, 0.1, 0.0, parents=(-1, -1, 0))]) is None
+    assert lane_point("idle", plain_lane()) is None
+    alone = lane_point("alone", lane_of(0.7, 3, 0.1, 1.5, count=20))
+    assert alone is not None and alone.c is None and alone.predicted is None and alone.measured is None
+    assert lane_passes([lane_of(0.7, 3, 0.1, 1.5, count=20)], ()) is None
+    passes = lane_passes([lane_of(0.7, 3, 0.1, 1.5, count=20)], plain_lane())
+    assert passes == {1: pytest.approx(PLAIN_S), 4: pytest.approx(1.5 * PLAIN_S)}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--alpha", "1.2"], "alpha is 1.2"),
+        (["--alpha", ""], "--alpha is empty"),
+        (["--alpha", "nan"], "'nan' is not a number"),
+        (["--k", "0"], "k is 0"),
+        (["--k", "1.5"], "'1.5' is not a whole number"),
+        (["--c", "-1"], "c is -1"),
+        (["--v", "0"], "v is 0"),
+        (["--v-per-row", "-1"], "v-per-row is -1"),
+        (["--v", "1", "--v-per-row", "1"], "not allowed with"),
+        (["--alpha", ",".join(["0.5"] * 700), "--k", "1,2,3,4,5,6,7,8"], "11,200 cells"),
+        (["--trace", "missing.jsonl"], "cannot read the trace"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, given, says):
+    code, out, err = run(capsys, *given)
+    assert code in (1, 2) and out == ""
+    assert says in err and err.count("\n") == 1
