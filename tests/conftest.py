@@ -142,6 +142,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+@pytest.fixture(autouse=True)
+def own_data(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Give every test a data folder of its own (made when something is kept): never the developer's runs."""
+    folder = tmp_path_factory.getbasetemp() / "data" / f"{abs(hash(request.node.nodeid)):x}"
+    monkeypatch.setenv("SPECVIEW_DATA", str(folder))
+    return folder
+
+
 # -- shared folders and models -------------------------------------------------------------------
 
 

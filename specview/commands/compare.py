@@ -15,7 +15,7 @@ from specview.commands.arguments import (
     settings_of,
     whole,
 )
-from specview.commands.outputs import Outputs
+from specview.commands.outputs import Outputs, add_keep_flag
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.summary import compare_table, prompt_set_text
 from specview.commands.terminal import ProgressLine, safe_text
@@ -50,6 +50,7 @@ def make_parser() -> Parser:
     parser = Parser("specview compare", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
     add_shared_flags(parser, sets=True)
     parser.add_argument("--repeats", type=whole, default=1, help="run it so often, interleaved, and print medians")
+    add_keep_flag(parser)
     parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
     parser.add_argument("--markdown", metavar="FILE", help="write the table as Markdown")
     return parser
@@ -95,6 +96,7 @@ class _Watcher:
             self.progress.show(f"Racing{which}", min(1.0, self._emitted / self._wanted))
         if self._repeat <= 1:  # a trace holds one race: the first
             self._outputs.take(event)
+        self._outputs.keep(event, f"{self._repeat} of {self._repeats}" if self._repeats > 1 else "")
 
 
 def _compare(settings: RunSettings, repeats: int, outputs: Outputs, should_stop: StopRequest) -> int:

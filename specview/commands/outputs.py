@@ -13,12 +13,20 @@ from specview.commands.terminal import safe_text, write_document
 from specview.errors import UsageError
 from specview.racing.events import Event
 from specview.runs.files import OutputFile
+from specview.runs.keeping import RunKeeper
+from specview.runs.library import RunLibrary
 from specview.runs.schema import Json, dumps
 from specview.runs.writer import TraceRecorder, TraceWriter
 
 
+def add_keep_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --no-keep, for commands whose races the runs library keeps."""
+    parser.add_argument("--no-keep", dest="keep", action="store_false", default=True,
+                        help="do not keep this run in the runs library (specview runs); --observe off keeps none either")  # fmt: skip
+
+
 class Outputs:
-    """--json, --trace, --csv and --markdown of one command.
+    """--json, --trace, --csv and --markdown of one command, and its part in the runs library.
 
     `to_stdout` says that the JSON document goes to standard output, where nothing else may.
     Raises SpecviewError on entering when a file cannot be written, UsageError when two are the same.
@@ -34,6 +42,9 @@ class Outputs:
         self._stack = ExitStack()
         self._files: dict[str, OutputFile] = {}
         self._recorder: TraceRecorder | None = None
+        # Of a run without a ledger there is nothing worth keeping, and it is to cost nothing.
+        self._keeps = getattr(arguments, "keep", False) and getattr(arguments, "observe", None) != "off"
+        self._keeper: RunKeeper | None = None
 
     def __enter__(self) -> Self:
         seen: dict[str, str] = {}
@@ -55,6 +66,10 @@ class Outputs:
                     label = {"json": "JSON document", "csv": "CSV table", "markdown": "Markdown table"}[what]
                     self._files[what] = stack.enter_context(OutputFile(name, label))
             self._stack = stack.pop_all()
+        library = RunLibrary()
+        if self._keeps and library.keeps:
+            self._keeper = RunKeeper(library, {"source": "command"}, _warn)
+            self._stack.callback(self._keeper.close)
         return self
 
     def __exit__(
@@ -66,6 +81,12 @@ class Outputs:
         """Write an event to the trace, if there is one."""
         if self._recorder is not None:
             self._recorder.take(event)
+
+    def keep(self, event: Event, part: str = "") -> None:
+        """Keep a race's event in the runs library, unless the user does not want it; `part` names one of several."""
+        if self._keeper is not None:
+            self._keeper.facts["part"] = part
+            self._keeper.take(event)
 
     def document(self, document: Json) -> None:
         """Write the JSON document where it was asked for."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from specview.commands.arguments import Parser, add_shared_flags, lane_keys_help, settings_of
-from specview.commands.outputs import Outputs
+from specview.commands.outputs import Outputs, add_keep_flag
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.summary import run_summary
 from specview.commands.terminal import ProgressLine, legend, round_text, safe_text, wants_colour
@@ -32,6 +32,7 @@ def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview run", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
     add_shared_flags(parser)
+    add_keep_flag(parser)
     return parser
 
 
@@ -62,6 +63,7 @@ class _Screen:
     def take(self, event: Event) -> None:
         """Handle one event."""
         self._outputs.take(event)
+        self._outputs.keep(event)
         if isinstance(event, Progress):
             self.progress.show(event.text, event.fraction)
         elif isinstance(event, RaceStarted):

@@ -167,7 +167,9 @@ def _row(lane: Mapping[str, Any], *, plain: bool) -> list[str]:
         figure(metrics.get("tokens_per_target_pass")),
         figure(metrics.get("acceptance_rate")),
         figure(metrics.get("draft_acceptance")),
-        "1 (baseline)" if plain else _spread(lane.get("speedup"), lane.get("speedup_spread")),
+        "not comparable" if lane.get("not_comparable")
+        else "1 (baseline)" if plain and run.get("method") == "plain"
+        else _spread(lane.get("speedup"), lane.get("speedup_spread")),
         figure(metrics.get("predicted_speedup_measured_verify"), 2, "x"),
         _shares(metrics),
         equality_words(lane.get("equal_to_plain")),
@@ -189,6 +191,8 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
         shares = member_words(lane["run"], lane["metrics"] or {})
         if shares:
             notes.append(f"{name}: drafted by {shares}.")
+        if lane.get("not_comparable"):
+            notes.append(f"{name}: {lane['not_comparable']} than the first run's, so there is no speedup over its plain lane.")
         if is_lossy(lane["run"].get("rule")):
             notes.append(f"{name}: rule {lane['run']['rule']} is lossy, its output may differ from the target's own.")
         if lane["run"].get("check_mode") and lane is lanes[0]:

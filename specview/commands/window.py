@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from specview.commands.qt_libraries import missing_libraries, platform_name
 from specview.errors import SpecviewError, UsageError
@@ -22,13 +23,18 @@ def main(argv: Sequence[str]) -> int:
     if argv:
         raise UsageError(f"the window takes no {argv[0]!r}.", "See specview --help; the commands take options.")
     check_display()
+    return open_window()
+
+
+def open_window(traces: Sequence[Path] = ()) -> int:
+    """Open the window, on recorded traces if there are any; return its exit code."""
     try:
         from specview.gui.app import main as window_main
     except ImportError as error:
         raise SpecviewError(
             f"the window's libraries cannot be loaded ({error}).", f"{mend_missing()} Without a window: {HEADLESS}"
         ) from None
-    return window_main([])
+    return window_main([], traces)
 
 
 def check_display() -> None:

@@ -21,6 +21,7 @@ from specview.gui import theme
 from specview.gui.engine_thread import Backend, EngineThread
 from specview.gui.library import Library, default_workload
 from specview.gui.main_window import MainWindow
+from specview.gui.open_run import Pick
 from specview.gui.settings_store import SettingsStore
 from specview.racing.settings import LaneSettings, RunSettings
 
@@ -32,8 +33,8 @@ FIRST_WORKLOAD = "code-edit"
 FIRST_MAX_TOKENS = 128
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Show the window and run until it is closed; returns the exit code."""
+def main(argv: Sequence[str] | None = None, traces: Sequence[Path] = ()) -> int:
+    """Show the window, on recorded traces if there are any, and run until it is closed; returns the exit code."""
     if sys.platform == "win32":
         # Importing torch after Qt is reported to fail there (WinError 1114).
         with contextlib.suppress(ImportError, OSError):
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     window.controller.state_changed.connect(lambda: collector.follow(window.controller.state))
     window.show()
     # After the first paint, so that nothing stands between the command and the window.
-    QTimer.singleShot(0, lambda: QTimer.singleShot(0, lambda: begin(engine, window)))
+    QTimer.singleShot(0, lambda: QTimer.singleShot(0, lambda: begin(engine, window, traces)))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: window.close())
     code = app.exec()
@@ -67,10 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def begin(engine: EngineThread, window: MainWindow) -> None:
-    """Start the engine thread and the background work."""
+def begin(engine: EngineThread, window: MainWindow, traces: Sequence[Path] = ()) -> None:
+    """Start the engine thread and the background work; on recorded traces no model is loaded ahead."""
     engine.start()
-    window.start()
+    window.start(preload=not traces)
+    if traces:
+        window.recorded.open([Pick(path) for path in traces])
 
 
 def make_app(argv: list[str]) -> QApplication:

@@ -23,6 +23,7 @@ from specview.gui.engine_thread import (
     JobProgress,
     Kind,
     PreloadEnded,
+    RunKept,
     SettingsTaken,
     TargetKnown,
     TokensCounted,
@@ -60,12 +61,16 @@ class Controller(QObject):
     turn_started = Signal(object)
     job_news = Signal(object)
     job_ended = Signal(object)
+    run_kept = Signal(object)
+    recorded_changed = Signal()
 
     def __init__(self, engine: EngineThread) -> None:
         super().__init__()
         self.engine = engine
         self.race = RaceModel()
         self.settings: RunSettings | None = None
+        self.recorded: Any = None  # what is on screen where it is no live race (`open_run.Opened`)
+        self._recorded_lanes: list[LaneSettings] | None = None
         self.progress: Progress | None = None
         self.preloaded = False
         self._lanes: list[LaneSettings] = []
@@ -177,6 +182,7 @@ class Controller(QObject):
             self.engine.stop(("preload",))
         self.settings = settings
         self._lanes_touched = False
+        self._leave_recorded()
         run_id = self.engine.run(settings)
         self.race.begin(run_id)
         self._begin(run_id, "run")
@@ -212,6 +218,9 @@ class Controller(QObject):
         """
         if self.racing:
             return
+        if self.recorded is not None and list(raw) == self._recorded_lanes:
+            return  # a recorded run stays on screen until lanes are edited or a race begins
+        self._leave_recorded()
         before = [id(lane) for lane in self.race.lanes]
         old = list(zip(self._lanes, self.race.lanes, strict=False))
         made: list[LaneModel] = []
@@ -228,6 +237,44 @@ class Controller(QObject):
             self._lanes_touched = True
             self.lanes_changed.emit()
             self.state_changed.emit()
+
+    def show_recorded(self, race: RaceModel, opened: Any, raw: Sequence[LaneSettings], shown: Sequence[LaneSettings]) -> None:
+        """Show a recorded race; no model is touched, and Run goes back to live.
+
+        raw are the lanes as set up now: the recording stays on screen while they stay. shown are those of them that
+        the race's own lanes stand for, in order, as far as they do.
+        """
+        if self.racing:
+            return
+        self.race.show(race)
+        self.recorded, self._recorded_lanes = opened, list(raw)
+        self._lanes, self._lanes_touched, self._started_id = list(shown), False, -1
+        self.settings = None
+        self.progress = None
+        self.redraw()
+        self.recorded_changed.emit()
+        self._update_state()
+        self.state_changed.emit()
+
+    def close_recorded(self) -> None:
+        """Forget a recorded run that is on screen; the next `show_lanes` shows lanes anew."""
+        if self.recorded is not None and not self.racing:
+            self._leave_recorded()
+            self.race.show(RaceModel())
+            self._lanes = []
+            self._update_state()
+
+    def redraw(self) -> None:
+        """Let every view of the race look at it anew."""
+        self.lanes_changed.emit()
+        self.text_tick.emit()
+        self.plot_tick.emit()
+        self.number_tick.emit()
+
+    def _leave_recorded(self) -> None:
+        if self.recorded is not None:
+            self.recorded = self._recorded_lanes = None
+            self.recorded_changed.emit()
 
     def count_tokens(self, settings: RunSettings | None) -> None:
         """Ask for the prompt's length, a moment after the last change; None tells that it is unknown."""
@@ -348,6 +395,10 @@ class Controller(QObject):
                     self._targets[event.engine, event.target] = event
                 case JobNews() | JobEnded():
                     self._heard(event)
+                case RunKept():
+                    if event.trouble:
+                        self.warned.emit(event.trouble)
+                    self.run_kept.emit(event)
                 case SettingsTaken():
                     if event.run_id == self.race.run_id:
                         self.settings = event.settings
@@ -416,7 +467,7 @@ class Controller(QObject):
             return "working"
         if "preload" in self._busy.values():
             return "preloading"
-        return "ended" if self._ended_once else "ready"
+        return "ended" if self._ended_once or self.recorded is not None else "ready"
 
 
 def shown_settings(settings: RunSettings, lane: LaneSettings) -> dict[str, object]:

@@ -13,11 +13,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from specview.errors import SpecviewError, Stopped
 from specview.racing.events import Event, Failed, Progress, RaceEnded
 from specview.racing.settings import RunSettings
+from specview.runs.keeping import RunKeeper
+from specview.runs.library import RunLibrary
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +106,26 @@ class JobEnded:
     stopped: bool = False
 
 
-WindowEvent = Event | CommandDone | PreloadEnded | TokensCounted | SettingsTaken | TargetKnown | JobNews | JobEnded
+@dataclass(frozen=True, slots=True)
+class RunKept:
+    """A race is over and kept at `path`; or trouble says in one line why it is not, or not whole."""
+
+    run_id: int
+    path: Path | None = None
+    trouble: str = ""
+
+
+WindowEvent = (
+    Event | CommandDone | PreloadEnded | TokensCounted | SettingsTaken | TargetKnown | JobNews | JobEnded | RunKept
+)
+
+
+def keep_in_library(settings: RunSettings, on_trouble: Callable[[str], None]) -> RunKeeper | None:
+    """Keep the coming race in the user's library, unless they do not want it or nothing is observed of it."""
+    library = RunLibrary()
+    if settings.observe == "off" or not library.keeps:
+        return None
+    return RunKeeper(library, {"source": "window", "history": [dict(turn) for turn in settings.history]}, on_trouble)
 
 
 class RaceLike(Protocol):
@@ -180,8 +202,14 @@ class _Command:
 class EngineThread:
     """Runs commands one after the other on a thread of its own."""
 
-    def __init__(self, make_backend: Callable[[], Backend]) -> None:
+    def __init__(
+        self,
+        make_backend: Callable[[], Backend],
+        make_keeper: Callable[[RunSettings, Callable[[str], None]], RunKeeper | None] = keep_in_library,
+    ) -> None:
         self._make_backend = make_backend
+        self._make_keeper = make_keeper
+        self._keeper: RunKeeper | None = None
         self._backend: Backend | None = None
         self._race: RaceLike | None = None
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
@@ -323,13 +351,30 @@ class EngineThread:
             self._events.append(SettingsTaken(command.run_id, settings))
             self._begin(settings, command)
         elif command.kind == "continue" and self._race is not None:
-            self._race.continue_(command.max_tokens, self._events.append, should_stop)
+            self._race.continue_(command.max_tokens, self._tell_race, should_stop)
 
     def _begin(self, settings: RunSettings, command: _Command) -> None:
         self._close_race()
+        self._keeper = self._make_keeper(settings, lambda line: self._events.append(RunKept(command.run_id, None, line)))
         self._race = self._get_backend().start(settings, command.run_id)
-        self._race.run(self._events.append, command.stop.is_set)
+        self._race.run(self._tell_race, command.stop.is_set)
         self._tell_target(command, settings)
+
+    def _tell_race(self, event: Event) -> None:
+        """Pass a race's event on, and keep it: between rounds, off the lanes' clocks."""
+        self._events.append(event)
+        keeper = self._keeper
+        if keeper is None:
+            return
+        try:
+            keeper.take(event)
+        except Exception:
+            log.exception("keeping the run failed")
+            self._keeper = None
+            self._events.append(RunKept(event.run_id, None, "This run is not kept: writing it failed (see the log)."))
+            return
+        if isinstance(event, RaceEnded) and keeper.path is not None:
+            self._events.append(RunKept(event.run_id, keeper.path))
 
     def _tell_target(self, command: _Command, settings: RunSettings | None = None) -> None:
         settings = settings or command.settings
@@ -366,6 +411,9 @@ class EngineThread:
         return self._backend
 
     def _close_race(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
         race, self._race = self._race, None
         if race is not None:
             race.close()

@@ -286,7 +286,13 @@ class LanePanel(QFrame):
                 figure.text(getattr(metrics, name)), tip=_joined(figure.tooltip(details.get(name, "")), told)
             )
         figure = figures.FIGURES["speedup"]
-        if lane.plain:
+        if lane.differs:
+            self._cells["speedup"].set_value(
+                figure.text(None), label=figure.label, tip=figure.tooltip(f"Not comparable: {lane.differs}.")
+            )
+            self._show_notes(metrics)
+            return
+        if lane.plain and lane is race.baseline:
             value = 1.0 if lane.rounds else None
             self._cells["speedup"].set_value(
                 figure.text(value), label=figure.label, tip=figure.tooltip("This lane is plain decoding itself.")

@@ -184,6 +184,9 @@ def shares(names: Sequence[str], metrics: Metrics) -> Mark:
 
 def badge(lane: LaneModel) -> Mark:
     """Return the one verdict on a lane's output."""
+    if lane.differs:
+        return Mark(f"not comparable: {lane.differs}", "warning",
+                    f"From a run with {lane.differs} than the first lane's: a speedup over that lane would mean nothing.")
     if lane.plain:
         return Mark("baseline, measured", tip="The target alone, on the same prompt and device, timed beside the others.")
     if lane.state == "ended" and lane.end == "error" and not lane.rounds:

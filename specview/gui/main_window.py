@@ -42,8 +42,10 @@ from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
 from specview.gui.lane_menu import LaneMenu, known_problems
 from specview.gui.lane_panel import LanePanel
 from specview.gui.library import Library
+from specview.gui.open_run import Pick
 from specview.gui.pages import RACE, PageContext, Tabs
 from specview.gui.race_page import RacePage
+from specview.gui.recorded_runs import RecordedRuns
 from specview.gui.selection import Selection
 from specview.gui.settings_store import Remembered, SettingsStore, WindowState
 from specview.gui.setup_bar import SetupBar
@@ -66,7 +68,7 @@ SHORTCUTS = (
     ("Fold the inspector", "Ctrl+I"), ("Fold the plots", "Ctrl+J"), ("Ghosts of rejected drafts", "Ctrl+R"),
     ("Live draft tree of the lane with the focus", "Ctrl+D"), ("In a tree: along it, zoom, go on live", "arrow keys, + - 0, Space"),
     ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
-    ("Open a target model", "Ctrl+O"), ("Train a drafter", "Ctrl+T"),
+    ("Open a target model", "Ctrl+O"), ("Open a recorded run", "Ctrl+Shift+O"), ("Train a drafter", "Ctrl+T"),
 )
 
 
@@ -108,6 +110,8 @@ class MainWindow(QMainWindow):
             self.controller, self.selection, self.run_settings, self.show_message, self.open_race, self.take_lane,
             self.tabs.open,
         )
+        self.recorded = RecordedRuns(self)
+        self.tabs.context.extra["open_runs"] = self.recorded.open
         self.status = StatusStrip(self.controller)
         self.setStatusBar(self.status)
         self.training = TrainingRun(self)
@@ -462,6 +466,7 @@ class MainWindow(QMainWindow):
         file = bar.addMenu("&File")
         self._action(file, "Open &target…", "Ctrl+O", self.setup.target.open_file_dialog)
         self._action(file, "Open &prompt…", "", self._open_prompt)
+        self._action(file, "Open t&race…", "Ctrl+Shift+O", self.recorded.ask)
         self.copy_action = self._action(file, "&Copy lane's text", "Ctrl+Shift+C", self.copy_lane)
         file.addSeparator()
         self._action(file, "&Quit", "Ctrl+Q", self.close)
@@ -690,14 +695,19 @@ class MainWindow(QMainWindow):
         paths = dropped_paths(event.mimeData())
         if paths:
             event.acceptProposedAction()
-            self.take_path(paths[0])
+            if len(paths) > 1 and all(path.suffix.lower() == ".jsonl" for path in paths):
+                self.recorded.open([Pick(path) for path in paths])
+            else:
+                self.take_path(paths[0])
 
     def take_path(self, path: Path) -> None:
         """Use a dropped file or folder: a model as target or draft, a head as a lane, a text as the prompt."""
         if self.controller.racing:
             self.show_message("A race is running. Stop it before changing models or the prompt.", "warning")
             return
-        if path.suffix.lower() in (".txt", ".md"):
+        if path.suffix.lower() == ".jsonl" and not path.is_dir():
+            self.recorded.open([Pick(path)])
+        elif path.suffix.lower() in (".txt", ".md"):
             self.take_prompt_file(path)
         elif path.is_dir() and (head := head_in(path)) is not None:
             self._take_head(head)
@@ -709,7 +719,7 @@ class MainWindow(QMainWindow):
                 self._take_draft(str(path))
         else:
             self.show_message(
-                f"{path.name} is neither a model nor a text. Drop a .gguf file, a folder of a model or a head, or a .txt file.",
+                f"{path.name} is neither a model nor a text. Drop a .gguf file, a folder of a model or a head, a .txt file or a .jsonl trace.",
                 "warning",
             )
 
@@ -804,6 +814,7 @@ class MainWindow(QMainWindow):
             self._closing = True
             self._keep_looks()
             self.hide()
+            self.recorded.shut()
             self.thread_ended = self.controller.close(CLOSE_TIMEOUT_S)
             self.library.close()
         event.accept()

@@ -254,7 +254,7 @@ QTabBar::tab {{ color: {theme.muted}; background: transparent; padding: {px(6)}p
     border: none; border-bottom: 2px solid transparent; }}
 QTabBar::tab:hover {{ color: {theme.ink}; }}
 QTabBar::tab:selected {{ color: {theme.ink}; border-bottom: 2px solid {theme.accent}; }}
-QTabBar:focus::tab:selected {{ border-bottom: 2px solid {theme.focus}; background: {theme.field}; }}
+QTabBar::tab:selected:focus {{ border-bottom: 2px solid {theme.focus}; background: {theme.field}; }}
 QTabWidget::pane {{ border: none; }}
 QTableView {{ color: {theme.ink}; background: {theme.field}; border: 1px solid {theme.border};
     border-radius: 6px; outline: none; selection-background-color: {theme.accent};
@@ -265,6 +265,7 @@ QFrame[kind="inset"] {{ background: {theme.field}; border: none; border-radius: 
 QFrame#banner[kind="error"] {{ background: {theme.error_tint}; border: 1px solid {theme.error}; border-radius: 6px; }}
 QFrame#banner[kind="warning"] {{ background: {theme.warning_tint}; border: 1px solid {theme.warning};
     border-radius: 6px; }}
+QFrame#banner[kind="note"] {{ background: {theme.panel}; border: 1px solid {theme.focus}; border-radius: 6px; }}
 QFrame#banner QLabel {{ color: {theme.ink}; background: transparent; }}
 QLabel {{ background: transparent; }}
 QLabel[kind="title"] {{ font-weight: 600; }}

@@ -215,6 +215,7 @@ class LaneModel:
     final_speedup: float | None = None
     equality: Equality | None = None
     past_speedups: list[float] = field(default_factory=list)
+    differs: str = ""  # of a lane laid beside another run's: what keeps it from being compared ("other prompt")
     generation: int = 0
     version: int = 0
     _fold: MetricsFold = field(default_factory=MetricsFold)
@@ -356,6 +357,12 @@ class RaceModel:
             lane.progress_text, lane.progress = "", None
             lane.version += 1
 
+    def show(self, other: RaceModel) -> None:
+        """Show another race in place of this one (a recorded run); the number of the run stays, for stale events."""
+        self.lanes = list(other.lanes)
+        self.state, self.progress, self.error, self.ended = other.state, None, other.error, other.ended
+        self.prompt_text, self.prompt_ids, self.facts = other.prompt_text, other.prompt_ids, other.facts
+
     # -- events -------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> bool:
@@ -455,17 +462,17 @@ class RaceModel:
     @property
     def baseline(self) -> LaneModel | None:
         """The plain lane."""
-        return next((lane for lane in self.lanes if lane.plain), None)
+        return next((lane for lane in self.lanes if lane.plain and not lane.differs), None)
 
     def metrics(self, lane: LaneModel) -> Metrics:
         """The lane's figures so far, costs and predictions measured against the plain lane."""
-        plain = self.baseline
+        plain = None if lane.differs else self.baseline
         return lane.metrics(None if plain is None or plain is lane else plain.plain_step_s())
 
     def speedup(self, lane: LaneModel) -> Speedup | None:
         """Decode tok/s over plain's, over the virtual time both were running; None while unknown."""
         plain = self.baseline
-        if plain is None or lane is plain:
+        if plain is None or lane is plain or lane.differs:
             return None
         past = lane.past_speedups
         if lane.final_speedup is not None and len(past) > 1 and past[-1] == lane.final_speedup:

@@ -84,7 +84,7 @@ def compare_markdown(document: Mapping[str, Any]) -> str:
                 equality_words(lane.get("equal_to_plain")),
             ]
         )
-    return "".join(_markdown_row(row) for row in rows)
+    return "".join(markdown_row(row) for row in rows)
 
 
 def equality_words(equality: Mapping[str, Any] | None) -> str:
@@ -101,7 +101,8 @@ def equality_words(equality: Mapping[str, Any] | None) -> str:
     return words
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
+def markdown_row(cells: Sequence[str]) -> str:
+    """Return one row of a Markdown table; whatever is in a cell stays in it."""
     escaped = (" ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |\n"
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import math
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
 from specview.decoding.ledger import End, RunRecord
-from specview.errors import SpecviewError
+from specview.errors import SpecviewError, Stopped
 from specview.runs.files import os_reason
 from specview.runs.schema import TRACE_SCHEMA, SchemaError, round_from_json
+
+MAX_BYTES = 2 << 30
+"""Of a whole trace: what is larger would not fit into memory as rounds."""
+MAX_HEADER_BYTES = 64 << 20
+MAX_TRACE_LANES = 64
+_CHUNK = 64 << 10
+_TELL_EVERY = 256
+_MEND = "Choose a file written with --trace, or one of the runs library."
+
+Tell = Callable[[float], None]
+"""Called with the fraction that is read, 0..1."""
 
 
 @dataclass(slots=True)
@@ -18,7 +35,10 @@ class Trace:
     """A trace in memory.
 
     records are the lanes in the file's order, metrics their end lines' figures (None for a lane
-    without one). `cut` says that the last line was incomplete and is left out.
+    without one), ends what else their end lines say (error, speedup, speedup_spread, equal_to_plain; empty
+    where there is none), lane_facts what else the header says of them (kv_bytes, draft_weight_bytes), race how
+    the whole race ended (end, real_time_fraction, busy). `cut` says that the last line was incomplete and is
+    left out.
     """
 
     run: dict[str, Any]
@@ -27,67 +47,135 @@ class Trace:
     records: list[RunRecord] = field(default_factory=list)
     metrics: list[dict[str, Any] | None] = field(default_factory=list)
     cut: bool = False
+    ends: list[dict[str, Any]] = field(default_factory=list)
+    lane_facts: list[dict[str, Any]] = field(default_factory=list)
+    race: dict[str, Any] = field(default_factory=dict)
 
 
-def read_trace(path: str | Path) -> Trace:
+def read_trace(
+    path: str | Path, tell: Tell = lambda fraction: None, should_stop: Callable[[], bool] = lambda: False
+) -> Trace:
     """Read a trace file.
 
     A missing end line or a last line cut short is no error. Raises SpecviewError, with the line
-    number, for a file that cannot be read, is no trace, has another schema or a bad line.
+    number, for a file that cannot be read, is no trace, has another schema or a bad line; Stopped.
     """
     name = str(path)
     try:
-        data = Path(path).read_bytes()
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            first, complete = first_line(file, name)
+            if size > MAX_BYTES:
+                raise SpecviewError(
+                    f"the trace {name!r} has {size / 1e9:.1f} GB, and up to {MAX_BYTES / 1e9:.1f} GB are read.",
+                    "Record fewer rounds, or with --observe light.",
+                )
+            trace = parse_header(first, name)
+            file.seek(len(first) + complete)
+            data = file.read()
     except OSError as error:
-        raise SpecviewError(
-            f"cannot read the trace {name!r}: {os_reason(error)}.", "Check the file's name."
-        ) from None
+        raise cannot_read(name, error) from None
+    except MemoryError:
+        raise SpecviewError(f"there is not enough memory for the trace {name!r}.", "Close other programs.") from None
     lines = data.split(b"\n")  # never splitlines(): texts may hold other line separators
+    del data
     last = lines.pop()  # b"" after a whole last line
-    if not lines and not last:
-        raise SpecviewError(f"the trace {name!r} is empty.", "Choose a file written with --trace.")
-    cut = False
-    values: list[Any] = []
-    for index, line in enumerate([*lines, last] if last else lines, start=1):
-        try:
-            values.append(json.loads(line.decode("utf-8")))
-        except ValueError:
-            if index > len(lines) and index > 1:  # the unfinished last line of an interrupted run
-                cut = True
-                break
-            raise _bad(name, index, "it is not JSON") from None
-    trace = _header(name, values[0])
-    trace.cut = cut
-    for index, value in enumerate(values[1:], start=2):
-        try:
-            _take(trace, value)
-        except SchemaError as error:
-            raise _bad(name, index, str(error)) from None
+    total = len(lines) or 1
+    with _no_collector():
+        for index, line in enumerate([*lines, last] if last else lines, start=2):
+            if index % _TELL_EVERY == 0:
+                tell(min(1.0, index / total))
+                if should_stop():
+                    raise Stopped
+            try:
+                value = json.loads(line.decode("utf-8"))
+            except (ValueError, RecursionError):
+                if index - 1 > len(lines):  # the unfinished last line of an interrupted run
+                    trace.cut = True
+                    break
+                raise _bad(name, index, "it is not JSON") from None
+            try:
+                _take(trace, value)
+            except SchemaError as error:
+                raise _bad(name, index, str(error)) from None
+    tell(1.0)
     return trace
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a plain file for reading; a folder, a pipe or a device is an OSError at once, never a wait."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(21, "it is a folder")
+    if not stat.S_ISREG(mode):
+        raise OSError(22, "it is a pipe or a device, not a file")
+    return open(path, "rb")
+
+
+def cannot_read(name: str, error: OSError) -> SpecviewError:
+    """Return the one line for a trace that cannot be opened."""
+    return SpecviewError(f"cannot read the trace {name!r}: {os_reason(error)}.", "Check the file's name.")
+
+
+def first_line(file: BinaryIO, name: str) -> tuple[bytes, bool]:
+    """Return (the first line without its end, whether it had one); foreign files are refused after few bytes.
+
+    Raises SpecviewError for an empty file and for one whose first line cannot be a header.
+    """
+    data = file.read(_CHUNK)
+    if not data:
+        raise SpecviewError(f"the trace {name!r} is empty.", _MEND)
+    if not data.lstrip().startswith(b"{"):
+        raise no_trace(name)
+    parts = [data]
+    size = len(data)
+    while b"\n" not in parts[-1]:
+        data = file.read(_CHUNK)
+        if not data:
+            break
+        parts.append(data)
+        size += len(data)
+        if size > MAX_HEADER_BYTES:
+            raise no_trace(name)
+    line, newline, _ = b"".join(parts).partition(b"\n")
+    return line, bool(newline)
+
+
+def no_trace(name: str) -> SpecviewError:
+    """Return the one line for a file that is something else."""
+    return SpecviewError(f"line 1 of {name!r} is not the header of a specview trace.", _MEND)
 
 
 def _bad(name: str, line: int, why: str) -> SpecviewError:
     return SpecviewError(f"line {line} of the trace {name!r} is wrong: {why}.", "Record it again with --trace.")
 
 
-def _header(name: str, value: Any) -> Trace:
+def parse_header(line: bytes, name: str) -> Trace:
+    """Return the trace of a first line, without rounds; raise SpecviewError, one line, where it is no header."""
+    try:
+        value = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise no_trace(name) from None
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, str) or not schema.startswith("specview.trace/"):
-        raise SpecviewError(
-            f"line 1 of {name!r} is not the header of a specview trace.", "Choose a file written with --trace."
-        )
+        raise no_trace(name)
     if schema != TRACE_SCHEMA:
         raise SpecviewError(
-            f"line 1 of the trace {name!r} says schema {schema!r}, and this specview reads {TRACE_SCHEMA!r}.",
+            f"line 1 of the trace {name!r} says schema {schema!r:.60}, and this specview reads {TRACE_SCHEMA!r}.",
             "Use the specview that wrote it, or a newer one.",
         )
     try:
-        return _parse_header(value)
-    except (KeyError, TypeError, ValueError, AttributeError):
+        trace = _parse_header(value)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise _bad(name, 1, "the header lacks run, prompt or lanes") from None
+    if not trace.records:
+        raise _bad(name, 1, "the header names no lanes")
+    if len(trace.records) > MAX_TRACE_LANES:
+        raise _bad(name, 1, f"the header names {len(trace.records)} lanes, and up to {MAX_TRACE_LANES} are read")
+    return trace
 
 
-def _parse_header(value: dict[str, Any]) -> Trace:
+def _parse_header(value: Mapping[str, Any]) -> Trace:
     prompt = value["prompt"]
     ids = tuple(int(token) for token in prompt["token_ids"])
     trace = Trace(run=dict(value["run"]), prompt_text=str(prompt["text"]), prompt_ids=ids)
@@ -98,29 +186,57 @@ def _parse_header(value: dict[str, Any]) -> Trace:
                 name=str(lane["name"]),
                 settings=dict(lane["settings"]),
                 prompt_ids=ids,
-                prefill_s=0.0 if prefill_s is None else float(prefill_s),
+                prefill_s=0.0 if prefill_s is None else _seconds(prefill_s),
             )
         )
         trace.metrics.append(None)
+        trace.ends.append({})
+        trace.lane_facts.append(
+            {key: lane[key] for key in ("kv_bytes", "draft_weight_bytes") if type(lane.get(key)) is int}
+        )
     return trace
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise ValueError(value)
+    return seconds
 
 
 def _take(trace: Trace, value: Any) -> None:
     lane = value.get("lane") if isinstance(value, dict) else None
     if not isinstance(lane, int) or isinstance(lane, bool) or not 0 <= lane < len(trace.records):
-        raise SchemaError(f"lane is {lane!r}, and the header names {len(trace.records)} lanes")
+        raise SchemaError(f"lane is {lane!r:.60}, and the header names {len(trace.records)} lanes")
     record = trace.records[lane]
     if "end" in value:
         if value["end"] not in get_args(End):
-            raise SchemaError(f"end is {value['end']!r}")
+            raise SchemaError(f"end is {value['end']!r:.60}")
         metrics = value.get("metrics")
         if metrics is not None and not isinstance(metrics, dict):
             raise SchemaError("metrics is not an object")
         record.end = value["end"]
+        record.error = value["error"] if isinstance(value.get("error"), str) else ""
         trace.metrics[lane] = metrics
+        trace.ends[lane] = {key: item for key, item in value.items() if key not in ("lane", "end", "metrics", "race")}
+        if isinstance(value.get("race"), dict):
+            trace.race = value["race"]
         return
     _, round_ = round_from_json(value)
     if round_.index != len(record.rounds):
         raise SchemaError(f"round {round_.index} of lane {lane} comes after {len(record.rounds)} rounds")
     record.rounds.append(round_)
-    record.end = None  # continued past an earlier end
+    record.end, record.error = None, ""  # continued past an earlier end
+    trace.metrics[lane], trace.ends[lane], trace.race = None, {}, {}
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Hold back the cycle collector: nothing read here is a cycle, and it would look at all of it again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

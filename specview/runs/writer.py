@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from specview.decoding.ledger import End, Round
 from specview.racing.events import Event, LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
-from specview.runs.documents import metrics_to_json
+from specview.runs.documents import equality_to_json, metrics_to_json
 from specview.runs.files import cannot_write, os_reason
 from specview.runs.schema import TRACE_SCHEMA, Json, dumps, number, plain, round_to_json
 
@@ -20,15 +20,17 @@ def trace_header(
     prompt_text: str,
     prompt_ids: Sequence[int],
     lanes: Sequence[tuple[str, Mapping[str, Any], float | None]],
+    lane_facts: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> Json:
-    """Return a trace's first line; `lanes` are (name, settings, prefill_s)."""
+    """Return a trace's first line; `lanes` are (name, settings, prefill_s), lane_facts what else is known of each."""
+    known = lane_facts or {}
     return {
         "schema": TRACE_SCHEMA,
         "run": plain(run),
         "prompt": {"text": prompt_text, "token_ids": list(prompt_ids)},
         "lanes": [
-            {"name": name, "settings": plain(settings), "prefill_s": number(prefill_s)}
-            for name, settings, prefill_s in lanes
+            {"name": name, "settings": plain(settings), "prefill_s": number(prefill_s), **plain(known.get(index, {}))}
+            for index, (name, settings, prefill_s) in enumerate(lanes)
         ],
     }
 
@@ -51,6 +53,7 @@ class TraceWriter:
         self.path = Path(path)
         self._on_trouble = on_trouble
         self._length = 0
+        self._troubled = False
         self._fd: int | None = None
         self._new = not self.path.exists()
         try:
@@ -79,9 +82,20 @@ class TraceWriter:
         """Write one finished round."""
         self._line(round_to_json(lane, round_))
 
-    def end(self, lane: int, end: End, metrics: Any) -> None:
-        """Write a lane's end line; a lane that is continued gets another one later."""
-        self._line({"lane": lane, "end": end, "metrics": metrics_to_json(metrics)})
+    def end(self, lane: int, end: End, metrics: Any, more: Mapping[str, Any] | None = None) -> None:
+        """Write a lane's end line; a lane that is continued gets another one later. `more`: further keys."""
+        self._line({"lane": lane, "end": end, "metrics": metrics_to_json(metrics), **(more or {})})
+
+    def reopen(self) -> None:
+        """Go on at the end of a file that was closed; one that is gone, or ended in trouble, stays closed."""
+        if self._fd is not None or self._troubled or not self._length:
+            return
+        try:
+            fd = os.open(self.path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+        except OSError:
+            return  # deleted meanwhile: its user does not want it
+        self._length = os.lseek(fd, 0, os.SEEK_END)
+        self._fd = fd
 
     def close(self) -> None:
         """Close the file."""
@@ -107,6 +121,7 @@ class TraceWriter:
     def _give_up(self, error: OSError) -> None:
         assert self._fd is not None
         fd, self._fd = self._fd, None
+        self._troubled = True
         try:
             os.ftruncate(fd, self._length)
         except OSError:
@@ -136,10 +151,13 @@ class TraceRecorder:
     lines wait for the end of the race, when their figures are whole.
     """
 
-    def __init__(self, writer: TraceWriter) -> None:
+    def __init__(self, writer: TraceWriter, facts: Mapping[str, Any] | None = None) -> None:
+        """`facts` stand beside those of the race itself."""
         self._writer = writer
+        self._more = dict(facts or {})
         self._started: RaceStarted | None = None
         self._prefill_s: dict[int, float] = {}
+        self._lane_facts: dict[int, dict[str, int]] = {}
         self._ended: dict[int, LaneEnded] = {}
         self._begun = False
 
@@ -147,8 +165,11 @@ class TraceRecorder:
         """Write what `event` adds to the trace."""
         if isinstance(event, RaceStarted):
             self._started, self._prefill_s, self._ended, self._begun = event, {}, {}, False
+            self._lane_facts = {}
         elif isinstance(event, LanePrefilled):
             self._prefill_s[event.lane] = event.prefill_s
+            bytes_ = {"kv_bytes": event.kv_bytes, "draft_weight_bytes": event.draft_weight_bytes}
+            self._lane_facts[event.lane] = {key: value for key, value in bytes_.items() if value}
         elif isinstance(event, LaneRound):
             self._begin()
             self._writer.round(event.lane, event.round)
@@ -156,8 +177,10 @@ class TraceRecorder:
             self._ended[event.lane] = event
         elif isinstance(event, RaceEnded):
             self._begin()
-            for lane, ended in sorted(self._ended.items()):
-                self._writer.end(lane, ended.end, ended.metrics)
+            race = {"end": event.end, "real_time_fraction": number(event.real_time_fraction), "busy": event.busy}
+            for place, (lane, ended) in enumerate(sorted(self._ended.items())):
+                more = {"race": race} if place == 0 else {}
+                self._writer.end(lane, ended.end, ended.metrics, _beyond_metrics(ended) | more)
             self._ended = {}
 
     def _begin(self) -> None:
@@ -171,4 +194,15 @@ class TraceRecorder:
                 zip(started.lane_names, started.lane_settings, strict=True)
             )
         ]
-        self._writer.begin(trace_header(started.facts, started.prompt_text, started.prompt_ids, lanes))
+        facts = {**started.facts, **self._more}
+        self._writer.begin(trace_header(facts, started.prompt_text, started.prompt_ids, lanes, self._lane_facts))
+
+
+def _beyond_metrics(ended: LaneEnded) -> Json:
+    """What an end line says besides the figures of its own lane: against plain, and what went wrong."""
+    found: Json = {
+        "speedup": number(ended.speedup),
+        "speedup_spread": plain(ended.speedup_spread),
+        "equal_to_plain": equality_to_json(ended.equality),
+    }
+    return found | ({"error": ended.error} if ended.error else {})

@@ -1,0 +1,93 @@
+"""Recorded runs on the command line: which one is meant, and the files that exports go to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from specview.commands.arguments import Parser
+from specview.commands.terminal import write_document
+from specview.errors import UsageError
+from specview.runs.export_rounds import load_arrow
+from specview.runs.exports import FORMS, TEXTS, Recorded, parquet_bytes
+from specview.runs.files import OutputFile
+from specview.runs.library import Entry, RunLibrary
+from specview.runs.reader import read_trace
+
+
+def locate(ref: str, library: RunLibrary, entries: Sequence[Entry] | None = None) -> tuple[Path, Entry | None]:
+    """Return the file that `ref` names, and its entry: a path first, else a run of the library.
+
+    Raises UsageError where it is neither.
+    """
+    path = Path(ref)
+    try:
+        there = os.path.lexists(path)
+    except (OSError, ValueError):
+        there = False
+    if there and not (path.is_dir() and os.sep not in ref):
+        return path, None
+    try:
+        entry = library.find(ref, entries=entries)
+    except UsageError as error:
+        if os.sep in ref or ref.endswith(".jsonl"):
+            raise UsageError(f"there is no file {ref!r}.", "Give a trace file, or a run that specview runs list shows.") from None
+        raise error
+    return entry.path, entry
+
+
+def read_all(refs: Sequence[str], library: RunLibrary) -> list[Recorded]:
+    """Read the runs that are named; raises SpecviewError, one line, for the first that cannot be."""
+    entries: list[Entry] | None = None
+    found: list[Recorded] = []
+    for ref in refs:
+        if entries is None and not os.path.lexists(ref):
+            entries = library.scan()
+        path, entry = locate(ref, library, entries)
+        found.append(Recorded(ref, path, read_trace(path), entry))
+    return found
+
+
+def add_export_flags(parser: Parser) -> None:
+    """Add --json, --csv, --parquet and --markdown."""
+    for form, what in FORMS.items():
+        dash = "; - is standard output" if form != "parquet" else ""
+        parser.add_argument(f"--{form}", metavar="FILE", help=f"write {what}{dash}")
+
+
+def wanted_forms(arguments: object) -> dict[str, str]:
+    """The forms that were asked for, with their files; raises UsageError where two are the same."""
+    found = {form: name for form in FORMS if (name := getattr(arguments, form)) is not None}
+    if "" in found.values():
+        form = next(form for form, name in found.items() if not name)
+        raise UsageError(f"--{form} is ''.", "Give a file's name.")
+    places = [os.path.realpath(name) if name != "-" else name for name in found.values()]
+    if len(set(places)) < len(places):
+        raise UsageError("two exports name the same file.", "Give each its own.")
+    if found.get("parquet") == "-":
+        raise UsageError("Parquet is no text for standard output.", "Give a file's name.")
+    return found
+
+
+def write_forms(forms: Mapping[str, str], read: Callable[[], Sequence[Recorded]]) -> list[Recorded]:
+    """Write the runs that `read` gives in every form asked for; files are known to be writable before it is called.
+
+    Raises SpecviewError; a file that could not be written whole is left as it was.
+    """
+    if "parquet" in forms:
+        load_arrow()
+    with ExitStack() as stack:
+        files = {
+            form: stack.enter_context(OutputFile(name, f"{form} export")) for form, name in forms.items() if name != "-"
+        }
+        runs = list(read())
+        for form, name in forms.items():
+            if form == "parquet":
+                files[form].write_bytes(parquet_bytes(runs))
+            elif name == "-":
+                write_document(TEXTS[form](runs))
+            else:
+                files[form].write(TEXTS[form](runs))
+    return runs

@@ -1,0 +1,239 @@
+"""Opening recorded runs: files are read and folded on a short-lived thread, the window takes what is ready."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from specview.errors import SpecviewError, Stopped
+from specview.gui.view_model import RaceModel
+from specview.racing.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded
+from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
+from specview.runs import replay
+from specview.runs.beside import Beside, difference, lay_beside
+from specview.runs.reader import Trace, read_trace
+from specview.runs.repeat import settings_of_trace
+
+log = logging.getLogger(__name__)
+
+POLL_MS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A trace to open: its file, what it is called, and which of its lanes (None for all)."""
+
+    path: Path
+    name: str = ""
+    lanes: tuple[int, ...] | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return self.name or self.path.stem
+
+
+@dataclass(slots=True)
+class Opened:
+    """A recorded run, or several beside one another, ready to be shown.
+
+    settings are those of the only (or first) run, None where this specview knows no such ones, and `problem` then
+    says why. own are the lane settings that the race's lanes stand for. words say on one line what is on screen,
+    remarks what its user must know of it.
+    """
+
+    picks: tuple[Pick, ...]
+    race: RaceModel
+    words: str
+    remarks: tuple[str, ...] = ()
+    settings: RunSettings | None = None
+    own: tuple[LaneSettings, ...] = ()
+    problem: str = ""
+    traces: list[Trace] = field(default_factory=list)
+
+    @property
+    def beside(self) -> bool:
+        """Whether lanes of several runs stand beside one another."""
+        return len(self.picks) > 1
+
+
+def recorded_race(trace: Trace, lanes: int = MAX_LANES) -> RaceModel:
+    """Return what a live race would have left on screen, its first `lanes` lanes."""
+    race = RaceModel()
+    for event in replay.events(trace, 0):
+        if isinstance(event, (LanePrefilled, LaneRound, LaneEnded)) and event.lane >= lanes:
+            continue
+        race.apply(event)
+    del race.lanes[lanes:]
+    return race
+
+
+def beside_race(lanes: Sequence[Beside]) -> RaceModel:
+    """Return lanes of several runs as one race: the first is the baseline, others carry what keeps them from it."""
+    races: dict[int, RaceModel] = {}
+    race = RaceModel()
+    for one in lanes:
+        if one.run not in races:
+            races[one.run] = recorded_race(one.trace, len(one.trace.records))
+        lane = races[one.run].lanes[one.lane]
+        lane.name, lane.differs = one.name, one.differs
+        if one.run:  # its own run's speedup is to another plain lane
+            lane.final_speedup, lane.past_speedups, lane._counted = None, [], False
+        race.lanes.append(lane)
+    first = races[lanes[0].run]
+    race.prompt_text, race.prompt_ids, race.facts = first.prompt_text, first.prompt_ids, first.facts
+    race.state, race.ended = "ended", RaceEnded(0, "done")
+    return race
+
+
+def open_picks(picks: Sequence[Pick], traces: Sequence[Trace]) -> Opened:
+    """Fold traces that were read; raises SpecviewError where there is nothing to show."""
+    first = traces[0]
+    settings, own, problem = _settings(first)
+    if len(picks) == 1 and picks[0].lanes is None:
+        race = recorded_race(first)
+        remarks = _remarks(first)
+        left = len(first.records) - MAX_LANES
+        if left > 0:
+            remarks.append(f"{left} more lanes are in the file, and {MAX_LANES} fit here")
+        if problem:
+            remarks.append(problem)
+        return Opened(tuple(picks), race, _words(picks[0], first), tuple(remarks), settings, own, problem, list(traces))
+    laid = lay_beside([(pick.title, trace, pick.lanes) for pick, trace in zip(picks, traces, strict=True)])
+    shown = laid[:MAX_LANES]
+    remarks = [remark for trace in traces for remark in _remarks(trace)]
+    if len(laid) > len(shown):
+        remarks.append(f"{len(laid) - len(shown)} lanes are left out: {MAX_LANES} fit. Choose lanes in the Runs tab")
+    others = [name for place, name in enumerate(pick.title for pick in picks) if place and difference(first, traces[place])]
+    if others:
+        remarks.append(f"not comparable with the first run, so without a speedup: {', '.join(others)}")
+    words = f"{len(picks)} runs beside one another: {', '.join(pick.title for pick in picks)}"
+    return Opened(tuple(picks), beside_race(shown), words, tuple(dict.fromkeys(remarks)), settings, (), problem, list(traces))
+
+
+def _settings(trace: Trace) -> tuple[RunSettings | None, tuple[LaneSettings, ...], str]:
+    """The run's settings as a race takes them (with a plain lane), and the lane settings of its own lanes."""
+    try:
+        settings = settings_of_trace(trace)
+        return replace(settings, baseline=True).checked(), settings.lanes, ""
+    except SpecviewError as error:
+        return None, (), f"Run uses the settings above: this run's cannot be taken over ({error})"
+
+
+def _remarks(trace: Trace) -> list[str]:
+    remarks = []
+    unfinished = [record.name for record in trace.records if record.end is None]
+    if trace.cut or unfinished:
+        remarks.append("the recording ends early (its program was interrupted, or it is still running)")
+    if isinstance(trace.race.get("busy"), str) and trace.race["busy"]:
+        remarks.append(trace.race["busy"])
+    if any(not token.text for record in trace.records for round_ in record.rounds[:1] for token in round_.drafted):
+        remarks.append("it was recorded without texts (--observe off)")
+    return remarks
+
+
+def _words(pick: Pick, trace: Trace) -> str:
+    run = trace.run
+    recorded = run.get("recorded_at")
+    parts = [
+        pick.title,
+        str(recorded)[:16].replace("T", " ") if isinstance(recorded, str) else "",
+        *(str(run[key]) for key in ("target_model_name", "engine", "device") if isinstance(run.get(key), str)),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+class RunOpener(QObject):
+    """Reads traces off the Qt thread; one job at a time, a new one takes the place of one under way.
+
+    signals: opened(Opened), failed(str: one line), progressed(float 0..1, or None when nothing is read any more)
+    """
+
+    opened = Signal(object)
+    failed = Signal(str)
+    progressed = Signal(object)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._wanted: list[Pick] = []
+        self._fraction = 0.0
+        self._result: Opened | str | None = None
+        self._timer = QTimer(self)
+        self._timer.setInterval(POLL_MS)
+        self._timer.timeout.connect(self._poll)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read."""
+        return self._thread is not None
+
+    def open(self, picks: Sequence[Pick]) -> None:
+        """Read these traces; what comes of it is told by a signal."""
+        self._wanted = list(picks)
+        if self._thread is not None:
+            self._stop.set()
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        picks, self._wanted = self._wanted, []
+        self._stop = threading.Event()
+        self._fraction, self._result = 0.0, None
+        self._thread = threading.Thread(target=self._work, args=(picks, self._stop), name="specview-open", daemon=True)
+        self._thread.start()
+        self._timer.start()
+
+    def _work(self, picks: Sequence[Pick], stop: threading.Event) -> None:
+        try:
+            traces: list[Trace] = []
+            for place, pick in enumerate(picks):
+
+                def tell(fraction: float, place: int = place) -> None:
+                    self._fraction = (place + fraction) / len(picks)
+
+                traces.append(read_trace(pick.path, tell, stop.is_set))
+            self._result = open_picks(picks, traces)
+        except Stopped:
+            pass
+        except SpecviewError as error:
+            self._result = str(error)
+        except MemoryError:
+            self._result = "There is not enough memory for this run. Close other programs."
+        except Exception as error:
+            log.exception("opening %s failed", [str(pick.path) for pick in picks])
+            what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            self._result = f"The run cannot be shown: {what}. The log has more; please report it."
+
+    def _poll(self) -> None:
+        if self._thread is None:
+            return
+        if self._thread.is_alive():
+            self.progressed.emit(self._fraction)
+            return
+        self._thread = None
+        self._timer.stop()
+        result, self._result = self._result, None
+        if self._wanted:
+            self._begin()
+            return
+        self.progressed.emit(None)
+        if isinstance(result, Opened):
+            self.opened.emit(result)
+        elif result is not None:
+            self.failed.emit(result)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Tell nothing any more, and wait briefly for what is under way."""
+        self._timer.stop()
+        self._wanted = []
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            self._thread = None

@@ -1,0 +1,83 @@
+"""The line over the race that says that what is on screen was recorded, and leads back to live."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout
+
+from specview.gui.display_text import visible
+from specview.gui.open_run import Opened
+from specview.gui.widgets import ElidedLabel, label, set_tip
+
+
+class RecordedBar(QFrame):
+    """Shown while a recorded run is on screen or being read; closed asks for the lanes as set up."""
+
+    closed = Signal()
+    play_asked = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setObjectName("banner")
+        self.setProperty("kind", "note")
+        self.setAccessibleName("Recorded run")
+        self._mark = label("▶ Recorded")
+        self._mark.setProperty("kind", "section")
+        self._words = ElidedLabel()
+        self._remarks = ElidedLabel("", "warning")
+        self.play = QPushButton("Play")
+        self.play.setProperty("kind", "flat")
+        set_tip(self.play, "Play the rounds at the speed at which they ran, each lane by its own clock; again stops")
+        self.close_button = QPushButton("Close")
+        self.close_button.setProperty("kind", "flat")
+        set_tip(self.close_button, "Take the recorded run off the screen; it stays where it is kept")
+        self.play.clicked.connect(self.play_asked)
+        self.close_button.clicked.connect(self.closed)
+        lines = QVBoxLayout()
+        lines.setContentsMargins(0, 0, 0, 0)
+        lines.setSpacing(1)
+        lines.addWidget(self._words)
+        lines.addWidget(self._remarks)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(12, 5, 6, 5)
+        row.setSpacing(12)
+        row.addWidget(self._mark)
+        row.addLayout(lines, 1)
+        row.addWidget(self.play)
+        row.addWidget(self.close_button)
+        self.hide()
+
+    def show_run(self, opened: Opened | None) -> None:
+        """Say what is on screen; None hides the line."""
+        self.setVisible(opened is not None)
+        if opened is None:
+            return
+        what = "Recorded runs beside one another" if opened.beside else "Recorded run"
+        self._mark.setText(f"◷ {what}")
+        self._words.set_full(visible(f"{opened.words} — no model is loaded. Run goes back to live."))
+        self._say(opened.remarks)
+        for button in (self.play, self.close_button):
+            button.show()
+
+    def show_progress(self, name: str, fraction: float) -> None:
+        """Say how far a file is read."""
+        self._mark.setText("◷ Opening")
+        self._words.set_full(visible(f"{name}: {fraction:.0%}"))
+        self._say(())
+        for button in (self.play, self.close_button):
+            button.hide()
+        self.show()
+
+    def show_playing(self, playing: bool) -> None:
+        """Show whether the recording is being played."""
+        self.play.setText("Stop playing" if playing else "Play")
+
+    def _say(self, remarks: tuple[str, ...]) -> None:
+        text = ". ".join(remark[:1].upper() + remark[1:] for remark in remarks)
+        self._remarks.set_full(visible(text))
+        self._remarks.setVisible(bool(text))
+
+    @property
+    def words(self) -> str:
+        """All that is said."""
+        return f"{self._mark.text()} {self._words.full} {self._remarks.full}".strip()
