@@ -114,6 +114,16 @@ def add_prompt_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> 
     return prompt
 
 
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how tokens are sampled."""
+    sampling = parser.add_argument_group("sampling, applied alike to target and draft")
+    sampling.add_argument("--temperature", type=real, default=0.0, help="0 is greedy (default)")
+    sampling.add_argument("--top-k", type=whole, default=0, help="0 is off (default)")
+    sampling.add_argument("--top-p", type=real, default=1.0, help="1 is off (default)")
+    sampling.add_argument("--min-p", type=real, default=0.0, help="0 is off (default)")
+    sampling.add_argument("--seed", type=whole, default=0)
+
+
 def add_shared_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> None:
     """Add the flags of DESIGN section 8 that run and compare share; sets as in `add_prompt_flags`."""
     model = add_target_flags(parser)
@@ -131,13 +141,7 @@ def add_shared_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> 
     lanes.add_argument("--policy", help=f"draft length policy: {', '.join(POLICIES)} (default: constant)")
     lanes.add_argument("--rule", help=f"acceptance rule: auto (default), {', '.join(RULES)}")
 
-    sampling = parser.add_argument_group("sampling, applied alike to target and draft")
-    sampling.add_argument("--temperature", type=real, default=0.0, help="0 is greedy (default)")
-    sampling.add_argument("--top-k", type=whole, default=0, help="0 is off (default)")
-    sampling.add_argument("--top-p", type=real, default=1.0, help="1 is off (default)")
-    sampling.add_argument("--min-p", type=real, default=0.0, help="0 is off (default)")
-    sampling.add_argument("--seed", type=whole, default=0)
-
+    add_sampling_flags(parser)
     prompt = add_prompt_flags(parser, sets=sets)
     prompt.add_argument("--max-tokens", type=whole, default=128)
 
@@ -164,8 +168,13 @@ def lane_keys_help() -> str:
     return "\n".join(lines)
 
 
-def settings_of(arguments: argparse.Namespace, default_methods: Sequence[str]) -> RunSettings:
-    """Return the checked RunSettings of parsed flags; raise UsageError or SpecviewError, one line."""
+def settings_of(
+    arguments: argparse.Namespace, default_methods: Sequence[str], *, most_lanes: int | None = MAX_LANES
+) -> RunSettings:
+    """Return the RunSettings of parsed flags; raise UsageError or SpecviewError, one line.
+
+    most_lanes: what one race takes; None where the lanes do not run in one.
+    """
     prompt, system, workload = _prompt(arguments)
     for text in (prompt, system):
         if any("\ud800" <= char <= "\udfff" for char in text):
@@ -203,7 +212,7 @@ def settings_of(arguments: argparse.Namespace, default_methods: Sequence[str]) -
         sampling=sampling,
         max_tokens=arguments.max_tokens,
         observe=arguments.observe or ("full" if arguments.trace else "light"),
-        lanes=tuple(_distinct_names(lanes)),
+        lanes=tuple(_distinct_names(lanes, most_lanes)),
     )
 
 
@@ -309,7 +318,7 @@ def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Nam
     )
 
 
-def _distinct_names(lanes: Sequence[LaneSettings]) -> list[LaneSettings]:
+def _distinct_names(lanes: Sequence[LaneSettings], most: int | None = MAX_LANES) -> list[LaneSettings]:
     """Name lanes that would share a label by what sets them apart: their method, k and rule, or a number."""
     named = list(lanes)
     for place, lane in enumerate(named):
@@ -325,7 +334,7 @@ def _distinct_names(lanes: Sequence[LaneSettings]) -> list[LaneSettings]:
         earlier = labels[:place].count(lane.label)
         if earlier:
             named[place] = replace(lane, name=f"{lane.label} ({earlier + 1})")
-    if len(named) > MAX_LANES:
+    if most is not None and len(named) > most:
         raise UsageError(f"{len(named)} lanes.", f"A race takes plain and up to {MAX_LANES - 1} others.")
     return named
 

@@ -1,0 +1,243 @@
+"""`specview tune`: the method, draft length and policy that are fastest here, for a prompt or a set of prompts."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from specview.commands.arguments import (
+    Parser,
+    add_prompt_flags,
+    add_sampling_flags,
+    add_target_flags,
+    prompts_of,
+    real,
+    settings_of,
+    whole,
+)
+from specview.commands.outputs import Outputs
+from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.terminal import ProgressLine, figure, safe_text, table
+from specview.decoding.verification import RULES
+from specview.drafting.registry import METHODS
+from specview.errors import SpecviewError, UsageError
+from specview.racing.settings import BUNDLED, RunSettings
+from specview.racing.workloads import Workload
+
+if TYPE_CHECKING:
+    from specview.racing.tune_result import ArmResult, TuneResult
+    from specview.racing.tuning import TuneProgress
+
+DEFAULT_MINUTES = 3.0
+
+_DESCRIPTION = """\
+Find the method, draft length and policy that are fastest here, on this prompt or this set of prompts, within a time
+budget: cheap predictions first, then races of the promising lanes beside plain decoding, and last the chosen one anew.
+Only these last races make the interval that is reported; where plain decoding wins, it says so.
+Without flags: the bundled target, draft and heads; the workload chat; 3 minutes, loading included."""
+
+_EXAMPLES = """\
+examples:
+  specview tune --workload code-edit
+  specview tune --prompts mine.jsonl --minutes 10 --json tuned.json
+  specview tune --prompt-file notes.txt --engine llama.cpp --seconds 60 --methods prompt-lookup,suffix,draft-model"""
+
+_IDLE = {
+    "draft_engine": None,
+    "lanes": None,
+    "policy": None,
+    "k": None,
+    "observe": "off",
+    "trace": None,
+    "check_mode": False,
+}
+"""What the shared settings need and tuning has no flag for: it settles the lanes itself."""
+
+
+def make_parser() -> Parser:
+    """Make the command's parser."""
+    parser = Parser("specview tune", _DESCRIPTION, _EXAMPLES)
+    model = add_target_flags(parser)
+    model.add_argument("--draft", help="a draft model or a trained head of your own, for the methods that it fits")
+    search = parser.add_argument_group("tuning")
+    budget = search.add_mutually_exclusive_group()
+    budget.add_argument("--minutes", type=real, help=f"time budget, loading included (default: {DEFAULT_MINUTES:g})")
+    budget.add_argument("--seconds", type=real, help="the same in seconds")
+    search.add_argument("--methods", metavar="LIST", help=f"only these, with commas: {', '.join(n for n in METHODS if n != 'plain')}")
+    search.add_argument("--rule", default="auto", help=f"acceptance rule of every lane: auto (default), {', '.join(RULES)}")
+    add_sampling_flags(parser)
+    prompt = add_prompt_flags(parser, sets=True)
+    prompt.add_argument("--max-tokens", type=whole, default=128,
+                        help="output tokens of a race (default: 128; fewer where the budget is short)")  # fmt: skip
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
+    output.add_argument("--csv", metavar="FILE", help="write the ranking as CSV")
+    output.add_argument("--markdown", metavar="FILE", help="write the ranking as Markdown")
+    parser.set_defaults(**_IDLE)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return its exit code."""
+    from specview.racing.tuning import LEAST_SECONDS, MOST_SECONDS
+
+    arguments = make_parser().parse_args(argv)
+    minutes = DEFAULT_MINUTES if arguments.minutes is None else arguments.minutes
+    seconds = arguments.seconds if arguments.seconds is not None else 60 * minutes
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        least, most = f"{LEAST_SECONDS:g} seconds", f"{MOST_SECONDS / 3600:g} hours"
+        raise UsageError(f"the time budget is {seconds:g} s.", f"Use {least} to {most}.")
+    methods = [name.strip() for name in (arguments.methods or "").split(",") if name.strip()]
+    for name in methods:
+        if name not in METHODS or not METHODS[name].drafts:
+            known = ", ".join(one.name for one in METHODS.values() if one.drafts)
+            raise UsageError(f"there is no method {name!r} to try.", f"Methods: {known}.")
+    settings = settings_of(arguments, ("plain",)).checked()
+    prompts = prompts_of(arguments)
+    with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
+        return _tune(settings, prompts, seconds, methods, arguments.draft, arguments.rule, outputs, should_stop)
+
+
+def _tune(
+    settings: RunSettings,
+    prompts: Workload,
+    seconds: float,
+    methods: Sequence[str],
+    draft: str | None,
+    rule: str,
+    outputs: Outputs,
+    should_stop: StopRequest,
+) -> int:
+    from specview.lab.guide import guide
+    from specview.racing.pool import ModelPool
+    from specview.racing.tune_result import RANKING_COLUMNS, ranking_rows, tune_document
+    from specview.racing.tuning import tune
+    from specview.runs.tables import table_csv, table_markdown
+
+    progress = ProgressLine(sys.stderr)
+
+    def tell(news: TuneProgress) -> None:
+        best = f"; best {news.best} {news.best_speedup:.2f}x" if news.best_speedup is not None else ""
+        progress.show(f"{100 * news.fraction:3.0f}% {news.text}{best}")
+
+    models = ModelPool()
+    try:
+        result = tune(
+            settings, prompts, seconds, methods=methods, draft=draft, rule=rule, models=models, on_progress=tell,
+            should_stop=should_stop,
+        )  # fmt: skip
+    finally:
+        progress.clear()
+        models.close()
+    if result.end == "stopped" and not result.races:
+        raise KeyboardInterrupt
+    advice = guide(result)
+    document = tune_document(result)
+    document["command"] = None if result.best is None else command_of(settings, prompts, result.best, draft)
+    document["guide"] = [line.as_dict() for line in advice]
+    try:
+        outputs.document(document)
+        if outputs.wants("csv"):
+            outputs.text("csv", table_csv(RANKING_COLUMNS, ranking_rows(result)))
+        if outputs.wants("markdown"):
+            lines = "".join(f"- {line.text}\n" for line in advice)
+            ranking = table_markdown(RANKING_COLUMNS, ranking_rows(result))
+            outputs.text("markdown", f"{result.sentence}\n\n{ranking}\n{lines}")
+    finally:  # a full disk does not take the table too
+        if not outputs.to_stdout:
+            sys.stdout.write(tune_text(result, document["command"]))
+            sys.stdout.write("\nwhich families to try, by what was measured here\n")
+            sys.stdout.write("".join(f"- {safe_text(line.text)}\n" for line in advice))
+    if not result.races and result.failures:
+        raise SpecviewError(result.failures[0])
+    return STOPPED_CODE if result.end == "stopped" else 0
+
+
+def tune_text(result: TuneResult, command: str | None) -> str:
+    """Return the ranking for people, what could not run, and the sentence."""
+    from specview.racing.tune_result import told_lanes
+
+    parts = []
+    ranking = list(told_lanes(result))
+    if ranking:
+        heading = ["", "lane", "stage", "speedup (95%)", "races", "predicted", "alpha", "tok/pass", "why"]
+        rows = [_row(place, arm) for place, arm in enumerate(ranking, 1)]
+        parts.append(table([heading, *rows], left=3))
+        if len(ranking) < len(result.arms):
+            parts.append(f"and {len(result.arms) - len(ranking)} lanes more, predicted only: --json or --csv hold them.\n")
+        parts.append(
+            "speedup: geometric mean over races beside plain; that of the confirmed lane is from fresh races, the others'\n"
+            "from those that they were chosen by. predicted: from acceptance and costs measured here. plain is 1.\n"
+        )
+    if result.idle:
+        parts.append(f"found nothing to copy in this text, so they would be plain decoding: {', '.join(result.idle)}\n")
+    if result.unusable:
+        parts.append("cannot run here:\n" + "".join(f"  {one.method}: {safe_text(one.reason)}\n" for one in result.unusable))
+    words = [f"no time was left to try {', '.join(dict.fromkeys(result.untried))}."] if result.untried else []
+    words += [f"not used: {safe_text(line)}" for line in result.failures]
+    if 0 < result.tokens < result.settings.max_tokens and result.races:
+        words.append(
+            f"Races of {result.tokens} tokens, not {result.settings.max_tokens}: the budget is short for more."
+        )
+    if result.busy:
+        words.append(safe_text(result.busy))
+    words.append(f"{result.races} races in {result.spent_s:.0f} s of {result.seconds:.0f} s.")
+    words.append(safe_text(result.sentence))
+    if command is not None:
+        words.append(f"Use it:  {safe_text(command)}")
+    return "\n".join([*parts, "\n".join(words)]) + "\n"
+
+
+def _row(place: int, arm: ArmResult) -> list[str]:
+    from specview.racing.intervals import interval_of
+
+    found = interval_of(arm.fresh) or arm.chosen_by
+    why = arm.why if arm.shares is not None or arm.error else ""
+    return [
+        str(place),
+        safe_text(arm.name),
+        arm.stage,
+        "-" if found is None else found.words,
+        "-" if found is None else str(found.count),
+        figure(arm.predicted, 2, "x"),
+        figure(arm.acceptance_rate),
+        figure(arm.tokens_per_pass),
+        safe_text(why) if len(why) < 200 else safe_text(why[:199]) + "…",
+    ]
+
+
+def command_of(settings: RunSettings, prompts: Workload, arm: ArmResult, draft: str | None = None) -> str:
+    """The command line that runs a lane on this target, its prompt left to the user where it was a set or a long text."""
+    words = ["specview", "run"]
+    flags = (
+        ("--engine", settings.engine, "transformers"),
+        ("--target", settings.target, BUNDLED),
+        ("--device", settings.device, None),
+        ("--dtype", settings.dtype, None),
+        ("--threads", settings.threads, None),
+        ("--gpu-layers", settings.gpu_layers, 0),
+        ("--context", settings.context, None),
+        ("--temperature", settings.sampling.temperature, 0.0),
+        ("--top-k", settings.sampling.top_k, 0),
+        ("--top-p", settings.sampling.top_p, 1.0),
+        ("--min-p", settings.sampling.min_p, 0.0),
+        ("--max-tokens", settings.max_tokens, 128),
+    )
+    for flag, value, usual in flags:
+        if value != usual:
+            words += [flag, f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)]
+    if settings.trust_remote_code:
+        words.append("--trust-remote-code")
+    if not settings.chat:
+        words.append("--raw")
+    words += ["--lane", arm.name]
+    if settings.workload is not None:
+        words += ["--workload", settings.workload]
+    elif len(prompts.prompts) == 1 and len(prompts.prompts[0].text) <= 80:
+        words += ["--prompt", prompts.prompts[0].text]
+    else:
+        words += ["--prompt-file", "FILE"]
+    return shlex.join(words)

@@ -1,0 +1,188 @@
+"""What tuning may choose among: lanes that can run on this target here, and why the others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specview.decoding.interfaces import Engine
+from specview.drafting.policies import POLICIES
+from specview.drafting.registry import METHODS, MethodInfo
+from specview.errors import SpecviewError, UsageError
+from specview.models.heads import check_before
+from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+
+DRAFTED_K = (1, 2, 3, 4, 6, 8)
+"""Draft lengths of methods that run a model for every token or pass."""
+COPIED_K = (2, 4, 8, 16)
+"""Draft lengths of methods that copy, besides the method's own default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A method that cannot run here, and the reason in one line."""
+
+    method: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A method that may run here, with the lane that tries it out and the draft lengths to choose among.
+
+    lengths is empty where the method says itself how long it drafts.
+    """
+
+    method: MethodInfo
+    lane: LaneSettings
+    lengths: tuple[int, ...]
+
+    @property
+    def copies(self) -> bool:
+        """Whether it copies text: what it would have drafted can be replayed without a model."""
+        return self.method.family == "n-gram"
+
+
+def candidates(
+    settings: RunSettings, target: Engine, methods: Sequence[str] = (), draft: str | None = None, rule: str = "auto"
+) -> tuple[list[Candidate], list[Unusable]]:
+    """The methods that may run on a loaded target, and those that cannot.
+
+    methods: only these; all where empty. draft is what the user names (a model or a head): methods that it does not
+    fit take the bundled one. Combined methods are left for later: their members are chosen by what the others show.
+    Raises UsageError for an unknown method.
+    """
+    for name in methods:
+        if name not in METHODS:
+            raise UsageError(f"there is no method {name!r}.", f"Methods: {', '.join(METHODS)}.")
+    found: list[Candidate] = []
+    cannot: list[Unusable] = []
+    for method in METHODS.values():
+        if not method.drafts or method.combines or (methods and method.name not in methods):
+            continue
+        reason = target.rollback_problem or (method.problem(target) if method.problem is not None else None)
+        if reason:
+            cannot.append(Unusable(method.name, f"it cannot draft for {target.model_name}: {reason}"))
+            continue
+        lane = LaneSettings(method.name, rule=rule)
+        try:
+            lane = _with_draft(lane, method, settings, draft).checked(settings.sampling)
+        except SpecviewError as error:
+            cannot.append(Unusable(method.name, str(error)))
+            continue
+        found += [Candidate(method, one, _lengths(method, one)) for one in _variants(lane, method, target)]
+    return found, cannot
+
+
+def combined(
+    members: Sequence[str], settings: RunSettings, methods: Sequence[str], draft: str | None, rule: str = "auto"
+) -> list[Candidate]:
+    """Combined methods over the members (names, the best first) that the others have shown to run.
+
+    auto takes the best copying one, suffix and the best that runs a model; cascade the first and the last of these.
+    """
+    copying = [name for name in members if METHODS[name].family == "n-gram"]
+    running = [name for name in members if METHODS[name].family in ("draft model", "trained head")]
+    chosen = list(dict.fromkeys([*copying[:1], *(["suffix"] if "suffix" in copying else []), *running[:1]]))
+    found: list[Candidate] = []
+    for name, own in (("auto", chosen), ("cascade", [*copying[:1], *running[:1]])):
+        method = METHODS[name]
+        if methods and name not in methods:
+            continue
+        if len(own) < 2 and not methods:
+            continue
+        options = {"members": "+".join(own)} if len(own) > 1 else {}  # asked for by name: its own members
+        lane = LaneSettings(name, draft=draft or BUNDLED, rule=rule, options=options)
+        try:
+            found.append(Candidate(method, lane.checked(settings.sampling), ()))
+        except SpecviewError:
+            continue  # members that do not go together: each was tried by itself
+    return found
+
+
+def _with_draft(lane: LaneSettings, method: MethodInfo, settings: RunSettings, draft: str | None) -> LaneSettings:
+    """The lane with what it drafts with: what the user named where that fits, else the bundled one."""
+    if draft is None or not (method.needs_draft_model or method.head):
+        named = lane
+    elif method.head is None:
+        return replace(lane, draft=draft)
+    else:
+        named = replace(lane, draft=draft)
+        try:
+            check_before(method.head, draft, settings.target, settings.engine)
+            return named
+        except SpecviewError as error:
+            named, refused = lane, error
+            try:
+                check_before(method.head, BUNDLED, settings.target, settings.engine)
+            except SpecviewError:
+                raise refused from None
+            return named
+    if method.head is not None:
+        check_before(method.head, BUNDLED, settings.target, settings.engine)
+    return named
+
+
+def _variants(lane: LaneSettings, method: MethodInfo, target: Engine) -> list[LaneSettings]:
+    """The lane, and where the method has a choice that only a trial can settle, another."""
+    if method.name == "early-exit" and target.exit_layers > 4:
+        late = max(1, round(0.75 * target.exit_layers))
+        return [lane, replace(lane, options={**lane.options, "exit_layer": late})]
+    return [lane]
+
+
+def _lengths(method: MethodInfo, lane: LaneSettings) -> tuple[int, ...]:
+    if method.name == "lookahead":
+        return ()  # its window and n-grams say how long it drafts
+    if method.family != "n-gram":
+        return DRAFTED_K
+    default = method.default_k(lane.options) if method.default_k is not None else None
+    return tuple(sorted({*COPIED_K, *([default] if default else [])}))
+
+
+def variants_of_policy(candidate: Candidate, best_k: int) -> list[LaneSettings]:
+    """Lanes of a method under the policies that settle the length themselves."""
+    if candidate.method.combines or not candidate.lengths:
+        return []
+    longest = max(best_k, 8)
+    found = [replace(candidate.lane, k=max(longest, 16) if candidate.copies else longest, policy="adaptive")]
+    if candidate.copies:
+        found.append(replace(candidate.lane, k=best_k, policy="off-below"))
+    elif candidate.method.name == "draft-model":
+        found.append(replace(candidate.lane, k=longest, policy="confidence"))
+    return found
+
+
+def lane_string(lane: LaneSettings) -> str:
+    """The lane as `--lane` takes it: "METHOD,key=value,...", only what is not the default."""
+    method, policy = METHODS[lane.method], POLICIES[lane.policy]
+    parts: list[tuple[str, object]] = []
+    if lane.draft != BUNDLED and (lane.needs_draft or lane.heads):
+        parts.append(("draft", lane.draft))
+    if lane.draft_engine is not None and lane.needs_draft:
+        parts.append(("draft-engine", lane.draft_engine))
+    if lane.k is not None:
+        parts.append(("k", lane.k))
+    if lane.policy != "constant":
+        parts.append(("policy", lane.policy))
+        usual = {option.name: option.default for option in policy.options}
+        parts += [(f"policy.{key}", value) for key, value in lane.policy_options.items() if value != usual.get(key)]
+    if lane.rule != "auto":
+        parts.append(("rule", lane.rule))
+    members = {"members": lane.options["members"]} if "members" in lane.options else {}
+    usual_options = method.resolve(members)
+    defaults = {option.name: option.default for option in method.options}
+    for key, value in lane.options.items():
+        default = defaults.get(key, usual_options.get(key)) if key in members else usual_options.get(key)
+        if value != default:
+            parts.append((key, value))
+    return ",".join([lane.method, *(f"{key}={_quoted(value)}" for key, value in parts)])
+
+
+def _quoted(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = str(value)
+    if any(char in text for char in ",'\""):
+        return f'"{text}"' if '"' not in text else f"'{text}'"
+    return text
