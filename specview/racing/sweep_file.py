@@ -67,7 +67,11 @@ class SweepFile:
         return cls(Path(path), results, length)
 
     def check_facts(self, lane: int, facts: Mapping[str, Any]) -> None:
-        """Write a lane's facts, or compare them with the file's: other weights make other results."""
+        """Write a lane's facts, or compare them with the file's: other weights make other results.
+
+        What is of the prompt is left out: it is in the grid.
+        """
+        facts = {key: value for key, value in facts.items() if not key.startswith("workload")}
         known = self.results.facts.get(lane)
         if known is None:
             self.results.facts[lane] = plain(facts)

@@ -291,7 +291,7 @@ class SweepResults:
 
     # -- curves --------------------------------------------------------------------------------
 
-    def keys(self) -> list[SeriesKey]:
+    def curves(self) -> list[SeriesKey]:
         """All curves, in the grid's order."""
         return list(self._cells_of)
 
@@ -321,7 +321,7 @@ class SweepResults:
 
     def all_series(self) -> list[Series]:
         """Every curve that has a race."""
-        return [series for key in self.keys() if (series := self.series(key)).points]
+        return [series for key in self.curves() if (series := self.series(key)).points]
 
     def cells_of(self, key: SeriesKey) -> list[Cell]:
         """The cells of one curve."""

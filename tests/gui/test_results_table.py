@@ -211,7 +211,8 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file(table, tmp_path, monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        for write in ("write_text", "write_bytes"):
+            patch.setattr(Path, write, full)
         assert not table.export_to("csv", path)
     assert path.read_text() == "old"
     assert [found.name for found in tmp_path.iterdir()] == ["t.csv"]

@@ -371,6 +371,17 @@ def test_other_weights_are_refused_on_resume(world, tmp_path, monkeypatch):
     assert without_time(read_sweep(path)) == without_time(first)
 
 
+def test_facts_of_the_prompt_are_none_of_the_weights(tmp_path):
+    with SweepFile.begin(tmp_path / "s.jsonl", grid_of()) as file:
+        file.check_facts(0, {"target_sha256": "aa", "workload_sha256": "11", "device": "cpu"})
+        file.check_facts(0, {"target_sha256": "aa", "workload_sha256": "22", "device": "cpu"})
+        file.check_facts(1, {"target_sha256": "aa", "draft_sha256": "bb"})
+        with pytest.raises(SpecviewError, match="device was cpu and is cuda"):
+            file.check_facts(0, {"target_sha256": "aa", "device": "cuda"})
+        with pytest.raises(SpecviewError, match="draft_sha256 was bb and is cc"):
+            file.check_facts(1, {"draft_sha256": "cc"})
+
+
 def test_another_grid_is_refused_on_resume(world, tmp_path):
     sweep(world, grid_of(), tmp_path / "s.jsonl")
     with pytest.raises(UsageError, match="another grid: max_tokens was 24 and is 30"):
@@ -531,7 +542,7 @@ def made(grid: Grid, speedup, alpha=0.8, c=0.1, v=1.5, rounds=1000) -> SweepResu
 @pytest.mark.parametrize(("alpha", "c", "v"), [(0.8, 0.1, 1.5), (0.5, 0.3, 1.0), (0.95, 0.02, 2.0)])
 def test_the_prediction_is_the_closed_form_with_measured_costs(alpha, c, v):
     results = made(grid_of(ks=range(1, 9), prompts=PROMPTS[:1]), lambda k, repeat: 1.0, alpha, c, v, rounds=100_000)
-    series = results.series(results.keys()[0])
+    series = results.series(results.curves()[0])
     assert series.alpha == pytest.approx(alpha, abs=1e-3)
     assert series.costs.c == pytest.approx(c)
     assert [one.k for one in series.predicted] == list(range(1, 9))
@@ -546,7 +557,7 @@ def test_the_prediction_of_a_perfect_draft_is_what_is_measured(world, tmp_path):
     """alpha 1: no model in it but the costs, which the fake clock has exactly."""
     grid = grid_of(LaneSettings("draft-model", draft="self"), ks=range(1, 7), prompts=PROMPTS[:1], repeats=1, max_tokens=210)
     results, _ = sweep(world, grid, tmp_path / "s.jsonl")
-    series = results.series(results.keys()[0])
+    series = results.series(results.curves()[0])
     assert series.alpha == 1.0
     for point, told in zip(series.points, series.predicted, strict=True):
         assert point.k == told.k
@@ -556,7 +567,7 @@ def test_the_prediction_of_a_perfect_draft_is_what_is_measured(world, tmp_path):
 
 def test_between_measured_k_the_line_is_drawn_on():
     results = made(grid_of(ks=(1, 4, 8), prompts=PROMPTS[:1]), lambda k, repeat: 1.0)
-    assert [one.k for one in results.series(results.keys()[0]).predicted] == list(range(1, 9))
+    assert [one.k for one in results.series(results.curves()[0]).predicted] == list(range(1, 9))
 
 
 @settings(max_examples=60, deadline=None)
@@ -564,7 +575,7 @@ def test_between_measured_k_the_line_is_drawn_on():
 def test_the_best_k_has_the_highest_median(ratios):
     grid = grid_of(ks=range(1, len(ratios) + 1), prompts=PROMPTS[:1], repeats=3)
     results = made(grid, lambda k, repeat: ratios[k - 1][repeat])
-    series = results.series(results.keys()[0])
+    series = results.series(results.curves()[0])
     medians = [sorted(three)[1] for three in ratios]
     assert [point.speedup for point in series.points] == pytest.approx(medians)
     assert [(point.low, point.high) for point in series.points] == [(min(three), max(three)) for three in ratios]
@@ -579,7 +590,7 @@ def test_the_best_k_has_the_highest_median(ratios):
 def test_a_curve_is_cached_until_a_race_is_added_to_it():
     grid = grid_of(repeats=1)
     results = made(grid, lambda k, repeat: float(k))
-    first, other = results.keys()
+    first, other = results.curves()
     rows = results.rows()
     assert all(a is b for a, b in zip(rows, results.rows(), strict=True))
     kept = results.series(other)
@@ -593,14 +604,14 @@ def test_a_curve_is_cached_until_a_race_is_added_to_it():
 def test_curves_have_names_that_tell_them_apart():
     lanes = (LaneSettings("draft-model"), LaneSettings("draft-model", rule="match"), LaneSettings("prompt-lookup"))
     results = SweepResults(grid_of(*lanes, temperatures=(0.0, 0.5)))
-    names = [results.series_name(key) for key in results.keys()]
+    names = [results.series_name(key) for key in results.curves()]
     assert len(set(names)) == len(names) == 3 * 2 * 2
-    assert results.keys()[0] == SeriesKey(0, "one", 0.0)
+    assert results.curves()[0] == SeriesKey(0, "one", 0.0)
 
 
 def test_no_closed_form_where_a_policy_chooses_the_length():
     results = made(grid_of(LaneSettings("draft-model", policy="heuristic")), lambda k, repeat: 1.0)
-    assert results.series(results.keys()[0]).predicted == ()
+    assert results.series(results.curves()[0]).predicted == ()
     assert results.rows()[0]["predicted"] is None
 
 

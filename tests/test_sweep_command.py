@@ -1,0 +1,295 @@
+"""`specview sweep`: flags to a grid, the question before a long one, resume, outputs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from specview import cli
+from specview.commands import sweep as command
+from specview.errors import UsageError
+from specview.racing import sweep as sweep_module
+from specview.racing.sweep_file import read_sweep
+from specview.racing.sweep_results import COLUMNS
+from tests.racing.world import PROMPT, World
+
+RAW = ("--raw", "--prompt", PROMPT, "--max-tokens", "16")
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path) -> World:
+    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "data"))
+    return World(monkeypatch)
+
+
+def run(capsys, *argv: str) -> tuple[int, str, str]:
+    code = cli.main(["sweep", *argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def grid(*argv: str):
+    return command.grid_of(command.make_parser().parse_args(argv))
+
+
+def stop_after(monkeypatch, calls: int) -> None:
+    """Ctrl-C at the so-manieth time that the sweep asks whether to stop."""
+    asked = iter(range(10**9))
+
+    @contextmanager
+    def signals():
+        yield lambda: next(asked) >= calls
+
+    monkeypatch.setattr(command, "stop_on_signals", signals)
+
+
+def test_flags_make_the_grid():
+    made = grid(
+        "--k", "1..8:2", "--temperature", "0,0.7", "--workload", "story,extract", "--repeats", "3", "--seed", "4",
+        "--lane", "draft-model,rule=match", "--lane", "prompt-lookup,k=9", "--method", "plain", "--max-tokens", "20",
+    )  # fmt: skip
+    assert made.ks == (1, 3, 5, 7)
+    assert made.temperatures == (0.0, 0.7)
+    assert [prompt.group for prompt in made.prompts] == ["story", "extract"]
+    assert [(lane.method, lane.k, lane.rule) for lane in made.lanes] == [("draft-model", None, "match"), ("prompt-lookup", 9, "auto")]
+    assert (made.repeats, made.settings.max_tokens, made.settings.sampling.seed) == (3, 20, 4)
+    assert made.cell_count == (4 + 1) * 2 * 2
+
+
+def test_the_defaults_are_the_bundled_pair():
+    made = grid()
+    assert [lane.method for lane in made.lanes] == ["draft-model"]
+    assert (made.ks, made.temperatures) == (tuple(range(1, 9)), (0.0,))
+    assert [prompt.group for prompt in made.prompts] == ["chat"]
+
+
+def test_more_methods_than_a_race_takes():
+    methods = ("draft-model", "prompt-lookup", "ngram-simple", "suffix", "lookahead", "ngram-mod")
+    made = grid(*(item for method in methods for item in ("--method", method)))
+    assert tuple(lane.method for lane in made.lanes) == methods
+
+
+def test_lanes_that_differ_are_named_by_it():
+    made = grid("--lane", "draft-model", "--lane", "draft-model,rule=match")
+    assert len({made.lane_name(0), made.lane_name(1)}) == 2
+
+
+def test_a_file_of_prompts(tmp_path):
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"prompt": "a", "workload": "w"}\n{"prompt": "b"}\n')
+    made = grid("--prompts", str(file), "--system", "be brief")
+    assert [(prompt.group, prompt.text, prompt.system) for prompt in made.prompts] == [("w", "a", "be brief"), ("p.jsonl", "b", "be brief")]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--k", ""), "the grid is empty: no k"),
+        (("--k", "nan"), "k is 'nan'"),
+        (("--k", "5..2"), "holds nothing"),
+        (("--temperature", "nan"), "temperature is 'nan'"),
+        (("--temperature", ","), "the grid is empty: no temperature"),
+        (("--workload", ","), "the grid is empty: no prompt"),
+        (("--workload", "poem"), "no workload 'poem'"),
+        (("--method", "plain"), "the grid is empty: no lane drafts"),
+        (("--repeats", "0"), "repeats is 0"),
+        (("--repeats", "x"), "not a whole number"),
+        (("--k", "1,2", "--lane", "draft-model,k=3"), "--k has no effect"),
+        (("--prompts", "no-such.jsonl"), "cannot read the prompts"),
+        (("--workload", "chat", "--prompt", "x"), "not allowed with"),
+        (("--trace", "x"), "--trace is for one race"),
+        (("--observe", "full"), "--observe is for one race"),
+        (("--resume",), "--resume needs the sweep's file"),
+        (("--rule", "greedy", "--temperature", "0.5"), "greedy"),
+        (("--k", "1..64", "--temperature", "0..9:0.01", "--repeats", "1000"), "races"),
+        (("--out", "/no/such/folder/x.jsonl"), "no folder"),
+    ],
+)
+def test_bad_flags_are_one_line(world, capsys, argv, words):
+    code, out, err = run(capsys, *argv)
+    assert code in (1, 2) and out == ""
+    assert words in err and err.count("\n") == 1 and err.startswith("specview: ")
+    assert world.loads == []
+
+
+def test_a_sweep_prints_a_table_and_keeps_a_file(world, capsys, tmp_path):
+    path = tmp_path / "s.jsonl"
+    code, out, err = run(capsys, *RAW, "--k", "1..3", "--repeats", "2", "--out", str(path))
+    assert code == 0
+    assert "3 cells x 2 repeats, 6 races: about" in err and str(path) in err
+    heading, *lines = out.splitlines()
+    assert heading.split()[:4] == ["lane", "workload", "T", "k"]
+    assert [line.split()[3] for line in lines[:3]] == ["1", "2", "3"]
+    assert sum("best k" in line or "plain wins" in line for line in lines[:3]) == 1
+    assert "draft-model · prompt: " in out and "predicted: modelled" in out
+    assert len(read_sweep(path).runs) == 6
+    assert "\x1b" not in out
+
+
+def test_without_out_it_is_kept_in_the_data_folder(world, capsys, tmp_path):
+    code, _, err = run(capsys, *RAW, "--k", "2")
+    assert code == 0
+    (path,) = (tmp_path / "data" / "sweeps").iterdir()
+    assert path.name in err and len(read_sweep(path).runs) == 1
+
+
+def test_every_output(world, capsys, tmp_path):
+    files = {what: tmp_path / f"s.{what}" for what in ("csv", "markdown")}
+    code, out, _ = run(
+        capsys, *RAW, "--k", "1,2", "--json", "-", "--csv", str(files["csv"]), "--markdown", str(files["markdown"])
+    )
+    assert code == 0
+    document = json.loads(out)
+    assert document["schema"] == "specview.sweep/1"
+    assert [row["k"] for row in document["rows"]] == [1, 2]
+    assert document["series"][0]["best_k"] in (1, 2)
+    read = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
+    assert [row["k"] for row in read] == ["1", "2"]
+    assert set(read[0]) == {column.key for column in COLUMNS}
+    assert float(read[0]["speedup"]) == pytest.approx(document["rows"][0]["speedup"], rel=1e-6)
+    assert len(files["markdown"].read_text().splitlines()) == 4
+
+
+def test_stop_and_resume(world, capsys, tmp_path, monkeypatch):
+    path = tmp_path / "s.jsonl"
+    flags = (*RAW, "--k", "1..3", "--repeats", "2", "--out", str(path))
+    with monkeypatch.context() as patch:
+        stop_after(patch, 220)
+        code, out, err = run(capsys, *flags)
+    done = len(read_sweep(path).runs)
+    assert 0 < done < 6
+    assert code == 130
+    assert f"stopped after {done} of 6 races" in err and f"--resume --out {path}" in err
+    assert "draft-model" in out
+    assert run(capsys, *flags)[0] == 2  # not over what is there
+    code, out, err = run(capsys, *RAW, "--k", "1..4", "--repeats", "2", "--out", str(path), "--resume")
+    assert code == 2 and "another grid: k were 1, 2, 3 and are 1, 2, 3, 4" in err
+    code, out, err = run(capsys, "--resume", "--out", str(path))  # with the grid of the file
+    assert code == 0 and f"{6 - done} races left" in err
+    assert len(read_sweep(path).runs) == 6
+    loads = len(world.loads)
+    assert run(capsys, *flags, "--resume")[0] == 0
+    assert len(world.loads) == loads, "a finished sweep loads nothing"
+
+
+def test_resume_of_what_is_no_sweep(world, capsys, tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text("hello\n")
+    code, _, err = run(capsys, "--resume", "--out", str(path))
+    assert code == 1 and "is no sweep" in err and err.count("\n") == 1
+    assert path.read_text() == "hello\n"
+    code, _, err = run(capsys, "--resume", "--out", str(tmp_path / "none"))
+    assert code == 1 and "no such file" in err
+
+
+TEN_THOUSAND = (*RAW, "--k", "1..50", "--temperature", "0..1.99:0.01")
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Whether a sweep was run, without running it."""
+    files = []
+    monkeypatch.setattr(sweep_module, "run_sweep", lambda file, *_: files.append(file.results.total))
+    return files
+
+
+def test_ten_thousand_cells_are_refused_where_nobody_can_be_asked(world, capsys, ran, tmp_path):
+    path = tmp_path / "s.jsonl"
+    code, out, err = run(capsys, *TEN_THOUSAND, "--out", str(path))
+    assert code == 2 and out == "" and ran == []
+    assert "10,000 cells, 10,000 races: about " in err and "--yes" in err and err.count("\n") == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False), ("", False)])
+def test_ten_thousand_cells_ask_first_with_an_estimate(world, capsys, ran, tmp_path, monkeypatch, answer, runs):
+    monkeypatch.setattr(command, "is_terminal", lambda stream: stream is sys.stdin)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
+    path = tmp_path / "s.jsonl"
+    code, _, err = run(capsys, *TEN_THOUSAND, "--out", str(path))
+    assert "10,000 cells, 10,000 races: about " in err and "[y/N]" in err
+    assert ran == ([10_000] if runs else [])
+    assert path.exists() == runs
+    if not runs:
+        assert code == 1 and "not run" in err
+
+
+def test_yes_asks_nothing(world, capsys, ran, tmp_path):
+    _, _, err = run(capsys, *TEN_THOUSAND, "--yes", "--out", str(tmp_path / "s.jsonl"))
+    assert ran == [10_000] and "[y/N]" not in err
+
+
+def test_an_estimate_beyond_an_hour_asks_too(world, capsys, ran, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep_module, "estimate", lambda *_: sweep_module.Estimate(4000.0, 1.0, 0.0))
+    code, _, err = run(capsys, *RAW, "--k", "1", "--out", str(tmp_path / "s.jsonl"))
+    assert code == 2 and ran == [] and "about 67 min" in err
+
+
+def test_a_cell_that_fails_is_said_and_the_others_run(world, capsys, tmp_path):
+    code, out, err = run(
+        capsys, *RAW, "--k", "2", "--lane", "draft-model,draft=missing,name=bad", "--lane", "prompt-lookup",
+        "--out", str(tmp_path / "s.jsonl"),
+    )  # fmt: skip
+    assert code == 0
+    assert "bad, k 2, prompt, temperature 0: " in err
+    assert "failed: " in out
+
+
+def test_where_nothing_ran_the_command_fails(world, capsys, tmp_path):
+    code, _, err = run(capsys, *RAW, "--k", "2", "--lane", "draft-model,draft=missing", "--out", str(tmp_path / "s.jsonl"))
+    assert code == 1 and "no race ran: " in err
+
+
+def test_a_full_disk_in_an_export_leaves_the_old_file(world, capsys, tmp_path, monkeypatch):
+    old = tmp_path / "s.csv"
+    old.write_text("old")
+
+    def full(self, *_, **__):
+        raise OSError(28, "No space left on device")
+
+    for write in ("write_text", "write_bytes"):
+        monkeypatch.setattr(Path, write, full)
+    code, out, err = run(capsys, *RAW, "--k", "2", "--csv", str(old), "--out", str(tmp_path / "s.jsonl"))
+    assert code == 1 and "no space left" in err
+    assert old.read_bytes() == b"old"
+    assert "draft-model" in out, "the table is printed all the same"
+    assert sorted(os.listdir(tmp_path)) == ["s.csv", "s.jsonl"]
+
+
+def test_help_says_what_a_grid_is(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["sweep", "--help"])
+    text = capsys.readouterr().out
+    for words in ("1..16:3", "0..1:0.25", "--resume", "--yes", "--repeats", "modelled"):
+        assert words in text
+    assert "--trace" not in text
+
+
+def test_a_grid_is_checked_before_anything_is_loaded(world):
+    with pytest.raises(UsageError):
+        grid("--k", "1..8", "--temperature", "inf")
+    assert world.loads == []
+
+
+@pytest.mark.real_model
+def test_a_tiny_grid_on_the_bundled_pair(capsys, tmp_path, monkeypatch, model_pool):
+    from specview.racing import pool
+
+    monkeypatch.setattr(pool, "ModelPool", lambda: model_pool)
+    path = tmp_path / "s.jsonl"
+    code, out, err = run(
+        capsys, "--k", "1,3", "--temperature", "0,0.8", "--workload", "extract", "--max-tokens", "12", "--out", str(path)
+    )
+    assert code == 0, err
+    rows = read_sweep(path).rows()
+    assert [(row["temperature"], row["k"]) for row in rows] == [(0, 1), (0, 3), (0.8, 1), (0.8, 3)]
+    assert all(row["speedup"] > 0 and row["predicted"] > 0 and row["verify_cost"] > 0 for row in rows)
+    assert [row["equal_to_plain"] for row in rows[2:]] == [None, None]
+    assert "draft-model" in out
