@@ -22,7 +22,7 @@ from specview.decoding.details import Bin, Details, details_of
 from specview.decoding.ledger import RunRecord
 from specview.decoding.metrics import Metrics, fold
 from specview.errors import SpecviewError, UsageError
-from specview.lab.explain import Explanation, explain, per_round
+from specview.lab.explain import Explanation, explain, per_round, signed
 from specview.racing.events import Event, LaneRound, Progress
 from specview.racing.settings import RunSettings
 from specview.runs.documents import metrics_to_json
@@ -213,7 +213,7 @@ def lane_text(index: int, record: RunRecord, found: Explanation, metrics: Metric
     if fall is not None:
         rows = [["  from plain to here (times plain)", "change", "at"]]
         for step in fall.steps:
-            change = f"{step.change:+.2f}" if step.name not in ("plain", "net") else ""
+            change = signed(step.change) if step.name not in ("plain", "net") else ""
             rows.append([f"    {step.label}", change, f"{step.after:.2f}"])
         out += table(rows)
     if found.predictions:

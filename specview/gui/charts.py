@@ -482,7 +482,8 @@ class Chart(QFrame):
                     low, high = (low - 0.5, high + 0.5) if low or self._log[place] else (0.0, 1.0)
                 if self._heat is None:
                     room = high - low
-                    high += room * (0.03, 0.09)[place]
+                    texts = place == 1 and any(s.texts for s in self._series.values())
+                    high += room * (0.16 if texts else (0.03, 0.09)[place])
                     low -= room * (0.03 if place == 0 or self._log[1] or low < 0 or not self._zero else 0.02)
             lows.append(low)
             highs.append(high)

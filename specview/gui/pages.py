@@ -19,7 +19,9 @@ from specview.racing.settings import RunSettings
 log = logging.getLogger(__name__)
 
 RACE = "Race"
-PAGES: tuple[tuple[str, str, str], ...] = ()
+PAGES: tuple[tuple[str, str, str], ...] = (
+    ("Why", "specview.gui.why_page", "WhyPage"),
+)
 """Title, module and class of every tab beside the race, in order."""
 
 

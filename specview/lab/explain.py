@@ -695,6 +695,11 @@ def _break_even(lengths: Sequence[int], cost: float) -> float | None:
     return high
 
 
+def signed(change: float) -> str:
+    """A step's change in two decimals with its sign; what rounds to nothing has none."""
+    return f"{change:+.2f}" if abs(change) >= 0.005 else "0.00"
+
+
 def _digits(value: float) -> str:
     return f"{value:.2f}" if value < 0.095 or 0.95 < value < 1.05 else f"{value:.1f}"
 
