@@ -81,6 +81,7 @@ class _Series:
     texts: tuple[str, ...] | None = None
     in_key: bool = True
     width_px: float = 1.6
+    shape: int = 0  # of its points: a lane's
 
     def as_drawn(self) -> str:
         """The colour, '#rrggbb'."""
@@ -140,12 +141,13 @@ class Chart(QFrame):
     zero        the y axis starts at 0 (not on a logarithmic one)
 
     Series are named; giving one again replaces it. `picked(name, index)`: a point or bar was clicked, or chosen with
-    the arrow keys and Enter. `moved(name, value)`: a handle was dragged. Under the pointer and with the arrow keys
+    the arrow keys and Enter. `moved(name, value)`: a handle is being dragged, `released(name)`: it was let go. Under the pointer and with the arrow keys
     the nearest point's values stand beside the title.
     """
 
     picked = Signal(str, int)
     moved = Signal(str, float)
+    released = Signal(str)
 
     def __init__(
         self,
@@ -258,17 +260,19 @@ class Chart(QFrame):
         tips: Sequence[str] | None = None,
         in_key: bool = True,
         width_px: float = 1.6,
+        shape: int | None = None,
     ) -> None:
         """Draw a curve (line), its points (points), or both; NaN leaves a gap.
 
         lane gives a lane's colour and shape (0 plain, 1 to 4); colour is one of the theme's names ('accepted', 'muted', ...)
         or '#rrggbb'. Modelled curves are dashed, measured ones solid. low and high are drawn as a band or as bars. tips:
-        per point, what the readout says instead of x and y.
+        per point, what the readout says instead of x and y. shape: a lane's shape for points that have a colour of their own.
         """
         made = _Series("curve", _array(x), _array(y), lane, colour, line, dashed, points)
         made.low, made.high = (None if v is None else _array(v) for v in (low, high))
         made.spread, made.in_key, made.width_px = spread, in_key, width_px
         made.tips = None if tips is None else tuple(tips)
+        made.shape = (lane or 0) if shape is None else shape
         if len(made.x) != len(made.y):
             raise ValueError(f"{name}: {len(made.x)} x and {len(made.y)} y")
         self._put(name, made)
@@ -442,7 +446,7 @@ class Chart(QFrame):
             self._draw_handle(item, name, handle)
         self.key.show_entries(
             [
-                KeyEntry(name, s.as_drawn(), s.line, s.dashed, s.kind == "bars", (s.lane or 0) if s.points else -1)
+                KeyEntry(name, s.as_drawn(), s.line, s.dashed, s.kind == "bars", s.shape if s.points else -1)
                 for name, s in self._series.items()
                 if s.in_key
             ]
@@ -525,7 +529,7 @@ class Chart(QFrame):
         if s.points or len(x) == 1:
             ok = np.isfinite(x) & np.isfinite(y)
             item.addItem(
-                pg.ScatterPlotItem(x=x[ok], y=y[ok], symbol=_symbol(s.lane or 0), size=theme.px(9), brush=pg.mkBrush(colour),
+                pg.ScatterPlotItem(x=x[ok], y=y[ok], symbol=_symbol(s.shape), size=theme.px(9), brush=pg.mkBrush(colour),
                                    pen=pg.mkPen(QColor(theme.current().panel), width=1)),
                 ignoreBounds=True,
             )  # fmt: skip
@@ -606,6 +610,7 @@ class Chart(QFrame):
             line.label.setFont(theme.ui_font(10.5, bold=True))
         line.setCursor(Qt.CursorShape.SizeHorCursor if upright else Qt.CursorShape.SizeVerCursor)
         line.sigPositionChanged.connect(lambda _, name=name: self._dragged(name))
+        line.sigPositionChangeFinished.connect(lambda _, name=name: self.released.emit(name))
         self._lines[name] = line
         item.addItem(line, ignoreBounds=True)
 
