@@ -25,6 +25,7 @@ from specview.gui.lane_marks import Badge, ChipRow, FigureCell, ProgressLine, St
 from specview.gui.token_view import TokenView
 from specview.gui.tree_view import TreePanel
 from specview.gui.view_model import LaneModel, RaceModel
+from specview.gui.why_line import WhyLine
 
 _SHORT_PANEL = 300
 _LOW_PANEL = 215
@@ -64,6 +65,7 @@ class LanePanel(QFrame):
     token_selected = Signal(int, int)
     token_activated = Signal(int, int)
     tree_toggled = Signal(bool)
+    why_requested = Signal()
 
     def __init__(self, race: RaceModel, index: int, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -94,6 +96,8 @@ class LanePanel(QFrame):
         self._members: tuple[str, ...] = ()
         self._shares = StateLine()
         self._shares.hide()
+        self.why = WhyLine()
+        self.why.asked.connect(self.why_requested)
         self._line = ProgressLine()
         self.view = TokenView(self.lane)
         self._state = StateLine()
@@ -151,6 +155,7 @@ class LanePanel(QFrame):
         self._head.addLayout(self._figures)
         self._head.addWidget(self._shares)
         self._head.addWidget(self._badge)
+        self._head.addWidget(self.why)
         self._foot = QHBoxLayout()
         self._foot.addWidget(self._state, 1)
         self._foot.addSpacing(theme.px(6))
@@ -277,6 +282,7 @@ class LanePanel(QFrame):
         """Show the figures as they stand (about twice a second: text must stay readable)."""
         lane, race = self.lane, self.race
         metrics = race.metrics(lane)
+        self._show_why()
         details = figures.details(metrics)
         self._show_shares(metrics)
         told = lane_words.lossy(lane.settings)
@@ -308,6 +314,11 @@ class LanePanel(QFrame):
             remark=figures.spread(speedup), tip=_joined(figure.tooltip(figures.speedup_details(speedup, metrics)), told),
         )
         self._show_notes(metrics)
+
+    def _show_why(self) -> None:
+        lane, plain = self.lane, self.race.baseline
+        faster = self.race.speedup(lane)
+        self.why.show_lane(lane, None if plain is None else plain.rounds, None if faster is None else faster.value)
 
     def _show_shares(self, metrics: Metrics) -> None:
         """Show what each member of a combined method drafted."""

@@ -43,7 +43,7 @@ from specview.gui.lane_menu import LaneMenu, known_problems
 from specview.gui.lane_panel import LanePanel
 from specview.gui.library import Library
 from specview.gui.open_run import Pick
-from specview.gui.pages import RACE, PageContext, Tabs
+from specview.gui.pages import RACE, WHY, PageContext, Tabs
 from specview.gui.race_page import RacePage
 from specview.gui.recorded_runs import RecordedRuns
 from specview.gui.selection import Selection
@@ -629,6 +629,7 @@ class MainWindow(QMainWindow):
         page.more.clicked.connect(self.continue_run)
         page.lane_selected.connect(self._lane_selected)
         page.turn_requested.connect(self.next_turn)
+        page.why_requested.connect(self.show_why)
         page.folded.connect(self._show_folds)
         self.status.select(page.selected)
         self.tabs.changed.connect(self._tab_changed)
@@ -645,6 +646,13 @@ class MainWindow(QMainWindow):
 
     def _lane_selected(self, lane: LaneModel | None) -> None:
         self.status.select(lane)
+
+    def show_why(self, lane: int) -> None:
+        """Explain a lane in the tab Why."""
+        show_lane = getattr(self.tabs.made(WHY), "show_lane", None)  # a tab that could not be made has none
+        if show_lane is not None:
+            show_lane(lane)
+        self.tabs.open(WHY)
 
     def _tab_changed(self, title: str) -> None:
         self.setup.setVisible(self.tabs.needs_setup)
@@ -815,6 +823,7 @@ class MainWindow(QMainWindow):
             self._keep_looks()
             self.hide()
             self.recorded.shut()
+            self.tabs.shut()
             self.thread_ended = self.controller.close(CLOSE_TIMEOUT_S)
             self.library.close()
         event.accept()

@@ -18,9 +18,10 @@ from specview.racing.settings import RunSettings
 
 log = logging.getLogger(__name__)
 
-RACE = "Race"
+RACE, WHY = "Race", "Why"
 PAGES: tuple[tuple[str, str, str], ...] = (
-    ("Why", "specview.gui.why_page", "WhyPage"),
+    (WHY, "specview.gui.why_page", "WhyPage"),
+    ("Runs", "specview.gui.runs_page", "RunsPage"),
 )
 """Title, module and class of every tab beside the race, in order."""
 
@@ -61,6 +62,9 @@ class Page(QWidget):
 
     def left(self) -> None:
         """Another tab came to the front: stop live drawing."""
+
+    def shut(self) -> None:
+        """The window closes: end what runs on threads of your own."""
 
     def kept(self) -> dict[str, Any]:
         """JSON values to be remembered until the next start."""
@@ -141,6 +145,11 @@ class Tabs(QFrame):
     def kept(self) -> dict[str, Any]:
         """What the pages want remembered, by title: of those never opened, what they had kept before."""
         return self._kept | {title: page.kept() for title, page in self._pages.items()}
+
+    def shut(self) -> None:
+        """The window closes."""
+        for page in self._pages.values():
+            page.shut()
 
     def _changed(self, place: int) -> None:
         before = self.stack.currentWidget()

@@ -44,6 +44,7 @@ class RacePage(QWidget):
     folded = Signal()
     turn_requested = Signal(str)
     trees_changed = Signal()
+    why_requested = Signal(int)
 
     def __init__(self, controller: Controller, selection: Selection | None = None) -> None:
         super().__init__()
@@ -224,6 +225,7 @@ class RacePage(QWidget):
         panel.edit_requested.connect(lambda: self.edit_lane.emit(panel.index))
         panel.remove_requested.connect(lambda: self.remove_lane.emit(panel.index))
         panel.move_requested.connect(lambda step: self.move_lane.emit(panel.index, step))
+        panel.why_requested.connect(lambda: self.why_requested.emit(panel.index))
         panel.tree_toggled.connect(lambda on: self._tree_toggled(panel.index, on))
         panel.token_selected.connect(lambda round_, token: self._token_selected(panel, round_, token))
         panel.token_hovered.connect(lambda round_, token: self._show_token(panel.lane, round_, token))

@@ -446,7 +446,8 @@ class WhyPage(Page):
             self.banners.dismissed.clear()
         rounds = list(lane.rounds)
         metrics = race.metrics(lane)
-        found = explain(rounds, () if plain is None or plain is lane else list(plain.rounds), lane.settings,
+        apart = plain is None or plain is lane or bool(lane.differs)  # a lane of another run has no plain one here
+        found = explain(rounds, () if apart or plain is None else list(plain.rounds), lane.settings,
                         calibrated=self.calibrated, metrics=metrics)  # fmt: skip
         self.explanation = found
         self.sentence.setText(found.sentence)
@@ -460,7 +461,7 @@ class WhyPage(Page):
         elif view == VIEWS[2]:
             self.figures.show_race(race)
         else:
-            self._show_what_if(lane, plain)
+            self._show_what_if(lane, None if apart else plain)
         self._mark_selected()
 
     def _show_explanation(self, found: Explanation, lane: LaneModel) -> None:

@@ -1,0 +1,52 @@
+"""The line in a lane's panel that says, once the run is over, why the lane was slower than plain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QToolButton
+
+from specview.decoding.ledger import Round
+from specview.gui import theme
+from specview.gui.view_model import LaneModel
+from specview.gui.widgets import ElidedLabel, set_tip
+from specview.lab.explain import explain
+
+
+class WhyLine(QFrame):
+    """Hidden but for a lane that has ended slower than plain; `asked` on its button."""
+
+    asked = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setProperty("kind", "inset")
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.words = ElidedLabel("", "warning")
+        self.words.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.button = QToolButton()
+        self.button.setText("Why?")
+        self.button.setProperty("kind", "caption")
+        self.button.clicked.connect(self.asked)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(theme.px(6), 0, theme.px(2), 0)
+        row.setSpacing(theme.px(4))
+        row.addWidget(self.words, 1)
+        row.addWidget(self.button)
+        self._looked: tuple[object, ...] = ()
+        self.hide()
+
+    def show_lane(self, lane: LaneModel, plain: Sequence[Round] | None, speedup: float | None) -> None:
+        """Explain the lane where it ended slower than plain; what has not changed is not looked at again."""
+        slower = speedup is not None and speedup < 1 and plain is not None and lane.state == "ended" and bool(lane.rounds)
+        looked = (id(lane), lane.generation, lane.version, slower)
+        if looked == self._looked:
+            return
+        self._looked = looked
+        if slower:
+            sentence = explain(list(lane.rounds), list(plain or ()), lane.settings).sentence
+            self.words.set_full(sentence)
+            set_tip(self.button, f"Slower than plain. {sentence}\nOpens the tab Why for this lane.")
+            self.button.setAccessibleName(f"Why is {lane.name} slower than plain?")
+        self.setVisible(slower)
