@@ -200,7 +200,13 @@ def fastest_schedule(
     only where a longer pass takes less time.
     """
     times = {name: _times(costs, name, k) for name in reaches}
-    plain = costs.rounds_s("", 0)[0]
+    return fastest_by_times(reaches, tokens, times, costs.rounds_s("", 0)[0])
+
+
+def fastest_by_times(
+    reaches: Mapping[str, Sequence[Reach]], tokens: int, times: Mapping[str, Sequence[float]], plain: float
+) -> tuple[tuple[Choice, ...], float]:
+    """As `fastest_schedule`; times has per drafter the seconds of a round that drafts 0, 1, 2, ... tokens."""
     best: list[tuple[float, str, int]] = [(0.0, "", 0)] * (tokens + 1)
     for position in range(tokens - 1, -1, -1):
         options = [(plain + best[position + 1][0], "", 0)]

@@ -1,0 +1,71 @@
+"""What-if on the bundled pair in check mode: other lengths of one k = 8 trace against real runs, in both engines."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from specview.lab.what_if import Replay
+from specview.models.bundled import target_gguf
+from specview.racing.events import Failed, LaneEnded
+from specview.racing.pool import ModelPool
+from specview.racing.race import Race
+from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.workloads import load
+
+pytestmark = pytest.mark.real_model
+MAX_TOKENS = int(os.environ.get("SPECVIEW_CHECK_TOKENS", "24"))
+LENGTHS = (8, 1, 2, 3, 4)
+METHODS = ("draft-model", "prompt-lookup", "eagle3")
+
+
+@pytest.fixture(scope="module", params=["transformers", "llama.cpp"])
+def world(request):
+    if request.param == "llama.cpp" and target_gguf() is None:
+        pytest.skip("the bundled target's GGUF is not here")
+    pool = ModelPool()
+    yield request.param, pool
+    pool.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_smaller_k_from_one_trace_equals_real_runs(world, method):
+    engine, pool = world
+    prompt = load("code-edit").prompts[0]
+    settings = RunSettings(
+        engine=engine, check_mode=True, threads=2, max_tokens=MAX_TOKENS, observe="light", baseline=False,
+        prompt=prompt.text, system=prompt.system,
+        lanes=tuple(LaneSettings(method, name=f"k {k}", k=k) for k in LENGTHS),
+    )  # fmt: skip
+    records = run(settings, pool)
+    longest, *shorter = records
+    assert len({tuple(record.token_ids) for record in records}) == 1  # check mode: one text
+    replayed = Replay(longest)
+    for record, k in zip(shorter, LENGTHS[1:], strict=True):
+        asked, count = replayed.length(k), len(record.rounds)
+        assert asked.rounds.low <= count <= asked.rounds.high
+        if asked.how == "exact":
+            assert asked.rounds.value == count
+        if method != "eagle3":  # whose later guesses depend on where its draft began: bounds, and a guess within
+            # 2%, or less than a pass where so few tokens make one pass more than that.
+            assert abs(asked.rounds.value - count) <= max(0.02 * count, 0.999)
+            assert asked.how == "exact" or asked.rounds.high - asked.rounds.low <= 1
+
+
+def run(settings, pool):
+    """A race's records; no lane may fail."""
+    problems = []
+
+    def listen(event):
+        if isinstance(event, Failed):
+            problems.append(event.message)
+        elif isinstance(event, LaneEnded) and event.error:
+            problems.append(event.error)
+
+    race = Race(replace(settings), 1, pool)
+    race.run(listen)
+    race.close()
+    assert not problems, problems
+    return race.records
