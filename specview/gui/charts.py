@@ -141,11 +141,12 @@ class Chart(QFrame):
     zero        the y axis starts at 0 (not on a logarithmic one)
 
     Series are named; giving one again replaces it. `picked(name, index)`: a point or bar was clicked, or chosen with
-    the arrow keys and Enter. `moved(name, value)`: a handle is being dragged, `released(name)`: it was let go. Under the pointer and with the arrow keys
+    the arrow keys and Enter; `cell_picked(row, column)`: a cell of the heat map was clicked. `moved(name, value)`: a handle is being dragged, `released(name)`: it was let go. Under the pointer and with the arrow keys
     the nearest point's values stand beside the title.
     """
 
     picked = Signal(str, int)
+    cell_picked = Signal(int, int)
     moved = Signal(str, float)
     released = Signal(str)
 
@@ -663,16 +664,28 @@ class Chart(QFrame):
         if found is None and self._heat is not None:
             self.readout.set_full(self._heat_words(where))
 
-    def _heat_words(self, where: QPointF) -> str:
+    def heat_cell(self, where: QPointF) -> tuple[int, int] | None:
+        """The heat map's (row, column) at a place of the scene; None outside it and where it has no value."""
         heat = self._heat
-        assert heat is not None
+        if heat is None or not heat.z.size:
+            return None
         point = self.plot.getPlotItem().getViewBox().mapSceneToView(where)
         (x0, x1), (y0, y1) = ((float(a[0]), float(b[0])) for a, b in (_edges(heat.x), _edges(heat.y)))
-        column = int((point.x() - x0) / (x1 - x0) * len(heat.x))
-        row = int((point.y() - y0) / (y1 - y0) * len(heat.y))
-        if not (0 <= column < len(heat.x) and 0 <= row < len(heat.y)) or not math.isfinite(heat.z[row, column]):
+        column = math.floor((point.x() - x0) / (x1 - x0) * len(heat.x))
+        row = math.floor((point.y() - y0) / (y1 - y0) * len(heat.y))
+        inside = 0 <= column < len(heat.x) and 0 <= row < len(heat.y)
+        return (row, column) if inside and math.isfinite(heat.z[row, column]) else None
+
+    def _heat_words(self, where: QPointF) -> str:
+        heat, found = self._heat, self.heat_cell(where)
+        if heat is None or found is None:
             return ""
-        return f"{_short(heat.x[column])}, {_short(heat.y[row])}: {heat.form(float(heat.z[row, column]))}"
+        row, column = found
+        names = [
+            next((text for value, text in self._ticks.get(axis, ()) if value == place), _short(place))
+            for axis, place in (("x", heat.x[column]), ("y", heat.y[row]))
+        ]
+        return f"{names[0]}, {names[1]}: {heat.form(float(heat.z[row, column]))}"
 
     def _clicked(self, event: Any) -> None:
         if event.button() != Qt.MouseButton.LeftButton:
@@ -682,6 +695,8 @@ class Chart(QFrame):
             self._cursor = found
             self._show_cursor(*found)
             self.picked.emit(*found)
+        elif (cell := self.heat_cell(event.scenePos())) is not None:
+            self.cell_picked.emit(*cell)
 
     def _hide_cursor(self) -> None:
         self.readout.set_full("")
