@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 RACE, WHY = "Race", "Why"
 PAGES: tuple[tuple[str, str, str], ...] = (
     (WHY, "specview.gui.why_page", "WhyPage"),
+    ("Theory", "specview.gui.theory_page", "TheoryPage"),
     ("Runs", "specview.gui.runs_page", "RunsPage"),
 )
 """Title, module and class of every tab beside the race, in order."""
@@ -49,9 +50,13 @@ class PageContext:
 
 
 class Page(QWidget):
-    """A tab's content. `needs_setup`: whether target, prompt and sampling of the setup bar matter to it."""
+    """A tab's content. `needs_setup`: whether target, prompt and sampling of the setup bar matter to it.
+
+    `setup_wanted`: that has changed, with the view that is in front.
+    """
 
     needs_setup = False
+    setup_wanted = Signal()
 
     def __init__(self, context: PageContext) -> None:
         super().__init__()
@@ -171,6 +176,7 @@ class Tabs(QFrame):
             log.exception("the tab %s could not be made", title)
             what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             page = Broken(self.context, f"This tab cannot be shown: {what}. The log has more; please report it.")
+        page.setup_wanted.connect(lambda: self.changed.emit(self.current))
         self._pages[title] = page
         self.stack.addWidget(page)
         return page

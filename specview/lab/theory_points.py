@@ -8,7 +8,7 @@ from typing import Any
 
 from specview.decoding import theory
 from specview.decoding.ledger import Round
-from specview.decoding.metrics import MetricsFold, speedup
+from specview.decoding.metrics import Metrics, MetricsFold, speedup
 from specview.lab.measured import measured_costs
 
 
@@ -47,17 +47,15 @@ def lane_point(name: str, rounds: Sequence[Round], plain: Sequence[Round] = ()) 
         fold.add(round_)
     for round_ in plain:
         baseline.add(round_)
-    figures = fold.metrics(baseline.plain_step_s())
-    if figures.acceptance_rate is None:
+    return point_of(name, fold.metrics(baseline.plain_step_s()), speedup(rounds, plain))
+
+
+def point_of(name: str, figures: Metrics, measured: float | None) -> LanePoint | None:
+    """The point of a lane's figures; None where it judged nothing or drafted trees (no expected tokens)."""
+    if figures.acceptance_rate is None or figures.expected_tokens is None:
         return None
-    return LanePoint(
-        name,
-        figures.acceptance_rate,
-        figures.proposed / figures.rounds,
-        figures.draft_cost,
-        figures.verify_cost,
-        speedup(rounds, plain),
-    )
+    k = figures.proposed / figures.rounds
+    return LanePoint(name, figures.acceptance_rate, k, figures.draft_cost, figures.verify_cost, measured)
 
 
 def lane_passes(lanes: Sequence[Sequence[Round]], plain: Sequence[Round]) -> Mapping[int, float] | None:

@@ -1,0 +1,434 @@
+"""The concurrency plots: tokens/s per sequence and in total over the number of sequences, the crossing, the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import (
+    QGridLayout,
+    QHBoxLayout,
+    QLineEdit,
+    QProgressBar,
+    QPushButton,
+    QSizePolicy,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.errors import SpecviewError, UsageError
+from specview.gui import theme
+from specview.gui.charts import Chart
+from specview.gui.engine_thread import JobEnded, JobNews, JobProgress
+from specview.gui.figures import rate, times
+from specview.gui.pages import PageContext
+from specview.gui.widgets import Choice, ElidedLabel, Field, NumberEdit, label, set_kind, set_tip
+from specview.lab.batch_times import BATCHES, CONTEXT, require_plan
+from specview.lab.concurrency import (
+    Acceptance,
+    Concurrency,
+    Point,
+    combine,
+    lane_acceptance,
+    stated_acceptance,
+)
+from specview.lab.concurrency_run import Plan, run_concurrency
+from specview.racing.settings import BUNDLED, RunSettings
+
+JOB = "concurrency"
+"""The job's name."""
+RACE, NUMBER = "race", "number"
+_EMPTY = (
+    "Measure times target passes over B sequences at once, with k + 1 tokens each, and joins them with an acceptance. "
+    "The plots then say for how many sequences sharing this device speculation still pays."
+)
+
+
+class NumbersEdit(QLineEdit):
+    """Whole numbers with commas between them; what does not fit is marked at once and refused in words."""
+
+    def __init__(self, name: str, values: Sequence[int]) -> None:
+        super().__init__()
+        self.name = name
+        self.setAccessibleName(name)
+        self.setMinimumWidth(theme.px(110))
+        self.set_values(values)
+        self.textChanged.connect(lambda _: set_kind(self, "true" if self.problem() else "false", "invalid"))
+
+    def set_values(self, values: Sequence[int]) -> None:
+        """Show these."""
+        self.setText(",".join(str(value) for value in values))
+
+    def values(self) -> tuple[int, ...]:
+        """The numbers; raises UsageError."""
+        try:
+            found = tuple(int(part) for part in self.text().replace(" ", ",").split(",") if part)
+        except ValueError:
+            raise UsageError(f"{self.name} is {self.text()!r}.", "Use whole numbers with commas between them.") from None
+        if not found:
+            raise UsageError(f"{self.name} is empty.", "Use whole numbers with commas between them.")
+        return found
+
+    def problem(self) -> str:
+        """Say in one line why it does not fit; empty when it does."""
+        try:
+            self.values()
+        except UsageError as error:
+            return str(error)
+        return ""
+
+
+class ConcurrencyPanel(QWidget):
+    """Settings, Measure and Stop, four plots and a sentence; `found` is what is shown."""
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__()
+        self.context = context
+        self.controller = context.controller
+        self.found: Concurrency | None = None
+        self._runs: set[int] = set()
+        self._lanes: dict[str, tuple[Any, Any]] = {}
+        self._filling = False
+        self._build()
+        self.controller.job_news.connect(self._job_news)
+        self.controller.job_ended.connect(self._job_ended)
+        self.controller.state_changed.connect(self._show_state)
+        theme.signals.changed.connect(self.draw)
+        self.show_lanes()
+        self.draw()
+
+    # -- layout ----------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self.batches = NumbersEdit("sequences B", BATCHES)
+        self.ks = NumbersEdit("draft lengths k", (0, 2, 4))
+        self.tokens = NumberEdit("context of each sequence", CONTEXT, whole=True, minimum=1, digits=5)
+        self.source = Choice(((RACE, "of a short race, run first"), (NUMBER, "a number")))
+        self.source.setMinimumContentsLength(17)
+        self.alpha = NumberEdit("acceptance", 0.6, minimum=0, maximum=1, step=0.05, digits=4)
+        self.cost = NumberEdit("draft cost c", None, minimum=0, maximum=1000, step=0.05, optional=True,
+                               placeholder="timed", digits=5)  # fmt: skip
+        self.measure = QPushButton("Measure")
+        self.measure.setProperty("kind", "primary")
+        self.measure.clicked.connect(self.start)
+        self.stop = QPushButton("Stop")
+        set_tip(self.stop, "Stop and keep what was measured (Esc)")
+        self.stop.clicked.connect(self.controller.stop)
+        self.source.currentIndexChanged.connect(lambda _: self._acceptance_changed())
+        for edit in (self.alpha, self.cost):
+            edit.edited.connect(self._acceptance_changed)
+        row = QHBoxLayout()
+        row.setSpacing(theme.px(10))
+        for one in (
+            Field("sequences B", self.batches, "How many share the device; those that memory does not hold are left out"),
+            Field("draft lengths k", self.ks, "0 is plain decoding, which is measured in any case"),
+            Field("context", self.tokens, "Tokens that each sequence holds already: attention over them is in every pass"),
+            Field("acceptance", self.source, "Joined with the measured passes; changing it afterwards measures nothing anew"),
+            Field("α", self.alpha, "Accepted / judged tokens"),
+            Field("c", self.cost, "A draft step in plain steps, in place of timing the draft model; empty times it"),
+            Field(" ", self.measure),
+            Field(" ", self.stop),
+        ):
+            row.addWidget(one)
+        row.addStretch(1)
+        self.progress = QProgressBar()
+        self.progress.setTextVisible(False)
+        self.progress.setFixedWidth(theme.px(120))
+        self.progress.setAccessibleName("Progress")
+        self.status = ElidedLabel("", "small")
+        under = QHBoxLayout()
+        under.setSpacing(theme.px(8))
+        under.addWidget(self.progress)
+        under.addWidget(self.status, 1)
+        self.sentence = label("")
+        self.sentence.setWordWrap(True)
+        self.sentence.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.sentence.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self.each = Chart("Tokens/s of one sequence", "tokens(k) / round(B, k)",
+                          "round = draft + pass over B (k + 1) tokens + the rest. Bars: middle half of the repeats. "
+                          "Solid: passes and drafts measured; dashed: the draft's cost is modelled.",
+                          x="B, sequences that share the device", y="tokens/s", log_x=True)  # fmt: skip
+        self.total = Chart("Tokens/s of all sequences", "B tokens(k) / round(B, k)",
+                           "Solid: passes and drafts measured; dashed: the draft's cost is modelled.",
+                           x="B, sequences that share the device", y="tokens/s", log_x=True)  # fmt: skip
+        self.speedup = Chart("Speedup over B", "tokens(k) plain(B) / round(B, k)",
+                             "Median of the repeats' ratios, with their middle half. Dotted: where a draft length crosses "
+                             "plain decoding, interpolated between measured B.",
+                             x="B, sequences that share the device", y="times plain decoding", log_x=True)  # fmt: skip
+        self.roofline = Chart("A target pass and its bounds", "max(bytes / bandwidth, operations / rate)",
+                              "Points: measured passes, by rows over all sequences. Dashed lines, modelled from measured "
+                              "rates: reading the weights, and computing the products; above the ridge products rule.",
+                              x="rows of a pass, B (k + 1)", y="milliseconds", log_x=True, log_y=True)  # fmt: skip
+        self.charts = (self.each, self.total, self.speedup, self.roofline)
+        grid = QGridLayout()
+        grid.setSpacing(theme.px(8))
+        for place, chart in enumerate(self.charts):
+            grid.addWidget(chart, place // 2, place % 2)
+        self.notes = ElidedLabel("", "small")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        column.setSpacing(theme.px(5))
+        column.addLayout(row)
+        column.addLayout(under)
+        column.addWidget(self.sentence)
+        column.addLayout(grid, 1)
+        column.addWidget(self.notes)
+
+    # -- settings --------------------------------------------------------------------------------
+
+    def show_lanes(self) -> None:
+        """Offer the lanes of the race on screen as acceptances."""
+        race = self.controller.race
+        plain = race.baseline
+        self._lanes = {
+            f"lane {place}": (lane, plain)
+            for place, lane in enumerate(race.lanes)
+            if not lane.plain and any(round_.k for round_ in lane.rounds)
+        }
+        names = tuple((key, f"of lane {lane.name}") for key, (lane, _) in self._lanes.items())
+        items = ((RACE, "of a short race, run first"), *names, (NUMBER, "a number"))
+        if items != tuple((self.source.itemData(at), self.source.itemText(at)) for at in range(self.source.count())):
+            self._filling = True
+            self.source.set_items(items)
+            self._filling = False
+        self._show_state()
+
+    def acceptance(self) -> Acceptance | None:
+        """The acceptance as set; None is to be recorded. Raises SpecviewError, one line."""
+        source = self.source.value()
+        cost = self.cost.value()
+        if source == NUMBER:
+            return stated_acceptance(self.alpha.value(), cost)
+        if source == RACE:
+            return None
+        lane, plain = self._lanes[source]
+        found = lane_acceptance(lane.name, lane.settings, lane.rounds, () if plain is None else plain.rounds)
+        return found if cost is None else replace(found, draft_cost=cost, scaling="pass")
+
+    def plan(self) -> Plan:
+        """What Measure would measure; raises SpecviewError, one line."""
+        batches, ks, context = self.batches.values(), self.ks.values(), self.tokens.value()
+        require_plan(batches, ks, context)
+        acceptance = self.acceptance()
+        settings: RunSettings = self.context.run_settings()
+        draft, draft_engine = "", None
+        if self.cost.value() is None:
+            ran: Mapping[str, Any] = {} if acceptance is None else acceptance.run
+            own = next((lane for lane in settings.lanes if lane.method == "draft-model"), None)
+            if ran.get("method", "draft-model") == "draft-model":
+                draft = str(ran.get("draft") or (own.draft if own is not None else BUNDLED))
+                draft_engine = ran.get("draft_engine") or (own.draft_engine if own is not None else None)
+        elif acceptance is None:
+            raise UsageError("a draft cost c was given, and no acceptance to go with it.",
+                             "Leave c empty, or choose a number or a lane.")  # fmt: skip
+        return Plan(settings, batches, ks, context, acceptance, draft, draft_engine)
+
+    def kept(self) -> dict[str, Any]:
+        """What is remembered."""
+        return {"batches": self.batches.text(), "ks": self.ks.text(), "context": self.tokens.text()}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what `kept` returned."""
+        for edit, name in ((self.batches, "batches"), (self.ks, "ks"), (self.tokens, "context")):
+            text = kept.get(name)
+            if isinstance(text, str) and text:
+                before = edit.text()
+                edit.setText(text)
+                if edit.problem():
+                    edit.setText(before)
+
+    def _acceptance_changed(self) -> None:
+        """Join what was measured with the acceptance as it is set now."""
+        self._show_state()
+        if self._filling or self.found is None:
+            return
+        try:
+            chosen = self.acceptance()
+        except SpecviewError as error:
+            self.status.set_full(str(error))
+            return
+        if chosen is not None:
+            self.found = combine(self.found.times, chosen)
+            self.draw()
+
+    # -- the job ---------------------------------------------------------------------------------
+
+    @property
+    def measuring(self) -> bool:
+        """Whether a measurement is under way."""
+        return bool(self._runs)
+
+    def start(self) -> None:
+        """Measure, on the engine thread."""
+        if self.controller.busy_with:
+            self.context.show_message(f"{self.controller.busy_with} is under way. Stop it first, or wait.", "warning")
+            return
+        try:
+            plan = self.plan()
+        except SpecviewError as error:
+            self.context.show_message(str(error))
+            return
+
+        def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> Concurrency:
+            return run_concurrency(plan, pool, should_stop, lambda text, part: tell(JobProgress(text, part)))
+
+        self._runs.add(self.controller.start_job(JOB, work, plan.settings))
+        self.status.set_full("Starting…")
+        self._show_state()
+
+    def _job_news(self, news: JobNews) -> None:
+        if news.run_id in self._runs and isinstance(news.news, JobProgress):
+            part = news.news.fraction
+            self.progress.setRange(0, 0 if part is None else 100)
+            self.progress.setValue(0 if part is None else round(100 * part))
+            self.status.set_full(news.news.text)
+
+    def _job_ended(self, ended: JobEnded) -> None:
+        if ended.run_id not in self._runs:
+            return
+        self._runs.discard(ended.run_id)
+        if isinstance(ended.result, Concurrency):
+            self.found = ended.result
+            self.draw()
+        elif ended.message:
+            self.context.show_message(ended.message)
+        self.status.set_full("Stopped before there was anything to show." if ended.stopped and ended.result is None else "")
+        self._show_state()
+
+    def _show_state(self) -> None:
+        busy = self.controller.busy_with
+        self.measure.setEnabled(not busy)
+        set_tip(self.measure, f"{busy} is under way" if busy else "Time the passes on this device; takes up to some minutes")
+        self.stop.setEnabled(self.measuring)
+        self.progress.setVisible(self.measuring)
+        self.alpha.setEnabled(self.source.value() == NUMBER)
+
+    # -- drawing ---------------------------------------------------------------------------------
+
+    def draw(self) -> None:
+        """Draw what was found, or say what would be."""
+        found = self.found
+        for chart in self.charts:
+            chart.clear()
+            chart.say("" if found is not None else _EMPTY if chart is self.each else "Nothing measured yet.")
+        if found is None:
+            self.sentence.setText("How many sequences can share this device before speculation stops paying?")
+            self.notes.set_full("")
+            return
+        self.sentence.setText(found.sentence)
+        times_ = found.times
+        ticks = [(float(size), str(size)) for size in times_.batches]
+        crossed: set[int] = set()
+        for place, k in enumerate(found.ks):
+            line = found.line(k)
+            name, colour = ("plain" if not k else f"k {k}"), _colour(place)
+            style: dict[str, Any] = {
+                "colour": colour, "shape": place % 5, "points": True,
+                "dashed": any(point.draft_source == "modelled" for point in line), "width_px": 2.0,
+            }  # fmt: skip
+            at = [point.sequences for point in line]
+            tips = [point_words(point) for point in line]
+            for chart, values in (
+                (self.each, [point.user_tokens_per_s for point in line]),
+                (self.total, [point.total_tokens_per_s for point in line]),
+            ):
+                low, high = _spread(line, values)
+                chart.curve(name, at, values, low=low, high=high, spread="bars", tips=tips, **style)
+            if k:
+                low, high = _edges(line)
+                self.speedup.curve(name, at, [point.speedup for point in line], low=low, high=high, tips=tips, **style)
+        for crossing in found.crossings:
+            what = f"k {crossing.k} {'pays up to' if crossing.falls else 'pays from'} B {crossing.sequences:.1f}"
+            self.speedup.mark(f"crossing {len(crossed)}", x=crossing.sequences, text=what, colour="ink")
+            if crossing.k == found.headline_k:
+                for chart in (self.each, self.total):
+                    chart.mark(f"crossing {len(crossed)}", x=crossing.sequences, text=what, colour="ink")
+            crossed.add(len(crossed))
+        self.speedup.mark("plain", y=1.0, text="" if found.crossings else "plain decoding; no crossing in range")
+        for chart in (self.each, self.total, self.speedup):
+            chart.ticks("x", ticks)
+            chart.set_range(x=(times_.batches[0] / 1.15, times_.batches[-1] * 1.15))
+        self._draw_roofline(found)
+        self.notes.set_full(self._words(found))
+
+    def _draw_roofline(self, found: Concurrency) -> None:
+        chart, roof = self.roofline, found.times.roofline
+        most = 1
+        for place, sequences in enumerate(found.times.batches):
+            rows = found.times.rows_at(sequences)
+            taken = [found.times.pass_s(sequences, each) for each in rows]
+            at = [sequences * each for each in rows]
+            most = max(most, *at)
+            tips = []
+            for each, seconds in zip(rows, taken, strict=True):
+                bound = None if roof is None else roof.bound(sequences, each)
+                rules = "" if bound is None else f"; {'reading memory' if bound == 'memory' else 'products'} rules here"
+                tips.append(f"B {sequences}, {each} rows each: {1000 * (seconds or math.nan):.1f} ms measured{rules}")
+            chart.curve(f"B {sequences}", at, [1000 * (one or math.nan) for one in taken], colour=_colour(place),
+                        shape=place % 5, line=False, points=True, tips=tips)  # fmt: skip
+        ticks = [2**power for power in range(math.ceil(math.log2(most)) + 1)]
+        chart.ticks("x", [(float(tick), str(tick)) for tick in ticks])
+        chart.set_range(x=(0.85, 1.2 * max(ticks)))
+        if roof is None or not roof.bytes_per_s or not roof.operations_per_s:
+            return
+        places = [float(tick) for tick in ticks]
+        memory = 1000 * (roof.memory_s() or math.nan)
+        chart.curve("reading the weights", places, [memory] * len(places), colour="bonus", dashed=True)
+        chart.curve("computing the products", places, [1000 * (roof.compute_s(rows) or math.nan) for rows in places],
+                    colour="corrected", dashed=True)  # fmt: skip
+        ridge = roof.ridge_rows
+        if ridge is not None and 1 <= ridge <= max(ticks):
+            chart.mark("ridge", x=ridge, text=f"ridge: {ridge:.0f} rows")
+
+    def _words(self, found: Concurrency) -> str:
+        """What the figures rest on."""
+        times_, roof = found.times, found.times.roofline
+        parts = [*times_.skipped]
+        parts += ["Stopped: what was measured so far."] if times_.stopped else []
+        parts += [times_.busy] if times_.busy else []
+        parts.append(f"{times_.model}, {times_.engine}, {times_.context} tokens each; measured: {times_.how}.")
+        parts.append(f"Acceptance {found.acceptance.alpha:.3f} ({found.acceptance.name}); draft cost {found.draft_how}.")
+        if roof is not None and roof.bytes_per_s and roof.operations_per_s:
+            parts.append(
+                f"Rates measured: {roof.bytes_per_s / 1e9:.1f} GB/s ({roof.bytes_how}), "
+                f"{roof.operations_per_s / 1e9:.0f} Gop/s ({roof.operations_how})."
+            )
+        return " ".join(parts)
+
+
+def point_words(point: Point) -> str:
+    """A point in a line."""
+    if not point.k:
+        return f"plain, B {point.sequences}: {rate(point.user_tokens_per_s)} tok/s each, {rate(point.total_tokens_per_s)} in all"
+    return (
+        f"k {point.k}, B {point.sequences}: {rate(point.user_tokens_per_s)} tok/s each, {rate(point.total_tokens_per_s)} in "
+        f"all, {times(point.speedup)}; draft {point.draft_source}"
+    )
+
+
+def _spread(line: Sequence[Point], values: Sequence[float]) -> tuple[list[float], list[float]] | tuple[None, None]:
+    """The speedup's middle half, in tokens/s."""
+    if not any(point.spread for point in line):
+        return None, None
+    low, high = [], []
+    for point, value in zip(line, values, strict=True):
+        edges = point.spread or (point.speedup, point.speedup)
+        low.append(value * min(1.0, edges[0] / point.speedup))
+        high.append(value * max(1.0, edges[1] / point.speedup))
+    return low, high
+
+
+def _edges(line: Sequence[Point]) -> tuple[list[float], list[float]]:
+    return (
+        [point.spread[0] if point.spread else point.speedup for point in line],
+        [point.spread[1] if point.spread else point.speedup for point in line],
+    )
+
+
+def _colour(place: int) -> str:
+    """A line's colour, '#rrggbb': grey for plain, then the lanes' hues."""
+    colours = theme.current().lane_colors
+    return colours[place % len(colours)]

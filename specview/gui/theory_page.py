@@ -1,0 +1,141 @@
+"""The Theory tab: the closed forms to play with, and what sharing the device does to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QTabBar, QVBoxLayout
+
+from specview.gui.concurrency_panel import ConcurrencyPanel
+from specview.gui.pages import Page, PageContext
+from specview.gui.theory_panel import MODES, Point, TheoryPanel
+from specview.lab.theory_points import lane_passes, point_of
+from specview.racing.settings import MAX_K
+
+VIEWS = ("Theory", "Concurrency")
+_SHARE = 0.05
+"""Of the Qt thread's time: what following a running race may take."""
+
+
+class TheoryPage(Page):
+    """Two views: the theory explorer with the race's lanes on it, and concurrency."""
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.controller = context.controller
+        self._open = False
+        self._shown: Any = None
+        self._rest_until = 0.0
+        self.theory = TheoryPanel()
+        self.concurrency = ConcurrencyPanel(context)
+        self.views = QTabBar()
+        self.views.setDrawBase(False)
+        self.views.setExpanding(False)
+        self.views.setAccessibleName("Views of the theory")
+        self.views.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.stack = QStackedWidget()
+        for title, view in zip(VIEWS, (self.theory, self.concurrency), strict=True):
+            self.views.addTab(title)
+            self.stack.addWidget(view)
+        self.views.currentChanged.connect(self._view_changed)
+        row = QHBoxLayout()
+        row.setContentsMargins(8, 0, 8, 0)
+        row.addWidget(self.views)
+        row.addStretch(1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addLayout(row)
+        column.addWidget(self.stack, 1)
+        self.controller.number_tick.connect(self._tick)
+        self.controller.lanes_changed.connect(self._lanes_changed)
+        self.controller.state_changed.connect(self._lanes_changed)
+
+    def _view_changed(self, place: int) -> None:
+        self.stack.setCurrentIndex(place)
+        self.needs_setup = place == 1  # the target and the prompt that are measured
+        self.setup_wanted.emit()
+
+    def opened(self) -> None:
+        """Show the race's lanes as they stand."""
+        self._open = True
+        self.refresh()
+
+    def left(self) -> None:
+        """Stop following the race."""
+        self._open = False
+
+    def refresh(self) -> None:
+        """Put the measured lanes on the charts, where they changed."""
+        race = self.controller.race
+        state = tuple((id(lane), lane.generation, lane.version) for lane in race.lanes)
+        if state == self._shown:
+            return
+        self._shown = state
+        lanes = []
+        for place, lane in enumerate(race.lanes):
+            if lane.plain or not lane.rounds:
+                continue
+            speedup = race.speedup(lane)
+            point = point_of(lane.name, race.metrics(lane), None if speedup is None else speedup.value)
+            if point is not None:
+                lanes.append((place, point))
+        plain = race.baseline
+        passes = None
+        if plain is not None and plain.rounds and not self.controller.racing:
+            passes = lane_passes([lane.rounds for lane in race.lanes if lane is not plain], plain.rounds)
+        elif self.controller.racing:
+            passes = self.theory.point.passes
+        self.theory.show_lanes(lanes, passes)
+        self.concurrency.show_lanes()
+
+    def _lanes_changed(self) -> None:
+        if self._open:
+            self.refresh()
+
+    def _tick(self) -> None:
+        if self._open and (time.perf_counter() >= self._rest_until or not self.controller.racing):
+            begin = time.perf_counter()
+            self.refresh()
+            spent = time.perf_counter() - begin
+            self._rest_until = begin + spent + spent / _SHARE
+
+    def kept(self) -> dict[str, Any]:
+        """Which view, and where the explorer stands."""
+        point = self.theory.point
+        return {
+            "view": self.views.currentIndex(),
+            "point": {name: getattr(point, name) for name in ("alpha", "k", "c", "mode", "value", "per_row")},
+            "table": self.theory.which.value(),
+            "concurrency": self.concurrency.kept(),
+        }
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what fits of it."""
+        view, stood = kept.get("view"), kept.get("point")
+        if isinstance(view, int) and 0 <= view < len(VIEWS):
+            self.views.setCurrentIndex(view)
+        if isinstance(stood, Mapping):
+            self.theory.set_point(_point(stood))
+        if isinstance(kept.get("table"), str):
+            self.theory.which.set_value(str(kept["table"]))
+        if isinstance(kept.get("concurrency"), Mapping):
+            self.concurrency.restore(kept["concurrency"])
+
+
+def _point(kept: Mapping[str, Any]) -> Point:
+    """Where the explorer stood, figure by figure where it fits."""
+    point = Point()
+    for name, low, high in (("alpha", 0.0, 1.0), ("c", 0.0, 1000.0), ("value", 0.01, 1000.0), ("per_row", 0.01, 1000.0)):
+        value = kept.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
+            setattr(point, name, float(value))
+    k = kept.get("k")
+    if isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MAX_K:
+        point.k = k
+    if kept.get("mode") in {mode for mode, _ in MODES[:2]}:  # measured costs are those of a race, and not kept
+        point.mode = kept["mode"]
+    return point
