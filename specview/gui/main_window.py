@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,7 @@ SHORTCUTS = (
     ("Live draft tree of the lane with the focus", "Ctrl+D"), ("In a tree: along it, zoom, go on live", "arrow keys, + - 0, Space"),
     ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
     ("Open a target model", "Ctrl+O"), ("Open a recorded run", "Ctrl+Shift+O"), ("Train a drafter", "Ctrl+T"),
+    ("Tune: the fastest method here", "Ctrl+Y"), ("Run a prompt set", "Ctrl+Shift+P"),
 )
 
 
@@ -116,6 +118,7 @@ class MainWindow(QMainWindow):
         self.setStatusBar(self.status)
         self.training = TrainingRun(self)
         self.train_dialog: TrainDialog | None = None
+        self.job_dialogs: dict[str, QDialog] = {}  # tuning, prompt sets: made when first opened
         self.train_button = QToolButton()
         self.train_button.setProperty("kind", "caption")
         set_tip(self.train_button, "Show the training (Ctrl+T)")
@@ -289,6 +292,23 @@ class MainWindow(QMainWindow):
             self.page.lane_scroll.ensureWidgetVisible(self.page.panels[-1])
             return True
         return False
+
+    # -- tuning and prompt sets ----------------------------------------------------------------------------
+
+    def show_tuning(self) -> None:
+        """Open the dialog that finds the fastest method."""
+        self._show_job("tune", "specview.gui.tune_dialog", "TuneDialog")
+
+    def show_prompt_set(self) -> None:
+        """Open the dialog that races a set of prompts."""
+        self._show_job("prompt set", "specview.gui.prompt_set_dialog", "PromptSetDialog")
+
+    def _show_job(self, name: str, module: str, kind: str) -> None:
+        if name not in self.job_dialogs:
+            self.job_dialogs[name] = getattr(importlib.import_module(module), kind)(self.tabs.context, self)
+        self.job_dialogs[name].show()
+        self.job_dialogs[name].raise_()
+        self.job_dialogs[name].activateWindow()
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -479,6 +499,9 @@ class MainWindow(QMainWindow):
         self.add_action = self._action(race, "&Add lane…", "Ctrl+L", self.add_lane)
         self.edit_action = self._action(race, "&Edit lane…", "Ctrl+E", self._edit_focused)
         race.addSeparator()
+        self._action(race, "T&une: the fastest method here…", "Ctrl+Y", self.show_tuning)
+        self._action(race, "Run a &prompt set…", "Ctrl+Shift+P", self.show_prompt_set)
+        race.addSeparator()
         self.train_action = self._action(race, "&Train a drafter…", "Ctrl+T", self.show_training)
         view = bar.addMenu("&View")
         self.ghosts = self._toggle(view, "&Ghosts of rejected drafts", "Ctrl+R", self._looks.ghosts)
@@ -618,6 +641,7 @@ class MainWindow(QMainWindow):
         setup.run_requested.connect(self.run)
         setup.stop_requested.connect(controller.stop)
         setup.add_lane_requested.connect(self.add_lane)
+        setup.tune.clicked.connect(self.show_tuning)
         self.lane_menu.method_chosen.connect(self.add_method)
         self.lane_menu.editor_asked.connect(self.set_up_lane)
         setup.changed.connect(self._settings_changed)

@@ -104,15 +104,16 @@ def open_picks(picks: Sequence[Pick], traces: Sequence[Trace]) -> Opened:
         if problem:
             remarks.append(problem)
         return Opened(tuple(picks), race, _words(picks[0], first), tuple(remarks), settings, own, problem, list(traces))
-    laid = lay_beside([(pick.title, trace, pick.lanes) for pick, trace in zip(picks, traces, strict=True)])
+    numbered = [(str(place), trace, pick.lanes) for place, (pick, trace) in enumerate(zip(picks, traces, strict=True), 1)]
+    laid = lay_beside(numbered)
     shown = laid[:MAX_LANES]
     remarks = [remark for trace in traces for remark in _remarks(trace)]
     if len(laid) > len(shown):
         remarks.append(f"{len(laid) - len(shown)} lanes are left out: {MAX_LANES} fit. Choose lanes in the Runs tab")
-    others = [name for place, name in enumerate(pick.title for pick in picks) if place and difference(first, traces[place])]
+    others = [str(place + 1) for place, trace in enumerate(traces) if difference(first, trace)]
     if others:
-        remarks.append(f"not comparable with the first run, so without a speedup: {', '.join(others)}")
-    words = f"{len(picks)} runs beside one another: {', '.join(pick.title for pick in picks)}"
+        remarks.append(f"not comparable with run 1, so without a speedup: {', '.join(others)}")
+    words = "; ".join(f"{place}: {pick.title}" for place, pick in enumerate(picks, 1)) if len(picks) > 1 else picks[0].title
     return Opened(tuple(picks), beside_race(shown), words, tuple(dict.fromkeys(remarks)), settings, (), problem, list(traces))
 
 

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 RACE, WHY = "Race", "Why"
 PAGES: tuple[tuple[str, str, str], ...] = (
     (WHY, "specview.gui.why_page", "WhyPage"),
+    ("Sweep", "specview.gui.sweep_page", "SweepPage"),
     ("Theory", "specview.gui.theory_page", "TheoryPage"),
     ("Runs", "specview.gui.runs_page", "RunsPage"),
 )

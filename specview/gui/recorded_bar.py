@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
 
 from specview.gui.display_text import visible
 from specview.gui.open_run import Opened
 from specview.gui.widgets import ElidedLabel, label, set_tip
 
 
-class RecordedBar(QFrame):
+class RecordedBar(QWidget):
     """Shown while a recorded run is on screen or being read; closed asks for the lanes as set up."""
 
     closed = Signal()
@@ -18,11 +18,12 @@ class RecordedBar(QFrame):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setObjectName("banner")
-        self.setProperty("kind", "note")
+        frame = QFrame()
+        frame.setObjectName("banner")
+        frame.setProperty("kind", "note")
         self.setAccessibleName("Recorded run")
-        self._mark = label("▶ Recorded")
-        self._mark.setProperty("kind", "section")
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        self._mark = label("", "title")
         self._words = ElidedLabel()
         self._remarks = ElidedLabel("", "warning")
         self.play = QPushButton("Play")
@@ -38,13 +39,16 @@ class RecordedBar(QFrame):
         lines.setSpacing(1)
         lines.addWidget(self._words)
         lines.addWidget(self._remarks)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(12, 5, 6, 5)
+        row = QHBoxLayout(frame)
+        row.setContentsMargins(12, 3, 6, 3)
         row.setSpacing(12)
         row.addWidget(self._mark)
         row.addLayout(lines, 1)
         row.addWidget(self.play)
         row.addWidget(self.close_button)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(10, 8, 10, 0)
+        outer.addWidget(frame)
         self.hide()
 
     def show_run(self, opened: Opened | None) -> None:
@@ -54,7 +58,7 @@ class RecordedBar(QFrame):
             return
         what = "Recorded runs beside one another" if opened.beside else "Recorded run"
         self._mark.setText(f"◷ {what}")
-        self._words.set_full(visible(f"{opened.words} — no model is loaded. Run goes back to live."))
+        self._words.set_full(visible(f"No model is loaded, Run goes back to live. {opened.words}"))
         self._say(opened.remarks)
         for button in (self.play, self.close_button):
             button.show()

@@ -124,6 +124,8 @@ class StatusStrip(QStatusBar):
 
     def _end_word(self) -> str:
         race = self._controller.race
+        if self._controller.recorded is not None:
+            return "recorded"
         if race.error:
             return "failed"
         ended = race.ended

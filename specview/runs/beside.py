@@ -30,7 +30,7 @@ _FACTS = (
 class Beside:
     """One lane among lanes of several runs.
 
-    run is the place of its trace among those given, lane its index there; name is unique among all. `differs` names
+    run is the place of its trace among those given, lane its index there; name is unique among all, and tells the run. `differs` names
     what keeps it from being compared with the baseline ("other prompt"), '' where nothing does.
     """
 
@@ -96,12 +96,10 @@ def lay_beside(picks: Sequence[tuple[str, Trace, Sequence[int] | None]], limit: 
             if wanted is None and place and base is not None and not differs and lane == baseline_index(trace):
                 continue  # the same plain decoding once more
             found.append(Beside(place, lane, trace.records[lane].name, trace, differs))
-    names = [one.name for one in found]
     titled = [
-        Beside(one.run, one.lane, one.name if names.count(one.name) == 1 else f"{one.name} · {picks[one.run][0]}",
-               one.trace, one.differs)
+        Beside(one.run, one.lane, one.name if len(picks) == 1 else f"{one.name} · {picks[one.run][0]}", one.trace, one.differs)
         for one in found
-    ]  # fmt: skip
+    ]
     return _distinct(titled)[:limit]
 
 
@@ -118,8 +116,8 @@ def _distinct(lanes: Sequence[Beside]) -> list[Beside]:
 def beside_document(lanes: Sequence[Beside]) -> Json:
     """Return lanes laid beside one another as a document: as a compare's, speedups being to the first lane.
 
-    A lane that cannot be compared has `not_comparable` in place of a speedup; equality is that with its own run's
-    plain lane.
+    A lane that cannot be compared has `not_comparable` in place of a speedup; equality and own_speedup are against
+    its own run's plain lane.
     """
     made: dict[int, Json] = {}
     documents: list[Json] = []
@@ -127,7 +125,8 @@ def beside_document(lanes: Sequence[Beside]) -> Json:
     for place, one in enumerate(lanes):
         if one.run not in made:
             made[one.run] = trace_document(one.trace)
-        document = dict(made[one.run]["lanes"][one.lane], name=one.name)
+        own = made[one.run]["lanes"][one.lane]
+        document = dict(own, name=one.name, own_speedup=own["speedup"])
         if one.run or place == 0:
             fair = base is not None and base is not one.record and not one.differs
             document["speedup"] = number(speedup(one.record.rounds, base.rounds)) if fair and base else None

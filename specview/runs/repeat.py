@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from specview.decoding.sampling import SamplingParams
+from specview.decoding.verification import resolve_rule
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
@@ -47,7 +48,8 @@ def settings_of_trace(trace: Trace) -> RunSettings:
         sampling = SamplingParams(
             **{item.name: _sampling(first, item.name) for item in fields(SamplingParams) if item.name in first}
         )
-        lanes = tuple(_lane(record.name, record.settings) for record in records)
+        usual = resolve_rule("auto", sampling)
+        lanes = tuple(_lane(record.name, record.settings, usual) for record in records)
         settings = RunSettings(
             **shared,
             sampling=sampling,
@@ -85,7 +87,7 @@ def _history(value: Any) -> tuple[Mapping[str, str], ...]:
     )
 
 
-def _lane(name: str, flat: Mapping[str, Any]) -> LaneSettings:
+def _lane(name: str, flat: Mapping[str, Any], usual_rule: str) -> LaneSettings:
     method = flat.get("method")
     known = METHODS.get(method) if isinstance(method, str) else None
     if known is None:
@@ -100,7 +102,7 @@ def _lane(name: str, flat: Mapping[str, Any]) -> LaneSettings:
         k=k if type(k) is int else None,
         policy=policy if isinstance(policy, str) else "constant",
         policy_options=_own(flat, "policy_") if isinstance(policy, str) and policy in POLICIES else {},
-        rule=flat["rule"] if isinstance(flat.get("rule"), str) else "auto",
+        rule=flat["rule"] if isinstance(flat.get("rule"), str) and flat["rule"] != usual_rule else "auto",
         options=_own(flat, "option_"),
     )
 

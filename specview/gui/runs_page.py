@@ -1,0 +1,514 @@
+"""The Runs tab: the library of kept runs, what the user says of them, and their lanes beside one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QFrame,
+    QHBoxLayout,
+    QMenu,
+    QMessageBox,
+    QPushButton,
+    QSplitter,
+    QStackedWidget,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.errors import SpecviewError
+from specview.gui.display_text import clipboard
+from specview.gui.engine_thread import RunKept
+from specview.gui.open_run import Pick
+from specview.gui.pages import Page, PageContext
+from specview.gui.results_table import ResultsTable
+from specview.gui.runs_details import RunDetails
+from specview.gui.runs_rows import (
+    LANE_COLUMNS,
+    LANE_HIDDEN,
+    RUN_COLUMNS,
+    RUN_HIDDEN,
+    lane_rows,
+    measured_lane_rows,
+    run_row,
+)
+from specview.gui.runs_work import RunsWork
+from specview.gui.widgets import Check, ElidedLabel, label, set_tip
+from specview.runs.beside import lay_beside
+from specview.runs.exports import FORMS, Recorded, export_runs
+from specview.runs.library import TRASH_DAYS, Entry, RunLibrary
+from specview.runs.reader import Trace, read_trace
+from specview.runs.repeat import Repeat, command_line
+from specview.runs.tables import Row
+
+MOST_COMPARED = 8
+"""Runs whose lanes are compared from their rounds; of more the list's own figures are shown."""
+ENDINGS = {"json": ".json", "csv": ".csv", "parquet": ".parquet", "markdown": ".md"}
+_FORM_WORDS = {"json": "JSON…", "csv": "CSV, a row per round…", "parquet": "Parquet, a row per round…",
+               "markdown": "Markdown with protocol…"}  # fmt: skip
+
+
+class RunsPage(Page):
+    """Lists the runs and does what is asked with them; all files are read and written on a thread of its own."""
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.library = RunLibrary()
+        self.work = RunsWork(self)
+        self.entries: list[Entry] = []
+        self._traces: dict[tuple[Path, int], Trace] = {}
+        self._undo: list[str] = []
+        self._stale = True
+        self._cleaned = False
+        self._wanted = ""
+        self._make_widgets()
+        self._lay_out()
+        self._connect()
+        self._refresh()
+
+    # -- making --------------------------------------------------------------------------------
+
+    def _make_widgets(self) -> None:
+        self.summary = ElidedLabel("", "small")
+        self.keep = Check("Keep finished runs")
+        set_tip(self.keep, "Every finished run, its prompt included, is kept in your own data folder until you delete it")
+        self.show_trash = Check("Show trash")
+        set_tip(self.show_trash, f"What was deleted; it is removed for good after {TRASH_DAYS} days")
+        self.empty_trash = QPushButton("Empty trash…")
+        set_tip(self.empty_trash, "Remove for good what was deleted")
+        self.empty_trash.hide()
+        self.take_in = QPushButton("Import…")
+        set_tip(self.take_in, "Copy trace files from elsewhere into the library")
+        self.runs = ResultsTable(RUN_COLUMNS, identity="id", hidden=RUN_HIDDEN, name="runs")
+        self.runs.filter.setPlaceholderText("Search name, note, tags, prompt, model, method; or tok_s>20")
+        self.lanes = ResultsTable(LANE_COLUMNS, identity="key", hidden=LANE_HIDDEN, name="lanes")
+        self.lanes.filter.setPlaceholderText("Filter lanes")
+        self.details = RunDetails()
+        self.open_button = QPushButton("Open")
+        set_tip(self.open_button, "Show this run in the race page as it was; no model is loaded (Enter)")
+        self.beside = QPushButton("Lay beside")
+        set_tip(self.beside, "Show lanes of the chosen runs side by side: those selected in the lower table, else all "
+                "that fit. The first run's plain lane is the baseline.")
+        self.export_button = QToolButton()
+        self.export_button.setText("Export runs ▾")
+        self.export_button.setAccessibleName("Export runs")
+        self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self.export_menu = QMenu(self.export_button)
+        self.export_menu.setToolTipsVisible(True)
+        for form, what in FORMS.items():
+            action = self.export_menu.addAction(_FORM_WORDS[form])
+            action.setToolTip(what)
+            action.triggered.connect(lambda _=False, form=form: self.ask_export(form))
+        self.export_menu.addSeparator()
+        self.export_menu.addAction("Copy the command that repeats it", self.copy_command)
+        self.export_button.setMenu(self.export_menu)
+        self.delete_button = QPushButton("Delete")
+        set_tip(self.delete_button, "Move the chosen runs to the trash (Del); Undo brings them back")
+        self.undo_bar = QFrame()
+        self.undo_bar.setObjectName("banner")
+        self.undo_bar.setProperty("kind", "note")
+        self.undo_words = label("")
+        self.undo_button = QPushButton("Undo")
+        set_tip(self.undo_button, "Bring them back (Ctrl+Z)")
+        self.dismiss = QPushButton("×")
+        self.dismiss.setProperty("kind", "flat")
+        self.dismiss.setAccessibleName("Dismiss")
+        self.undo_bar.hide()
+        self.empty = label("", "muted")
+        self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.empty.setWordWrap(True)
+
+    def _lay_out(self) -> None:
+        top = QHBoxLayout()
+        top.setSpacing(12)
+        top.addWidget(self.summary, 1)
+        top.addWidget(self.keep)
+        top.addWidget(self.show_trash)
+        top.addWidget(self.empty_trash)
+        top.addWidget(self.take_in)
+        bar = QHBoxLayout(self.undo_bar)
+        bar.setContentsMargins(12, 4, 6, 4)
+        bar.addWidget(self.undo_words, 1)
+        bar.addWidget(self.undo_button)
+        bar.addWidget(self.dismiss)
+        self.listing = QStackedWidget()
+        self.listing.addWidget(self.runs)
+        self.listing.addWidget(self.empty)
+        actions = QHBoxLayout()
+        actions.setSpacing(8)
+        for button in (self.open_button, self.beside, self.export_button, self.delete_button):
+            actions.addWidget(button)
+        actions.addStretch(1)
+        lower = QWidget()
+        under = QVBoxLayout(lower)
+        under.setContentsMargins(0, 6, 0, 0)
+        under.setSpacing(6)
+        under.addLayout(actions)
+        self.lanes_title = label("Lanes of the runs chosen", "small")
+        under.addWidget(self.lanes_title)
+        under.addWidget(self.lanes, 1)
+        self.upper = QSplitter(Qt.Orientation.Horizontal)
+        self.upper.addWidget(self.listing)
+        self.upper.addWidget(self.details)
+        self.upper.setStretchFactor(0, 1)
+        self.upper.setSizes([900, 300])
+        self.upper.setCollapsible(0, False)
+        self.rows = QSplitter(Qt.Orientation.Vertical)
+        self.rows.addWidget(self.upper)
+        self.rows.addWidget(lower)
+        self.rows.setStretchFactor(0, 3)
+        self.rows.setStretchFactor(1, 2)
+        self.rows.setSizes([420, 260])
+        self.rows.setCollapsible(0, False)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(14, 12, 14, 12)
+        column.setSpacing(8)
+        column.addLayout(top)
+        column.addWidget(self.undo_bar)
+        column.addWidget(self.rows, 1)
+
+    def _connect(self) -> None:
+        self.work.failed.connect(self.context.show_message)
+        self.work.failed.connect(lambda _: self.rescan())
+        self.work.changed.connect(self._say)
+        self.runs.activated.connect(lambda index: self.open_runs([self.entries[index]]))
+        self.runs.selected.connect(lambda _: self._chosen())
+        self.lanes.selected.connect(lambda _: self._refresh())
+        self.lanes.activated.connect(lambda _: self.lay_beside())
+        self.details.described.connect(self._describe)
+        self.open_button.clicked.connect(lambda: self.open_runs(self.chosen))
+        self.beside.clicked.connect(self.lay_beside)
+        self.delete_button.clicked.connect(self.delete_or_restore)
+        self.undo_button.clicked.connect(self.undo)
+        self.dismiss.clicked.connect(self._forget_undo)
+        self.keep.clicked.connect(self._keep_clicked)
+        self.show_trash.toggled.connect(self._show_trash)
+        self.empty_trash.clicked.connect(self.ask_empty)
+        self.take_in.clicked.connect(self.ask_import)
+        self.context.controller.run_kept.connect(self._kept)
+        self.context.controller.state_changed.connect(self._refresh)
+        for keys, widget, slot in (
+            ("F2", self, self.rename),
+            ("Del", self.runs.view, self.delete_or_restore),
+            ("Ctrl+Z", self.runs.view, self.undo),
+            ("Ctrl+F", self, self.runs.filter.setFocus),
+        ):
+            shortcut = QShortcut(QKeySequence(keys), widget)
+            shortcut.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+            shortcut.activated.connect(slot)
+
+    # -- the tab -------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """Look for what is new."""
+        self.rescan()
+
+    def left(self) -> None:
+        """Keep what was typed."""
+        self.details.save()
+
+    def shut(self) -> None:
+        """The window closes: keep what was typed, and wait briefly for what is under way."""
+        self.details.save()
+        self.work.close()
+
+    def kept(self) -> dict[str, Any]:
+        """Sort and columns; nothing of the runs themselves."""
+        return {"runs": self.runs.kept(), "lanes": self.lanes.kept(),
+                "upper": self.upper.sizes(), "rows": self.rows.sizes()}  # fmt: skip
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what `kept` gave."""
+        for table, name in ((self.runs, "runs"), (self.lanes, "lanes")):
+            if isinstance(kept.get(name), Mapping):
+                table.restore(kept[name])
+        for splitter, name in ((self.upper, "upper"), (self.rows, "rows")):
+            sizes = kept.get(name)
+            if isinstance(sizes, list) and len(sizes) == 2 and all(type(size) is int and size > 0 for size in sizes):
+                splitter.setSizes(sizes)
+
+    # -- listing -------------------------------------------------------------------------------
+
+    def rescan(self) -> None:
+        """Read the library anew, in the background."""
+        trash, clean = self.show_trash.isChecked(), not self._cleaned
+        self._cleaned = True
+        library, stop = self.library, self.work.should_stop
+
+        def look() -> tuple[list[Entry], bool, int, bool]:
+            if clean and library.trash.is_dir():
+                library.empty_trash(TRASH_DAYS)
+            return library.scan(trash=trash, should_stop=stop), library.keeps, library.size_bytes(), trash
+
+        self.work.do(look, self._listed, "scan")
+
+    def _listed(self, found: tuple[list[Entry], bool, int, bool]) -> None:
+        entries, keeps, self._size, trash = found
+        if trash != self.show_trash.isChecked():
+            return
+        typed = self.details.entry
+        self.entries = entries
+        self._stale = False
+        self.keep.setChecked(keeps)
+        self.runs.set_rows([run_row(entry) for entry in entries])
+        if self._wanted:
+            place = next((place for place, entry in enumerate(entries) if entry.id == self._wanted), None)
+            self._wanted = ""
+            if place is not None:
+                self.runs.select(place)
+        if typed is not None and typed.id not in {entry.id for entry in entries}:
+            self.details.show_runs([])
+        self._chosen()
+        self._say()
+
+    def _say(self) -> None:
+        """Say how much there is and where, and what an empty list means."""
+        trash = self.show_trash.isChecked()
+        if self._stale and self.work.busy:
+            self.summary.set_full("Reading the runs library…")
+        else:
+            count, size = len(self.entries), getattr(self, "_size", 0)
+            what = f"{count} {'run' if count == 1 else 'runs'}{' in the trash' if trash else ''}"
+            self.summary.set_full(f"{what} · {size / 1e6:,.1f} MB, prompts included, in {self.library.folder}")
+        self.listing.setCurrentWidget(self.runs if self.entries or self._stale else self.empty)
+        self.empty.setText(
+            "The trash is empty." if trash
+            else "No run is kept yet. Run a race: when it ends it stands here, with its prompt, until you delete it."
+            if self.keep.isChecked()
+            else "Runs are not kept. Tick “Keep finished runs”, or import a trace file."
+        )
+        self._refresh()
+
+    @property
+    def chosen(self) -> list[Entry]:
+        """The runs that are selected, from top to bottom."""
+        return [self.entries[index] for index in self.runs.selected_rows() if index < len(self.entries)]
+
+    def _chosen(self) -> None:
+        """Show what is known of the runs chosen, at once what the list says, then what their rounds say."""
+        entries = self.chosen
+        self.details.show_runs(entries, editable=not self.show_trash.isChecked())
+        readable = [entry for entry in entries if not entry.problem]
+        self.lanes.set_rows(lane_rows(readable))
+        self._refresh()
+        unfinished = any(entry.end == "interrupted" or lane.speedup is None for entry in readable for lane in entry.lanes)
+        if readable and len(readable) <= MOST_COMPARED and (len(readable) > 1 or unfinished):
+            self.work.do(lambda: self._compare(readable), self._compared, "compare")
+
+    def _compare(self, entries: list[Entry]) -> tuple[list[str], list[Row]]:
+        """On the thread: the lanes of these runs from their rounds."""
+        held, self._traces = self._traces, {}
+        picks = []
+        for entry in entries:
+            key = (entry.path, entry.size)
+            trace = held.get(key)
+            if trace is None:
+                try:
+                    trace = read_trace(entry.path, should_stop=self.work.should_stop)
+                except SpecviewError:
+                    continue  # opening it will say why
+            self._traces[key] = trace
+            picks.append((entry, trace))
+        lanes = lay_beside([(entry.title, trace, range(len(trace.records))) for entry, trace in picks])
+        rows = measured_lane_rows([entry for entry, _ in picks], lanes) if lanes else []
+        return [entry.id for entry in entries], rows
+
+    def _compared(self, found: tuple[list[str], list[Row]]) -> None:
+        ids, rows = found
+        if ids == [entry.id for entry in self.chosen if not entry.problem] and rows:
+            self.lanes.set_rows(rows)
+
+    def _refresh(self) -> None:
+        """Enable what can be done with what is chosen."""
+        entries, racing, trash = self.chosen, self.context.controller.racing, self.show_trash.isChecked()
+        readable = [entry for entry in entries if not entry.problem]
+        self.open_button.setEnabled(bool(readable) and not racing)
+        self.beside.setEnabled((len(readable) > 1 or bool(self.lanes.selected_rows())) and not racing)
+        self.export_button.setEnabled(bool(readable))
+        self.delete_button.setEnabled(bool(entries))
+        self.delete_button.setText("Restore" if trash else "Delete")
+        many = len(readable) != 1
+        self.lanes_title.setText("Lanes of the runs chosen; select some to lay just those beside one another" if many
+                                 else "Lanes of the run chosen")
+
+    def _kept(self, event: RunKept) -> None:
+        """A race was kept: list it, at once if the tab is in front."""
+        if event.path is not None:
+            self._stale = True
+            if self.isVisible():
+                self.rescan()
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def open_runs(self, entries: Sequence[Entry]) -> None:
+        """Show a run in the race page; several beside one another."""
+        self.details.save()
+        broken = [entry for entry in entries if entry.problem]
+        if broken and len(broken) == len(entries):
+            self.context.show_message(broken[0].problem)
+            return
+        picks = [Pick(entry.path, entry.title) for entry in entries if not entry.problem]
+        if picks:
+            self.context.extra["open_runs"](picks)
+
+    def lay_beside(self) -> None:
+        """Show the lanes selected below, else all lanes of the runs chosen, side by side."""
+        entries = {entry.id: entry for entry in self.chosen if not entry.problem}
+        wanted: dict[str, list[int]] = {}
+        for index in self.lanes.selected_rows():
+            run_id, _, lane = str(self.lanes.rows[index]["key"]).rpartition(":")
+            wanted.setdefault(run_id, []).append(int(lane))
+        if not wanted:
+            self.open_runs(list(entries.values()))
+            return
+        picks = [
+            Pick(entry.path, entry.title, tuple(sorted(wanted[run_id])))
+            for run_id, entry in entries.items()
+            if run_id in wanted
+        ]
+        if picks:
+            self.context.extra["open_runs"](picks)
+
+    # -- describing ----------------------------------------------------------------------------
+
+    def rename(self) -> None:
+        """Put the keyboard on the name of the run chosen."""
+        if self.details.entry is not None and self.details.name_field.isEnabled():
+            self.details.name.setFocus()
+            self.details.name.selectAll()
+
+    def _describe(self, run_id: str, name: str, tags: list[str], note: str) -> None:
+        if self.show_trash.isChecked():
+            return
+        for place, entry in enumerate(self.entries):
+            if entry.id == run_id:
+                self.entries[place] = replace(entry, name=name, tags=tuple(tags), note=note)
+        self.runs.set_rows([run_row(entry) for entry in self.entries])
+        self.work.do(lambda: self.library.describe(run_id, name=name, tags=tags, note=note))
+
+    def _keep_clicked(self, on: bool) -> None:
+        self.work.do(lambda: self.library.set_keeps(on))
+        self._say()
+
+    # -- deleting ------------------------------------------------------------------------------
+
+    def delete_or_restore(self) -> None:
+        """Move the runs chosen to the trash; in the trash, bring them back."""
+        ids = [entry.id for entry in self.chosen]
+        if not ids:
+            return
+        if self.show_trash.isChecked():
+            self.work.do(lambda: self.library.restore(ids))
+        else:
+            self.details.save()
+            self.work.do(lambda: self.library.delete(ids), self._deleted)
+        self.rescan()
+
+    def _deleted(self, ids: list[str]) -> None:
+        if ids:
+            self._undo = ids
+            count = len(ids)
+            self.undo_words.setText(f"{count} {'run' if count == 1 else 'runs'} in the trash.")
+            self.undo_bar.show()
+
+    def undo(self) -> None:
+        """Bring back what was deleted last."""
+        ids, self._undo = self._undo, []
+        self.undo_bar.hide()
+        if ids:
+            self._wanted = ids[0]
+            self.work.do(lambda: self.library.restore(ids))
+            self.rescan()
+
+    def _show_trash(self, on: bool) -> None:
+        self.details.save()
+        self.empty_trash.setVisible(on)
+        self._stale = True
+        self.entries = []
+        self.runs.set_rows([])
+        self._chosen()
+        self.rescan()
+
+    def ask_empty(self) -> None:
+        """Remove what was deleted, once the user has said yes."""
+        if self.entries and self.sure(len(self.entries)):
+            self._forget_undo()
+            self.work.do(self.library.empty_trash)
+            self.rescan()
+
+    def sure(self, count: int) -> bool:
+        """Ask whether runs are to be removed for good."""
+        box = QMessageBox(self)
+        box.setWindowTitle("Empty the trash")
+        box.setTextFormat(Qt.TextFormat.PlainText)
+        box.setText(f"Remove {count} {'run' if count == 1 else 'runs'} for good?")
+        yes = box.addButton("Remove", QMessageBox.ButtonRole.DestructiveRole)
+        box.addButton(QMessageBox.StandardButton.Cancel)
+        box.exec()
+        clicked = box.clickedButton()
+        box.deleteLater()
+        return clicked is yes
+
+    def _forget_undo(self) -> None:
+        self._undo = []
+        self.undo_bar.hide()
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def ask_import(self) -> None:
+        """Ask for trace files and copy them into the library."""
+        names, _ = QFileDialog.getOpenFileNames(self, "Import traces", "", "Traces (*.jsonl);;All files (*)")
+        self.import_files([Path(name) for name in names])
+
+    def import_files(self, paths: Sequence[Path]) -> None:
+        """Copy these traces into the library; the first that is none is told."""
+        for path in paths:
+            self.work.do(partial(self.library.take_in, path), self._imported)
+        if paths:
+            self.show_trash.setChecked(False)
+            self.rescan()
+
+    def _imported(self, entry: Entry) -> None:
+        self._wanted = entry.id
+
+    def ask_export(self, form: str) -> None:
+        """Ask where to, and write the runs chosen."""
+        entries = [entry for entry in self.chosen if not entry.problem]
+        if not entries:
+            return
+        ending = ENDINGS[form]
+        stem = entries[0].id if len(entries) == 1 else f"{len(entries)} runs"
+        path, _ = QFileDialog.getSaveFileName(self, "Export runs", f"{stem}{ending}", f"*{ending};;All files (*)")
+        if path:
+            self.export_to(form, Path(path if Path(path).suffix else f"{path}{ending}"), entries)
+
+    def export_to(self, form: str, path: Path, entries: Sequence[Entry]) -> None:
+        """Write runs in one form, in the background."""
+        stop = self.work.should_stop
+
+        def write() -> str:
+            runs = [Recorded(entry.id, entry.path, read_trace(entry.path, should_stop=stop), entry) for entry in entries]
+            export_runs(form, path, runs)
+            return f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {path}"
+
+        self.work.do(write, self.summary.set_full)
+
+    def copy_command(self) -> None:
+        """Copy the command line that repeats the run chosen."""
+        entries = [entry for entry in self.chosen if not entry.problem][:1]
+        if entries:
+            path = entries[0].path
+            self.work.do(lambda: command_line(read_trace(path)), self._copied)
+
+    def _copied(self, repeat: Repeat) -> None:
+        QGuiApplication.clipboard().setText(clipboard(repeat.command))
+        file = repeat.prompt_file
+        self.summary.set_full("The command is on the clipboard" + (f"; save the prompt as {file} first" if file else ""))
