@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ def chi_square_limit(freedom: int, significance: float = SIGNIFICANCE) -> float:
     low, high = 0.0, freedom + 10.0
     while chi_square_tail(high, freedom) > significance:
         high *= 2
-    for _ in range(80):
+    while high - low > 1e-12 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if chi_square_tail(middle, freedom) > significance else (low, middle)
     return high
@@ -89,13 +90,14 @@ def noncentral_tail(statistic: float, freedom: int, shift: float) -> float:
     return min(1.0, total)
 
 
+@lru_cache(maxsize=1024)
 def needed_shift(freedom: int, significance: float = SIGNIFICANCE, power: float = POWER) -> float:
     """The non-centrality at which a chi-square test at `significance` refuses with probability `power`."""
     limit = chi_square_limit(freedom, significance)
     low, high = 0.0, 4 * math.sqrt(freedom) + 40.0
     while noncentral_tail(limit, freedom, high) < power:
         high *= 2
-    for _ in range(60):
+    while high - low > 1e-6 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if noncentral_tail(limit, freedom, middle) < power else (low, middle)
     return high

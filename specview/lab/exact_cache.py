@@ -1,0 +1,378 @@
+"""Engines that compute each prefix once, for thousands of short continuations of one prompt.
+
+A `CachedEngine` stands before a loaded engine. Its sessions answer every pass with rows kept by prefix, and run the
+real model only where a prefix is new. The product's own lanes, loop, rules and drafters run on them unchanged.
+
+Every row comes from one kind of pass, so that a prefix has one row whoever asks: passes of two rows or more, a
+single token padded with a throw-away one (as in the engines' check mode), or, with `single`, passes of one row. Rows
+of draft trees are those of their branches. A chain's rows are computed when they are read: those after a rejected
+token never are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from specview.decoding.interfaces import Engine, Forward, OnChunk, OnFeatures, Session
+from specview.decoding.ledger import Array
+from specview.decoding.sampling import as_like
+
+CACHE_BYTES = 512 << 20
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class CacheStatistics:
+    """What a cache did: rows asked for and computed, passes of the model, rows dropped for want of room."""
+
+    asked: int = 0
+    computed: int = 0
+    passes: int = 0
+    dropped: int = 0
+
+
+class CachedEngine:
+    """An engine whose sessions answer from rows kept by prefix; all else is the engine's own."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        single: bool = False,
+        max_bytes: int = CACHE_BYTES,
+        on_pass: Callable[[], None] = lambda: None,
+    ) -> None:
+        """single: one row a pass. on_pass is called before each pass of the model, and raises Stopped to stop."""
+        self.engine = engine
+        self.single = single
+        self.statistics = CacheStatistics()
+        self._on_pass = on_pass
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._rows: OrderedDict[tuple[Any, Tokens], Array] = OrderedDict()
+        self._prefills: dict[tuple[Tokens, tuple[Any, ...]], list[tuple[int, int] | dict[Any, Array]]] = {}
+        self._real: Session | None = None
+        self._room = 0
+        self._held: list[int] = []  # tokens that the real session holds
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the engine's own."""
+        return getattr(self.engine, name)
+
+    def new_session(self, max_length: int, branches: int = 1) -> CachedSession:
+        """Make a session; all share one cache, and one real session beneath it."""
+        room = min(self.engine.context_length, max_length + 1)  # one more for the throw-away token
+        if self._real is None or room > self._room:
+            self._open(room)
+        return CachedSession(self)
+
+    def close(self) -> None:
+        """Free the real session and the rows; the engine stays."""
+        if self._real is not None:
+            self._real.close()
+        self._real, self._held, self._room = None, [], 0
+        self._rows.clear()
+        self._prefills.clear()
+        self._bytes = 0
+
+    def _open(self, room: int) -> None:
+        if self._real is not None:
+            self._real.close()
+        self._real, self._held, self._room = self.engine.new_session(room), [], room
+
+    # -- rows ----------------------------------------------------------------------------------------
+
+    def prefill(
+        self, tokens: Tokens, features: tuple[Any, ...], on_chunk: OnChunk | None, on_features: OnFeatures | None
+    ) -> None:
+        """Fill the real session with the prompt, once; features are kept and given again."""
+        key = (tokens, features)
+        if key not in self._prefills:
+            real = self._session()
+            told: list[tuple[int, int] | dict[Any, Array]] = []
+
+            def take(chunk: Mapping[Any, Array]) -> None:
+                told.append({layer: _copied(rows) for layer, rows in chunk.items()})
+
+            def pass_on(done: int, total: int) -> None:
+                told.append((done, total))
+                self._on_pass()
+
+            self._truncate(0)
+            try:
+                real.prefill(tokens, pass_on, features, take if features else None)
+            except BaseException:
+                real.truncate(0)
+                raise
+            self._held = list(tokens)
+            self._prefills[key] = told
+        for one in self._prefills[key]:
+            if isinstance(one, dict):
+                if on_features is not None:
+                    on_features(one)
+            elif on_chunk is not None:
+                on_chunk(*one)
+
+    def rows(
+        self, context: Tokens, root: int, chain: Sequence[int], features: Sequence[Any] = ()
+    ) -> list[dict[Any, Array]]:
+        """Rows of a chain fed after `context`, whose first `root` tokens are the prompt that was prefilled.
+
+        One mapping per token: "logits" float32 numpy [vocab], and the features asked for, by layer.
+        """
+        kinds = ("logits", *features)
+        prefixes = [context + tuple(chain[: place + 1]) for place in range(len(chain))]
+        self.statistics.asked += len(chain)
+        kept = [self._kept(kinds, prefix) for prefix in prefixes]
+        if any(found is None for found in kept):
+            self._compute(context, root, chain, features, prefixes)
+            self.statistics.computed += sum(found is None for found in kept)
+            kept = [self._kept(kinds, prefix) for prefix in prefixes]
+        self._make_room()
+        return [found for found in kept if found is not None]
+
+    def exit_rows(
+        self, context: Tokens, root: int, pending: Sequence[int], tokens: Sequence[int], layer: int
+    ) -> list[Array]:
+        """Early-exit rows [vocab] of `tokens`, fed after the context and the pending ones."""
+        fed = [*pending, *tokens]
+        kind = ("exit", layer)
+        prefixes = [context + tuple(fed[: place + 1]) for place in range(len(pending), len(fed))]
+        self.statistics.asked += len(tokens)
+        if any((kind, prefix) not in self._rows for prefix in prefixes):
+            self._align(context, root)
+            self._pass()
+            real: Any = self._session()
+            found = real.forward_exit(fed, layer)
+            real.truncate(len(self._held))
+            self.statistics.computed += len(tokens)
+            for prefix, place in zip(prefixes, range(len(pending), len(fed)), strict=True):
+                self._keep((kind, prefix), _as_numpy(found[place]))
+        rows = [self._rows[kind, prefix] for prefix in prefixes]
+        self._make_room()
+        return rows
+
+    def _kept(self, kinds: Sequence[Any], prefix: Tokens) -> dict[Any, Array] | None:
+        found = {}
+        for kind in kinds:
+            row = self._rows.get((kind, prefix))
+            if row is None:
+                return None
+            self._rows.move_to_end((kind, prefix))
+            found[kind] = row
+        return found
+
+    def _compute(
+        self, context: Tokens, root: int, chain: Sequence[int], features: Sequence[Any], prefixes: Sequence[Tokens]
+    ) -> None:
+        """Run the model over the chain and keep its rows."""
+        self._align(context, root)
+        real = self._session()
+        parts = [[token] for token in chain] if self.single else [list(chain)]
+        given = []
+        for part in parts:
+            padding = [part[-1]] if not self.single and len(part) == 1 and len(self._held) + 1 < self._room else []
+            self._pass()
+            forward = real.forward([*part, *padding], None, tuple(features))
+            if padding:
+                real.truncate(len(self._held) + len(part))
+            self._held += part
+            for place in range(len(part)):
+                row = {"logits": _as_numpy(forward.logits[place])}
+                given.append(row | {layer: _copied(forward.features[layer][place]) for layer in features})
+        for prefix, row in zip(prefixes, given, strict=True):
+            for kind, values in row.items():
+                self._keep((kind, prefix), values)
+
+    def _align(self, context: Tokens, root: int) -> None:
+        """Bring the real session to hold exactly `context`."""
+        shared = 0
+        most = min(len(context), len(self._held))
+        if tuple(self._held[:most]) == context[:most]:
+            shared = most
+        else:
+            while self._held[shared] == context[shared]:
+                shared += 1
+        self._truncate(shared)
+        real = self._session()
+        if shared < root:
+            try:
+                real.prefill(context[shared:root], lambda done, total: self._on_pass())
+            except BaseException:
+                real.truncate(shared)  # what was stopped halfway
+                raise
+            self._held += context[shared:root]
+        left = context[len(self._held) :]
+        for part in [(token,) for token in left] if self.single else [left] if left else []:
+            self._pass()
+            pad = not self.single and len(part) == 1 and len(self._held) + 1 < self._room
+            real.forward([*part, part[-1]] if pad else part)
+            if pad:
+                real.truncate(len(self._held) + 1)
+            self._held += part
+
+    def _truncate(self, length: int) -> None:
+        if length < len(self._held):
+            self._session().truncate(length)
+            del self._held[length:]
+
+    def _pass(self) -> None:
+        self._on_pass()
+        self.statistics.passes += 1
+
+    def _session(self) -> Session:
+        assert self._real is not None, "no session was made"
+        return self._real
+
+    def _keep(self, key: tuple[Any, Tokens], row: Array) -> None:
+        if key not in self._rows:
+            self._rows[key] = row
+            self._bytes += _size(row)
+
+    def _make_room(self) -> None:
+        """Drop the rows that were asked for longest ago."""
+        while self._bytes > self._max_bytes and len(self._rows) > 1:
+            _, row = self._rows.popitem(last=False)
+            self._bytes -= _size(row)
+            self.statistics.dropped += 1
+
+
+class ChainRows:
+    """Logit rows [places, vocab] of a chain, each fetched when it is read."""
+
+    def __init__(
+        self, engine: CachedEngine, context: Tokens, root: int, chain: Sequence[int], places: Sequence[int]
+    ) -> None:
+        self._engine, self._context, self._root = engine, context, root
+        self._chain, self._places = tuple(chain), places
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, and the width of each."""
+        return len(self._places), self._engine.engine.vocab_size
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """One row as a numpy array, or some of them, still to be fetched."""
+        if isinstance(index, slice):
+            return ChainRows(self._engine, self._context, self._root, self._chain, self._places[index])
+        place = self._places[index]
+        before = self._context + self._chain[:place]
+        row: Array = self._engine.rows(before, self._root, [self._chain[place]])[0]["logits"]
+        return row
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[place] for place in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.array(list(self), dtype=dtype)
+
+
+class CachedSession:
+    """A sequence over a CachedEngine (interfaces.Session, and EarlyExitSession where the engine's is one)."""
+
+    def __init__(self, engine: CachedEngine) -> None:
+        self._engine = engine
+        self._tokens: list[int] = []
+        self._root = 0
+        self._base = 0
+        self._paths: list[list[int]] | None = None  # of the last tree: each node's tokens from the root on
+        self._pending: list[int] = []
+
+    @property
+    def length(self) -> int:
+        """Tokens that it holds."""
+        return len(self._tokens)
+
+    def prefill(
+        self,
+        tokens: Sequence[int],
+        on_chunk: OnChunk | None = None,
+        features: Sequence[Any] = (),
+        on_features: OnFeatures | None = None,
+    ) -> None:
+        """Feed the prompt."""
+        self._tokens += tokens
+        self._root = len(self._tokens)
+        self._engine.prefill(tuple(self._tokens), tuple(features), on_chunk, on_features)
+
+    def forward(
+        self, tokens: Sequence[int], parents: Sequence[int] | None = None, features: Sequence[Any] = ()
+    ) -> Forward:
+        """Feed a chain or a tree; a tree's rows are those of its branches as chains."""
+        self._pending = []
+        context = tuple(self._tokens)
+        self._base = len(context)
+        if parents is None and not features:
+            self._paths = None
+            self._tokens += tokens
+            return Forward(ChainRows(self._engine, context, self._root, tokens, range(len(tokens))))
+        if parents is None:
+            rows = self._engine.rows(context, self._root, tokens, features)
+            self._paths = None
+        else:
+            self._paths = []
+            for token, parent in zip(tokens, parents, strict=True):
+                self._paths.append([*(self._paths[parent] if parent >= 0 else []), token])
+            inner = set(parents)
+            for node, path in enumerate(self._paths):
+                if node not in inner:  # a leaf: its branch in one pass
+                    self._engine.rows(context, self._root, path, features)
+            rows = [self._engine.rows(context, self._root, path, features)[-1] for path in self._paths]
+        self._tokens += tokens
+        return Forward(
+            np.stack([row["logits"] for row in rows]),
+            {layer: _stacked([row[layer] for row in rows]) for layer in features},
+        )
+
+    def forward_exit(self, tokens: Sequence[int], layer: int) -> Array:
+        """Logits of the first layers; see interfaces.EarlyExitSession."""
+        rows = self._engine.exit_rows(tuple(self._tokens), self._root, self._pending, tokens, layer)
+        self._pending += tokens
+        return np.stack(rows)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Keep a path of the last tree."""
+        assert self._paths is not None
+        kept = self._paths[path[-1]] if path else []
+        self._tokens = self._tokens[: self._base] + kept
+        self._paths, self._pending = None, []
+
+    def truncate(self, length: int) -> None:
+        """Roll back."""
+        assert 0 <= length <= len(self._tokens)
+        del self._tokens[length:]
+        self._paths, self._pending = None, []
+
+    def synchronize(self) -> None:
+        """Rows are here already."""
+
+    def close(self) -> None:
+        """The cache outlives its sessions."""
+
+
+def _as_numpy(row: Array) -> Array:
+    return np.array(as_like(row, np.empty(0)), dtype=np.float32)
+
+
+def _copied(rows: Array) -> Array:
+    """Features that stay true when the engine's next pass overwrites its own."""
+    return array_namespace(rows).asarray(rows, copy=True)
+
+
+def _stacked(rows: Sequence[Array]) -> Array:
+    return array_namespace(rows[0]).stack(list(rows))
+
+
+def _size(row: Array) -> int:
+    size: int = row.nbytes
+    return size

@@ -1,0 +1,882 @@
+"""Whether a real target's speculative output is still the target's: thousands of short continuations of a prompt.
+
+Rule and kernels are judged apart. The rule: continuations by the product's own lanes, over rows that are computed
+once per prefix (exact_cache), so that plain and speculative decoding see the same numbers and only the rule can
+differ. The kernels: how far the target's rows are apart between passes of one row and of several, which no rule can
+mend. The naive rule goes along as a control that must be caught, and greedy decoding is compared token for token.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from specview.decoding.ledger import Array
+from specview.decoding.sampling import SamplingParams, probabilities
+from specview.decoding.verification import (
+    RULES,
+    TYPICAL_DELTA,
+    TYPICAL_EPSILON,
+    entropy_of,
+    resolve_rule,
+)
+from specview.errors import SpecviewError, Stopped, UsageError
+from specview.lab.exact_cache import CachedEngine
+from specview.lab.exact_statistics import (
+    LEAST_EXPECTED,
+    POWER,
+    SIGNIFICANCE,
+    Counts,
+    Floats,
+    least_caught,
+    normal_tails,
+    permutation_p,
+    permuted_variation,
+    two_sample_chi_square,
+    variation_between,
+)
+from specview.racing.events import Equality, Event, Failed, LaneEnded, Progress, RaceEnded, RaceStarted
+from specview.racing.lane import Lane
+from specview.racing.pool import ModelPool
+from specview.racing.race import Race
+from specview.racing.settings import LaneSettings, RunSettings
+
+ShouldStop = Callable[[], bool]
+Outcome = tuple[int, ...]
+
+SAMPLES = 2_000
+MIN_SAMPLES, MAX_SAMPLES = 100, 1_000_000
+TOKENS = 3
+MIN_TOKENS, MAX_TOKENS = 2, 8
+GREEDY_TOKENS = 64
+MAX_GREEDY_TOKENS = 4096
+DRIFT_PREFIXES = 64
+"""Prefixes whose rows are computed again one by one, the most visited first."""
+
+FIRST_PERMUTATIONS, PERMUTATIONS = 999, 9_999
+"""Dealings of two samples at random; all of them where the first ones look suspicious."""
+
+BOUND_SHARE = 0.99
+BARS = 12
+"""First tokens shown by name."""
+
+UPDATE_S, REPORT_S = 0.1, 1.0
+"""Seconds between two tellings, and between two comparisons of what there is so far."""
+
+_ENDED = -1
+"""Stands after an outcome that ended early, so that it is no beginning of another."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairSettings:
+    """How much is tested: continuations of each sampler, their tokens, and the greedy run's."""
+
+    samples: int = SAMPLES
+    tokens: int = TOKENS
+    greedy_tokens: int = GREEDY_TOKENS
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        if not MIN_SAMPLES <= self.samples <= MAX_SAMPLES:
+            raise UsageError(f"samples is {self.samples}.", f"Use {MIN_SAMPLES} to {MAX_SAMPLES:,} continuations.")
+        if not MIN_TOKENS <= self.tokens <= MAX_TOKENS:
+            raise UsageError(
+                f"tokens is {self.tokens}.",
+                f"Use {MIN_TOKENS} to {MAX_TOKENS}: a continuation of one token drafts nothing.",
+            )
+        if not 1 <= self.greedy_tokens <= MAX_GREEDY_TOKENS:
+            raise UsageError(f"greedy tokens is {self.greedy_tokens}.", f"Use 1 to {MAX_GREEDY_TOKENS}.")
+
+
+# -- results -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DepthTest:
+    """Two samples compared over their first `depth` tokens.
+
+    cells are outcomes (rare ones pooled with their siblings); permutation_p and bound are of the total variation: the
+    share of random dealings as far apart, and what 99 in 100 of them stay under. least_caught is the smallest total
+    variation over the cells that the chi-square test would have caught.
+    """
+
+    depth: int
+    cells: int
+    tv: float
+    chi2_p: float | None
+    permutation_p: float | None
+    bound: float | None
+    least_caught: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """A lossy rule's total variation: by its closed form, and as sampled.
+
+    closed is from the cached p and q: the mean of max(0, r/p - 1) over plain continuations, r the rule's own exact
+    probability of each; measured is the difference of how often the two samplers give a continuation that the rule
+    favours (r > p), whose expectation is that very total variation. error is the standard error of their difference,
+    and p says how well they agree. first_token is the exact figure of the first token alone.
+    """
+
+    first_token: float
+    closed: float
+    measured: float
+    error: float
+    p: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the sampled bias is the closed form's."""
+        return self.p > SIGNIFICANCE
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """One rule's continuations against plain decoding's."""
+
+    name: str
+    lossy: bool
+    samples: int
+    tests: tuple[DepthTest, ...]
+    judged: int
+    accepted: int
+    emitted: int
+    rounds: int
+    bias: Bias | None = None
+
+    @property
+    def differs(self) -> bool | None:
+        """Whether the chi-square tests found a difference, over all depths together; None where none could be made."""
+        p = self.p
+        return None if p is None else p <= SIGNIFICANCE
+
+    @property
+    def p(self) -> float | None:
+        """The smallest p of the tests, times their number (Bonferroni)."""
+        found = [test.chi2_p for test in self.tests if test.chi2_p is not None]
+        return min(1.0, min(found) * len(self.tests)) if found else None
+
+    @property
+    def least_caught(self) -> float | None:
+        """The smallest total variation, over the first token, that would have been caught."""
+        return self.tests[0].least_caught if self.tests else None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it came out as it should: exact rules without a difference, lossy ones by their closed form."""
+        if self.lossy:
+            return self.bias is None or self.bias.agrees
+        return self.differs is not True
+
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        if self.differs is None:
+            return "too few continuations to test"
+        p = f"p {p_text(self.p)}"
+        if not self.lossy:
+            return f"DIFFERS from plain decoding ({p})" if self.differs else f"no difference from plain found ({p})"
+        text = f"lossy, and caught ({p})" if self.differs else f"lossy, not caught ({p})"
+        if self.bias is not None:
+            agreement = "agreeing with" if self.bias.agrees else "NOT agreeing with"
+            text += f"; bias {self.bias.measured:.3f} measured, {agreement} its closed form {self.bias.closed:.3f}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How far the target's rows are apart between passes of one row and of several, over `prefixes` prefixes.
+
+    mean_tv weighs the decision distributions by how often the prefixes were visited; bound is that times the tokens of
+    a continuation: no more than this can whole continuations be apart. first_tv is that of the first token.
+    """
+
+    prefixes: int
+    first_tv: float
+    mean_tv: float
+    max_tv: float
+    bound: float
+    max_logit: float
+    argmax_flips: int
+
+    @property
+    def identical(self) -> bool:
+        """Whether the rows have the same bits."""
+        return self.max_logit == 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """One likely first token: exact p and q, and each sampler's share."""
+
+    id: int
+    text: str
+    p: float
+    q: float | None
+    shares: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class PairResult:
+    """The experiment as far as it went."""
+
+    settings: RunSettings
+    asked: PairSettings
+    rule: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    prompt_ids: tuple[int, ...] = ()
+    samples: int = 0
+    rules: dict[str, RuleResult] = field(default_factory=dict)
+    no_bias: str = ""
+    drift: Drift | None = None
+    greedy: Equality | None = None
+    first: tuple[FirstToken, ...] = ()
+    cached: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    stopped: bool = False
+    phase: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether all came out as it should: what is exact without a difference, lossy rules by their closed form.
+
+        In check mode greedy decoding must equal plain's, and the kernels' rows each other.
+        """
+        greedy = self.greedy is None or self.greedy.equal or not self.settings.check_mode
+        same = self.drift is None or self.drift.identical or not self.settings.check_mode
+        return greedy and same and all(one.holds for one in self.rules.values())
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the test is known to catch a wrong rule here: it caught the naive one."""
+        control = self.rules.get("naive")
+        return control is not None and control.differs is True
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdict: rule, control, kernels, greedy, each in a sentence."""
+        return pair_sentences(self)
+
+
+OnPart = Callable[[PairResult, str, float | None], None]
+"""Called with the result so far, what is under way in words, and the fraction done."""
+
+
+# -- the experiment ----------------------------------------------------------------------------------------
+
+
+def samplers_of(rule: str) -> tuple[str, ...]:
+    """The samplers that are run: plain decoding, the lane's rule, and the two lossy ones as controls."""
+    return tuple(dict.fromkeys(["plain", rule, *(["rejection"] if not RULES[rule] else []), "naive", "typical"]))
+
+
+def run_pair(
+    settings: RunSettings,
+    pair: PairSettings | None = None,
+    models: ModelPool | None = None,
+    on_part: OnPart = lambda result, text, fraction: None,
+    should_stop: ShouldStop = lambda: False,
+) -> PairResult:
+    """Test the second lane of `settings` (the first is plain decoding) on its prompt.
+
+    At temperature 0 the greedy check is all there is. on_part is called at most ten times a second, with the same
+    object each time. A stop keeps what there is; raises SpecviewError where the models cannot be run.
+    """
+    pool = models or ModelPool()
+    experiment = _Experiment(settings.checked(), pair or PairSettings(), pool, on_part, should_stop)
+    try:
+        return experiment.run()
+    finally:
+        if models is None:
+            pool.close()
+
+
+class _Experiment:
+    """The parts of a run, in the order in which they are done."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        pair: PairSettings,
+        pool: ModelPool,
+        on_part: OnPart,
+        should_stop: ShouldStop,
+    ) -> None:
+        if len(settings.lanes) != 2:
+            raise UsageError(f"{len(settings.lanes) - 1} lanes to test.", "Name one method beside plain decoding.")
+        self.settings, self.pair, self.pool = settings, pair, pool
+        self.on_part, self.should_stop = on_part, should_stop
+        self.lane = settings.lanes[1]
+        self.rule = resolve_rule(self.lane.rule, settings.sampling)
+        self.result = PairResult(settings, pair, self.rule)
+        self.began = time.monotonic()
+        self.told = -math.inf
+        self.done = 0.0
+
+    def run(self) -> PairResult:
+        """Do all of it."""
+        result = self.result
+        race = Race(self._greedy_settings(), 0, self.pool)
+        try:
+            self._greedy(race)
+            if not result.stopped and not self.settings.sampling.greedy:
+                self._sampled(race)
+        finally:
+            race.close()
+        result.seconds = time.monotonic() - self.began
+        return result
+
+    def _tell(self, text: str, fraction: float | None = None, force: bool = False) -> None:
+        """Stop where that is wanted; tell how far it is, now and then."""
+        if self.should_stop():
+            raise Stopped
+        now = time.monotonic()
+        if force or now - self.told >= UPDATE_S:
+            self.told = now
+            self.result.phase = text
+            self.result.seconds = now - self.began
+            self.on_part(self.result, text, fraction)
+
+    # -- greedy, token for token ---------------------------------------------------------------------
+
+    def _greedy_settings(self) -> RunSettings:
+        lanes = (LaneSettings(), replace(self.lane, rule="auto"))
+        sampling = SamplingParams(temperature=0.0, seed=self.settings.sampling.seed)
+        return replace(
+            self.settings, lanes=lanes, sampling=sampling, max_tokens=self.pair.greedy_tokens, observe="light"
+        )
+
+    def _greedy(self, race: Race) -> None:
+        """Race plain and the lane at temperature 0: loads the models, and compares token for token."""
+        result = self.result
+        failed: list[Failed] = []
+        ends: dict[int, LaneEnded] = {}
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Failed):
+                failed.append(event)
+            elif isinstance(event, LaneEnded):
+                ends[event.lane] = event
+            elif isinstance(event, RaceStarted):
+                result.facts, result.prompt_ids = dict(event.facts), event.prompt_ids
+            elif isinstance(event, RaceEnded):
+                result.stopped = event.end == "stopped"
+            now = time.monotonic()
+            if now - self.told >= UPDATE_S:
+                self.told = now
+                text = event.text if isinstance(event, Progress) else "Greedy, token for token"
+                result.phase = text
+                self.on_part(result, text, event.fraction if isinstance(event, Progress) else None)
+
+        race.run(listen, self.should_stop)
+        if failed:
+            raise SpecviewError(failed[0].message, usage=failed[0].usage)
+        for index in sorted(ends):
+            if ends[index].end == "error":
+                raise SpecviewError(f"lane {race.lanes[index].record.name}: {ends[index].error}")
+        if 1 in ends:
+            result.greedy = ends[1].equality
+
+    # -- sampled -----------------------------------------------------------------------------------------
+
+    def _sampled(self, race: Race) -> None:
+        result = self.result
+        ready = race.lanes[1]
+
+        def on_pass() -> None:
+            self._tell("Continuations", self.done)
+
+        target = CachedEngine(ready.target, on_pass=on_pass)
+        draft = CachedEngine(ready.draft, on_pass=on_pass) if ready.draft is not None else None
+        single = CachedEngine(ready.target, single=True, on_pass=on_pass)
+        try:
+            work = _Continuations(self, ready, target, draft)
+            try:
+                work.run()
+            except Stopped:
+                result.stopped = True
+            work.report(final=True)
+            if not result.stopped:
+                try:
+                    self._tell("Closed forms", None, force=True)
+                    work.biases()
+                    self._tell("Kernels: one row against several", None, force=True)
+                    result.drift = self._drift(work, target, single)
+                except Stopped:
+                    result.stopped = True
+            result.cached = work.cached(single)
+        finally:
+            for engine in (target, draft, single):
+                if engine is not None:
+                    engine.close()
+
+    def _drift(self, work: _Continuations, target: CachedEngine, single: CachedEngine) -> Drift | None:
+        """Compare the rows of the most visited prefixes with those of one-row passes."""
+        visits: Counter[Outcome] = Counter()
+        ends = work.ends
+        for outcome in work.outcomes["plain"]:
+            for depth in range(self.pair.tokens):
+                if depth <= len(outcome) and not (depth and outcome[depth - 1] in ends):
+                    visits[outcome[:depth]] += 1
+        single.new_session(work.capacity)
+        chosen = visits.most_common(DRIFT_PREFIXES)
+        total = sum(count for _, count in chosen)
+        if not total:
+            return None
+        mean = largest = logit = first = 0.0
+        flips = 0
+        for number, (prefix, count) in enumerate(sorted(chosen)):
+            self.done = number / len(chosen)
+            several, one = work.logits(target, prefix), work.logits(single, prefix)
+            both = np.isfinite(several) & np.isfinite(one)
+            logit = max(logit, float(np.abs(several[both].astype(np.float64) - one[both]).max()))
+            sampling = self.settings.sampling
+            p, other = _wide(probabilities(several, sampling)), _wide(probabilities(one, sampling))
+            apart = float(np.abs(p - other).sum()) / 2
+            first = apart if not prefix else first
+            mean += count * apart / total
+            largest = max(largest, apart)
+            flips += int(np.argmax(several) != np.argmax(one))
+        bound = min(1.0, mean * self.pair.tokens)
+        return Drift(len(chosen), first, mean, largest, bound, logit, flips)
+
+
+class _Continuations:
+    """Draws continuations by the product's own lanes over cached engines, and compares them."""
+
+    def __init__(
+        self, experiment: _Experiment, ready: Lane, target: CachedEngine, draft: CachedEngine | None
+    ) -> None:
+        self.experiment = experiment
+        self.result = experiment.result
+        self.settings, self.pair = experiment.settings, experiment.pair
+        self.ready, self.target, self.draft = ready, target, draft
+        self.ends = ready.target.eos_ids
+        self.prompt = list(ready.record.prompt_ids)
+        self.k = ready.k
+        self.names = samplers_of(experiment.rule)
+        self.outcomes: dict[str, list[Outcome]] = {name: [] for name in self.names}
+        self.counts: dict[str, list[int]] = {name: [0, 0, 0, 0] for name in self.names}
+        self.capacity = min(ready.target.context_length, len(self.prompt) + 2 * self.pair.tokens + ready.pass_rows + 1)
+        self._memo: dict[tuple[str, Outcome], Any] = {}
+
+    # -- drawing -----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """One continuation of each sampler in turn, so that a stop leaves them about equal."""
+        states = {
+            name: int(np.random.SeedSequence([self.settings.sampling.seed, 5, index]).generate_state(1, np.uint64)[0])
+            for index, name in enumerate(self.names)
+        }
+        reported = time.monotonic()
+        for number in range(self.pair.samples):
+            for name in self.names:
+                self.outcomes[name].append(self._continue(name, (states[name] + number) % 2**63))
+            self.result.samples = number + 1
+            self.experiment.done = (number + 1) / self.pair.samples
+            if time.monotonic() - reported > REPORT_S:
+                self.report(final=False)
+                reported = time.monotonic()
+            self.experiment._tell("Continuations", self.experiment.done)
+
+    def _continue(self, name: str, seed: int) -> Outcome:
+        """One continuation by a lane of the product's own."""
+        plain = name == "plain"
+        chosen = LaneSettings() if plain else replace(self.experiment.lane, rule=name)
+        run = replace(
+            self.settings,
+            lanes=(chosen,),
+            sampling=replace(self.settings.sampling, seed=seed),
+            max_tokens=self.pair.tokens,
+            observe="off",
+        )
+        target: Any = self.target
+        draft: Any = None if plain else self.draft
+        lane = Lane(
+            chosen, run, self.prompt, target, draft, costs=self.ready.costs, heads={} if plain else self.ready.heads
+        )
+        counts = self.counts[name]
+        try:
+            lane.prefill(self.pair.tokens)
+            while (round_ := lane.step()) is not None:
+                counts[0] += round_.judged
+                counts[1] += round_.accepted
+                counts[2] += len(round_.emitted)
+                counts[3] += 1
+        finally:
+            lane.close()
+        return tuple(lane.sequence.output)
+
+    # -- comparing ---------------------------------------------------------------------------------------
+
+    def report(self, final: bool) -> None:
+        """Compare what there is; the permutations wait for the end."""
+        size = min(len(found) for found in self.outcomes.values())
+        self.result.samples = size
+        if size < MIN_SAMPLES // 2:
+            return
+        plain = self.outcomes["plain"][:size]
+        seed = self.settings.sampling.seed
+        for index, name in enumerate(self.names[1:]):
+            rng = np.random.default_rng([seed, 13, index]) if final else None
+            other = self.outcomes[name][:size]
+            depths = self.pair.tokens
+            tests = tuple(compare_depth(plain, other, depth, depths, rng) for depth in range(1, depths + 1))
+            judged, accepted, emitted, rounds = self.counts[name]
+            known = self.result.rules.get(name)
+            self.result.rules[name] = RuleResult(
+                name, not RULES[name], size, tests, judged, accepted, emitted, rounds,
+                known.bias if known is not None else None,
+            )  # fmt: skip
+        self.result.first = self._first_tokens(size)
+        self.result.cached = self.cached(None)
+
+    def _first_tokens(self, size: int) -> tuple[FirstToken, ...]:
+        p = self.p(())
+        q = self.q(()) if self.has_closed_form else None
+        shown = np.argsort(-p)[:BARS].tolist()
+        firsts = {name: Counter(outcome[0] for outcome in found[:size]) for name, found in self.outcomes.items()}
+        text = self.ready.target.tokenizer.token_text
+        return tuple(
+            FirstToken(
+                token,
+                text(token),
+                float(p[token]),
+                float(q[token]) if q is not None else None,
+                {name: found[token] / size for name, found in firsts.items()},
+            )
+            for token in shown
+        )
+
+    def cached(self, single: CachedEngine | None) -> dict[str, Any]:
+        """What was computed, and how often it was used."""
+        found: dict[str, Any] = {}
+        for name, engine in (("target", self.target), ("draft", self.draft), ("one_row", single)):
+            if engine is not None:
+                one = engine.statistics
+                found |= {f"{name}_rows_asked": one.asked, f"{name}_rows_computed": one.computed}
+                found |= {f"{name}_passes": one.passes, f"{name}_rows_dropped": one.dropped}
+        return found
+
+    # -- closed forms --------------------------------------------------------------------------------------
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether q is known for every prefix: a draft model with the target's tokenizer."""
+        return self.no_closed_form == ""
+
+    @property
+    def no_closed_form(self) -> str:
+        """Why there is no closed form of the lossy rules' bias, or ''."""
+        lane = self.experiment.lane
+        if lane.method != "draft-model" or self.draft is None:
+            return f"the closed form needs q of every prefix, which {lane.method} does not give"
+        if lane.policy != "constant":
+            return f"the closed form needs drafts of constant length, and the policy is {lane.policy}"
+        from specview.drafting import universal
+
+        asked = str(lane.options.get("vocabulary", "auto"))
+        target: Any = self.target
+        draft: Any = self.draft
+        if universal.approach(asked, "rejection", target, draft) != "same":
+            return "the closed form needs a draft with the target's tokenizer"
+        return ""
+
+    def logits(self, engine: CachedEngine, prefix: Outcome) -> Array:
+        """The logit row [vocab] after the prompt and a prefix."""
+        root = len(self.prompt) - 1
+        context = (*self.prompt, *prefix)
+        return engine.rows(context[:-1], root, [context[-1]])[0]["logits"]
+
+    def p(self, prefix: Outcome) -> Floats:
+        """The target's decision distribution after a prefix."""
+        return _wide(probabilities(self.logits(self.target, prefix), self.settings.sampling))
+
+    def q(self, prefix: Outcome) -> Floats:
+        """The draft's decision distribution after a prefix, in the target's width."""
+        assert self.draft is not None
+        width = self.ready.target.vocab_size
+        row = self.logits(self.draft, prefix)[:width]
+        found = _wide(probabilities(row, self.settings.sampling))
+        return np.concatenate([found, np.zeros(width - len(found))]) if len(found) < width else found
+
+    def biases(self) -> None:
+        """Find the lossy rules' biases by their closed forms, and hold the samples against them."""
+        self.result.no_bias = self.no_closed_form
+        if self.result.no_bias:
+            return
+        size = self.result.samples
+        # prefix by prefix, so that rows are asked for together
+        self._step_rows(sorted({outcome for found in self.outcomes.values() for outcome in found[:size]}))
+        plain = self.outcomes["plain"][:size]
+        for name in self.names[1:]:
+            if RULES[name]:
+                continue
+            ratios = np.array([self.ratio(name, outcome) for outcome in plain])
+            own = np.array([self.ratio(name, outcome) for outcome in self.outcomes[name][:size]])
+            favoured = ratios > 1
+            measured = float((own > 1).mean() - favoured.mean())
+            closed = float(np.maximum(ratios - 1, 0).mean())
+            weighed = np.where(favoured, ratios, 0.0)
+            error = math.sqrt(float(np.var(own > 1)) / size + float(np.var(weighed)) / size)
+            away = measured - closed
+            p = normal_tails(away / error) if error > 0 else float(abs(away) < 1e-9)
+            first = first_token_bias(name, self.p(()), self.q(()))
+            self.result.rules[name] = replace(
+                self.result.rules[name], bias=Bias(first, closed, measured, error, p)
+            )
+
+    def _step_rows(self, outcomes: Sequence[Outcome]) -> None:
+        """Keep of each prefix what the closed forms need: scalars, so that rows may be dropped."""
+        lossy = [name for name in self.names[1:] if not RULES[name]]
+        wanted: dict[Outcome, set[int]] = {}
+        for outcome in outcomes:
+            for depth, token in enumerate(outcome):
+                wanted.setdefault(outcome[:depth], set()).add(token)
+        for number, (prefix, tokens) in enumerate(sorted(wanted.items())):
+            self.experiment.done = number / len(wanted)
+            self.experiment._tell("Closed forms", self.experiment.done)
+            p = self.p(prefix)
+            drafts = len(prefix) < self.pair.tokens - 1  # the last token is never drafted
+            q = self.q(prefix) if drafts else None
+            cases: dict[str, tuple[float, dict[int, float]]] = {}
+            if q is not None:
+                for name in lossy:
+                    kept = q * accepts(name, p, q)
+                    cases[name] = (1 - float(kept.sum()), {token: float(kept[token]) for token in tokens})
+            self._memo["step", prefix] = ({token: float(p[token]) for token in tokens}, cases)
+
+    def ratio(self, name: str, outcome: Outcome) -> float:
+        """The rule's exact probability of a continuation over the target's: enumerated along its prefixes.
+
+        weights[left] is the chance, over p's, of having come so far with `left` tokens of the draft still to be judged.
+        A refused token is replaced by a draw from p itself (both lossy rules), a kept draft ends in a bonus token.
+        """
+        total = self.pair.tokens
+        weights = {min(self.k, total - 1): 1.0}
+        for depth, token in enumerate(outcome):
+            p, cases = self._memo["step", outcome[:depth]]
+            after: dict[int, float] = {}
+            begin = min(self.k, total - (depth + 1) - 1)  # drafted in a round that begins after this token
+            for left, weight in weights.items():
+                if left <= 0:
+                    after[begin] = after.get(begin, 0.0) + weight
+                    continue
+                refused, kept = cases[name]
+                after[left - 1] = after.get(left - 1, 0.0) + weight * kept[token] / p[token]
+                after[begin] = after.get(begin, 0.0) + weight * refused
+            weights = after
+        return sum(weights.values())
+
+
+# -- closed forms and comparisons --------------------------------------------------------------------------
+
+
+def accepts(name: str, p: Floats, q: Floats) -> Floats:
+    """The chance [vocab] that a lossy rule keeps each drafted token: Leviathan's ratio, or Medusa's threshold."""
+    if name == "typical":
+        threshold = min(TYPICAL_EPSILON, TYPICAL_DELTA * math.exp(-entropy_of(p)))
+        return (p > threshold).astype(np.float64)
+    return np.minimum(1.0, np.divide(p, q, out=(p > 0).astype(np.float64), where=q > 0))
+
+
+def first_token_bias(name: str, p: Floats, q: Floats) -> float:
+    """Exact total variation between p and a lossy rule's first token: half of sum |q a + (1 - sum q a) p - p|."""
+    kept = q * accepts(name, p, q)
+    return float(np.abs(kept - float(kept.sum()) * p).sum()) / 2
+
+
+def compare_depth(
+    plain: Sequence[Outcome],
+    other: Sequence[Outcome],
+    depth: int,
+    depths: int,
+    rng: np.random.Generator | None = None,
+) -> DepthTest:
+    """Compare two samples over their first `depth` tokens, one of `depths` such tests; rng makes the permutations."""
+    a, b = cells_of(plain, other, depth)
+    p, freedom = two_sample_chi_square(a, b)
+    n, m = len(plain), len(other)
+    tv = variation_between(a, b)
+    dealt_p = bound = None
+    if rng is not None and len(a) > 1:
+        dealt = permuted_variation(a, b, rng, FIRST_PERMUTATIONS)
+        dealt_p = permutation_p(tv, dealt)
+        if dealt_p < 0.02:
+            more = permuted_variation(a, b, rng, PERMUTATIONS - FIRST_PERMUTATIONS)
+            dealt = np.concatenate([dealt, more])
+            dealt_p = permutation_p(tv, dealt)
+        bound = float(np.quantile(dealt, BOUND_SHARE))
+    least = least_caught(freedom, n * m / (n + m), SIGNIFICANCE / depths) if freedom else None
+    return DepthTest(depth, len(a), tv, p, dealt_p, bound, least)
+
+
+def cells_of(plain: Sequence[Outcome], other: Sequence[Outcome], depth: int) -> tuple[Counts, Counts]:
+    """Counts [cells] of two samples' first `depth` tokens, in cells that expect enough of each.
+
+    Outcomes that are too rare are put together with their siblings, then with their parents' siblings; by their counts
+    in both samples together, which says nothing of a difference.
+    """
+    least = LEAST_EXPECTED * (len(plain) + len(other)) / max(min(len(plain), len(other)), 1)
+    counts: dict[Outcome, list[int]] = {}
+    for side, sample in enumerate((plain, other)):
+        for outcome in sample:
+            cut = outcome[:depth] if len(outcome) >= depth else (*outcome, _ENDED)
+            for length in range(len(cut) + 1):
+                counts.setdefault(cut[:length], [0, 0])[side] += 1
+    children: dict[Outcome, list[Outcome]] = {}
+    for prefix in sorted(counts):
+        if prefix:
+            children.setdefault(prefix[:-1], []).append(prefix)
+    cells: list[tuple[int, int]] = []
+
+    def walk(prefix: Outcome) -> tuple[int, int]:
+        """Make the cells beneath a prefix; return what is left for its parent."""
+        below = children.get(prefix)
+        if not below:
+            mine = counts[prefix]
+            cells.append((mine[0], mine[1]))
+            return 0, 0
+        a = b = 0
+        for child in below:
+            both = counts[child]
+            left = walk(child) if sum(both) >= least else (both[0], both[1])
+            a, b = a + left[0], b + left[1]
+        if a + b >= least:
+            cells.append((a, b))
+            return 0, 0
+        return a, b
+
+    a, b = walk(())
+    if a + b:  # too few for a cell of their own: with the smallest
+        if cells:
+            place = min(range(len(cells)), key=lambda cell: sum(cells[cell]))
+            cells[place] = cells[place][0] + a, cells[place][1] + b
+        else:
+            cells.append((a, b))
+    table = np.array(cells, dtype=np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _wide(row: Array) -> Floats:
+    """A distribution in float64 that sums to 1 there too."""
+    found = np.asarray(row, dtype=np.float64)
+    return found / found.sum()
+
+
+# -- words and files ---------------------------------------------------------------------------------------
+
+
+def p_text(p: float | None) -> str:
+    """A p value for people."""
+    if p is None:
+        return "-"
+    return "< 1e-12" if p < 1e-12 else f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+
+
+def pair_sentences(result: PairResult) -> list[str]:
+    """What the experiment says: rule, control, kernels and greedy, a sentence each."""
+    found: list[str] = []
+    mode = "in check mode" if result.settings.check_mode else "on rows of several-row passes"
+    for name, one in result.rules.items():
+        if one.lossy:
+            continue
+        least = one.least_caught
+        text = f"Rule {name}, {mode}: {one.words}, {one.samples:,} continuations of {result.asked.tokens} tokens"
+        if least is not None:
+            text += f"; a bias of total variation {least:.3f} or more in the first token would have been caught"
+        found.append(text + ".")
+    for name, one in result.rules.items():
+        if one.lossy:
+            text = f"Control {name}: {one.words}."
+            if one.differs is False and name == "naive":
+                text += " The test is too weak here: use more continuations, or a prompt with a more open answer."
+            found.append(text)
+    if result.no_bias and result.rules:
+        found.append(f"No closed form of the lossy rules' bias: {result.no_bias}.")
+    drift = result.drift
+    if drift is not None and drift.identical:
+        found.append(f"Kernels: rows of one-row and several-row passes have the same bits ({drift.prefixes} prefixes).")
+    elif drift is not None:
+        text = (
+            f"Kernels: one-row and several-row passes are apart by total variation {drift.mean_tv:.4f} a token on "
+            f"average (at most {drift.max_tv:.4f} of {drift.prefixes} prefixes), whatever the rule"
+        )
+        text += ": in check mode they must not be." if result.settings.check_mode else "; check mode has none of it."
+        found.append(text)
+    if result.greedy is not None:
+        found.append(greedy_sentence(result.greedy, check_mode=result.settings.check_mode))
+    return found or ["Nothing was tested."]
+
+
+def greedy_sentence(greedy: Equality, *, check_mode: bool) -> str:
+    """What the token-for-token check says."""
+    if greedy.equal:
+        return f"Greedy: all {greedy.compared:,} tokens equal plain decoding's."
+    text = f"Greedy: differs from plain decoding at token {(greedy.first_difference or 0) + 1}"
+    if greedy.logit_margin is not None:
+        text += f", where plain's best two logits were {greedy.logit_margin:.3f} apart"
+    if greedy.kernel_margin is not None:
+        within = greedy.logit_margin is not None and greedy.logit_margin <= greedy.kernel_margin
+        text += f" and kernels drift by up to {greedy.kernel_margin:.3f}"
+        text += " (a tie that the kernels explain)" if within else " (more than the kernels explain)"
+    return text + (": in check mode it must not." if check_mode else ".")
+
+
+def pair_document(result: PairResult) -> dict[str, Any]:
+    """The experiment as a JSON document."""
+    settings, lane = result.settings, result.settings.lanes[1]
+    return {
+        "pair": {
+            "run": {**result.facts, **settings.flat(lane), "rule": result.rule},
+            "prompt": settings.prompt,
+            "prompt_tokens": len(result.prompt_ids),
+            "samples": result.samples,
+            "asked": result.asked.samples,
+            "tokens": result.asked.tokens,
+            "check_mode": settings.check_mode,
+            "rules": {name: _rule_json(one) for name, one in result.rules.items()},
+            "no_closed_form": result.no_bias or None,
+            "kernels": None if result.drift is None else _fields(result.drift) | {"identical": result.drift.identical},
+            "greedy": None if result.greedy is None else _fields(result.greedy),
+            "first_tokens": [
+                {"id": one.id, "text": one.text, "p": one.p, "q": one.q, "shares": dict(one.shares)}
+                for one in result.first
+            ],
+            "cache": dict(result.cached),
+            "significance": SIGNIFICANCE,
+            "power": POWER,
+        },
+        "stopped": result.stopped,
+        "holds": result.holds,
+        "conclusive": result.conclusive,
+        "verdict": " ".join(result.sentences),
+        "seconds": result.seconds,
+    }
+
+
+def _rule_json(one: RuleResult) -> dict[str, Any]:
+    bias = one.bias
+    return {
+        "lossy": one.lossy,
+        "samples": one.samples,
+        "differs": one.differs,
+        "p": one.p,
+        "least_tv_caught": one.least_caught,
+        "acceptance_rate": one.accepted / one.judged if one.judged else None,
+        "tokens_per_target_pass": one.emitted / one.rounds if one.rounds else None,
+        "tests": [_fields(test) for test in one.tests],
+        "bias": None if bias is None else _fields(bias) | {"agrees": bias.agrees},
+        "verdict": one.words,
+    }
+
+
+def _fields(one: Any) -> dict[str, Any]:
+    return {item.name: getattr(one, item.name) for item in fields(one)}
