@@ -82,6 +82,7 @@ class _Series:
     in_key: bool = True
     width_px: float = 1.6
     shape: int = 0  # of its points: a lane's
+    end: str = ""  # written at its right end
 
     def as_drawn(self) -> str:
         """The colour, '#rrggbb'."""
@@ -262,18 +263,21 @@ class Chart(QFrame):
         in_key: bool = True,
         width_px: float = 1.6,
         shape: int | None = None,
+        end: str = "",
     ) -> None:
         """Draw a curve (line), its points (points), or both; NaN leaves a gap.
 
         lane gives a lane's colour and shape (0 plain, 1 to 4); colour is one of the theme's names ('accepted', 'muted', ...)
         or '#rrggbb'. Modelled curves are dashed, measured ones solid. low and high are drawn as a band or as bars. tips:
         per point, what the readout says instead of x and y. shape: a lane's shape for points that have a colour of their own.
+        end: a few signs written at the curve's right end, which the key may then leave out (in_key).
         """
         made = _Series("curve", _array(x), _array(y), lane, colour, line, dashed, points)
         made.low, made.high = (None if v is None else _array(v) for v in (low, high))
         made.spread, made.in_key, made.width_px = spread, in_key, width_px
         made.tips = None if tips is None else tuple(tips)
         made.shape = (lane or 0) if shape is None else shape
+        made.end = end
         if len(made.x) != len(made.y):
             raise ValueError(f"{name}: {len(made.x)} x and {len(made.y)} y")
         self._put(name, made)
@@ -433,7 +437,8 @@ class Chart(QFrame):
             axis = self.plot.getAxis(side)
             axis.setLogMode(x=self._log[0], y=self._log[1])
             if name:
-                axis.setLabel(name, **{"color": now.muted, "font-size": f"{theme.px(10)}px"})
+                # No ranges: even switched off, pyqtgraph scales an axis below 1 by a thousand when it is restyled.
+                axis.setLabel(name, siPrefixEnableRanges=(), **{"color": now.muted, "font-size": f"{theme.px(10)}px"})
             ticks = self._ticks.get("xy"[place])
             axis.setTicks([[(self._one(place, value), text) for value, text in ticks]] if ticks else None)
         item.showGrid(x=False, y=self._heat is None, alpha=0.18)
@@ -527,6 +532,12 @@ class Chart(QFrame):
             elif s.lane and DASHES[s.lane % len(DASHES)]:
                 pen.setDashPattern(list(DASHES[s.lane % len(DASHES)]))
             item.addItem(pg.PlotCurveItem(x, y, pen=pen, connect="finite", antialias=True), ignoreBounds=True)
+        inside = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & self._in_view(x, y)) if s.end else ()
+        if len(inside):
+            words = pg.TextItem(visible(s.end), color=colour, anchor=(1.0, 1.0))
+            words.setFont(theme.ui_font(10))
+            words.setPos(float(x[inside[-1]]), float(y[inside[-1]]))
+            item.addItem(words, ignoreBounds=True)
         if s.points or len(x) == 1:
             ok = np.isfinite(x) & np.isfinite(y)
             item.addItem(
@@ -534,6 +545,10 @@ class Chart(QFrame):
                                    pen=pg.mkPen(QColor(theme.current().panel), width=1)),
                 ignoreBounds=True,
             )  # fmt: skip
+
+    def _in_view(self, x: Numbers, y: Numbers) -> NDArray[np.bool_]:
+        (x0, x1), (y0, y1) = self.plot.getPlotItem().getViewBox().viewRange()
+        return (x >= x0) & (x <= x1) & (y >= y0) & (y <= y1)
 
     def _draw_bars(self, item: Any, s: _Series) -> None:
         bottom = s.bottom if s.bottom is not None else np.zeros(len(s.y))
