@@ -71,6 +71,7 @@ class WaterfallView(QWidget):
         )  # fmt: skip
         self.along = QScrollBar(Qt.Orientation.Horizontal)
         self.along.setAccessibleName("Which rounds are shown")
+        self.along.setRange(0, 0)
         self.along.valueChanged.connect(self._draw_rounds)
         self.rounds.picked.connect(lambda _, place: self.picked.emit(self.along.value() + place))
         holder = QWidget()

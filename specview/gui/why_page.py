@@ -199,6 +199,7 @@ class WhyPage(Page):
         self._folded: tuple[int, int, int] = (-1, -1, 0)
         self._calibrated: dict[tuple[Any, ...], dict[int, float]] = {}
         self._measuring: dict[int, tuple[Any, ...]] = {}
+        self._not_measured = ""
         self._rest_until = 0.0
         self._what_if_shown: tuple[Any, ...] = ()
         self.explanation: Explanation | None = None
@@ -414,6 +415,7 @@ class WhyPage(Page):
     def _lane_chosen(self) -> None:
         value = self.lanes.value()
         if value and int(value) != self._lane_place:
+            self._not_measured = ""
             self._lane_place = int(value)
             self._shown = ()
             self.refresh()
@@ -543,10 +545,12 @@ class WhyPage(Page):
         if running:
             return
         known = self.calibrated
-        self.measured_words.set_full(
+        set_kind(self.measured_words, "warning" if self._not_measured else "small")
+        words = (
             f"v(k) measured here for passes of {min(known)} to {max(known)} rows" if known
             else "v(k) is known for the lengths that ran; others lie between them"
         )
+        self.measured_words.set_full(self._not_measured or words)
 
     def measure_v(self) -> None:
         """Measure the target's passes for the lane on screen, on the engine thread."""
@@ -570,6 +574,7 @@ class WhyPage(Page):
 
         key = target_of(lane.settings)
         self._measuring[controller.start_job(MEASURE, work, settings)] = key
+        self._not_measured = ""
         set_kind(self.measured_words, "small")
         self.measured_words.set_full("Measuring the target's passes…")
         self._name_measure()
@@ -593,12 +598,11 @@ class WhyPage(Page):
             return
         if ended.result:
             self._calibrated[key] = ended.result
-        elif ended.message:
+        else:
+            self._not_measured = "v(k) was not measured: stopped." if ended.stopped else "v(k) was not measured."
+        if ended.message:
             self.context.show_message(ended.message)
         self._name_measure()
-        if not ended.result:
-            set_kind(self.measured_words, "warning")
-            self.measured_words.set_full("Not measured: stopped." if ended.stopped else "Not measured.")
         self._shown = ()
         if self._open:
             self.refresh()

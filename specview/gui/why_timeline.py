@@ -200,6 +200,7 @@ class RoundTimeline(QFrame):
         self.setProperty("kind", "panel")
         self.bars = _Bars(self)
         self.along = QScrollBar(Qt.Orientation.Horizontal)
+        self.along.setRange(0, 0)
         self.along.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.words = ElidedLabel("", "small")
         self.words.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
