@@ -126,6 +126,8 @@ class SetupBar(QFrame):
         self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=6)
         self.more = QPushButton("More ▾")
         self.panel = MorePanel(self.more)
+        self.tune = QPushButton("Tune…")
+        set_tip(self.tune, "Find the method, k and policy that are fastest here, within a time budget (Ctrl+Y)")
         self.add_lane = QPushButton("+ Lane ▾")
         self.stop = QPushButton("Stop")
         self.run = QPushButton("Run")
@@ -273,7 +275,7 @@ class SetupBar(QFrame):
         row = QHBoxLayout(buttons)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(8)
-        for button in (self.add_lane, self.stop, self.run):
+        for button in (self.tune, self.add_lane, self.stop, self.run):
             row.addWidget(button)
         self._buttons = Field(" ", buttons)
 
@@ -290,7 +292,7 @@ class SetupBar(QFrame):
         self._place("wide")
         # Keyboard order follows the eye in both layouts.
         order = (self.target, self.caption, self.enlarge, self.prompt, self.temperature, self.rule, self.max_tokens,
-                 self.seed, self.more, self.add_lane, self.stop, self.run)
+                 self.seed, self.more, self.tune, self.add_lane, self.stop, self.run)
         for first, second in zip(order, order[1:], strict=False):
             QWidget.setTabOrder(first, second)
 

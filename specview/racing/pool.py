@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,6 +83,7 @@ class ModelPool:
         self._engines: dict[EngineKey, Engine] = {}
         self._heads: dict[HeadKey, LoadedHead] = {}
         self.warm: set[EngineKey] = set()
+        self.warm_heads: set[Hashable] = set()  # with the weights that they draft with
         self.kernel_margins: dict[Hashable, float] = {}
         self.pass_seconds: dict[EngineKey, dict[int, float]] = {}  # by rows, as calibrated
         self._memories: dict[EngineKey, dict[str, Any]] = {}
@@ -132,6 +134,16 @@ class ModelPool:
             )
         return self._heads[key]
 
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keep all that is loaded now through what is done meanwhile: another race's lanes may stand on it."""
+        before = self.held
+        self.held = before | set(self._engines) | set(self._heads)
+        try:
+            yield
+        finally:
+            self.held = before
+
     def memory(self, key: EngineKey) -> dict[str, Any]:
         """What drafters of this target keep from run to run where the user ties runs together."""
         return self._memories.setdefault(key, {})
@@ -141,6 +153,7 @@ class ModelPool:
         keys = keys | self.held
         for head in [head for head in self._heads if head not in keys or head.target not in keys]:
             del self._heads[head]
+            self.warm_heads = {warm for warm in self.warm_heads if isinstance(warm, tuple) and warm[0] != head}
         for key in [key for key in self._engines if key not in keys]:
             self._engines.pop(key).close()
             self.warm.discard(key)

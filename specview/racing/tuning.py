@@ -109,11 +109,12 @@ def tune(
     base = replace(settings, lanes=(LaneSettings(),), baseline=True, observe="off").checked()
     LaneSettings("prompt-lookup", rule=rule).checked(base.sampling)
     pool = models or ModelPool()
+    before = pool.held
     search = _Search(base, prompts, seconds, pool, on_progress, on_result, should_stop, clock)
     try:
         return search.run(methods, draft, rule)
     finally:
-        pool.held = set()
+        pool.held = before
         if models is None:
             pool.close()
 
@@ -198,12 +199,12 @@ class _Search:
         result = self.result
         self.say("Loading the target")
         key = target_key(self.settings)
-        self.pool.held = {key}
+        self.pool.held = self.pool.held | {key}
         target = self.pool.get(key, lambda text, fraction: self.say(text or "Loading the target"), self.stop)
         found, result.unusable = candidates(self.settings, target, methods, draft, rule)
         if not found and not any(METHODS[name].combines for name in methods):
             return
-        self.pool.held = {key, *(one for candidate in found for one in self.keys(candidate.lane))}
+        self.pool.held = self.pool.held | {one for candidate in found for one in self.keys(candidate.lane)}
         first = self.fitting_prompts(target, choose, confirm)
         self.calibrate(target, first)
         result.chosen_on = [self.name_of(place) for place in choose]
