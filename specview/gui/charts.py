@@ -21,6 +21,7 @@ from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
     QFocusEvent,
+    QFontMetricsF,
     QImage,
     QImageWriter,
     QKeyEvent,
@@ -440,6 +441,8 @@ class Chart(QFrame):
                 # No ranges: even switched off, pyqtgraph scales an axis below 1 by a thousand when it is restyled.
                 axis.setLabel(name, siPrefixEnableRanges=(), **{"color": now.muted, "font-size": f"{theme.px(10)}px"})
             ticks = self._ticks.get("xy"[place])
+            if side == "left":
+                axis.setWidth(self._left_width([text for _, text in ticks or ()]))
             axis.setTicks([[(self._one(place, value), text) for value, text in ticks]] if ticks else None)
         item.showGrid(x=False, y=self._heat is None, alpha=0.18)
         if self._heat is not None:
@@ -461,6 +464,12 @@ class Chart(QFrame):
         )
         if self._cursor is not None:
             self._show_cursor(*self._cursor)
+
+    def _left_width(self, texts: Sequence[str]) -> float:
+        """Room for the axis's name and its ticks' names."""
+        metrics = QFontMetricsF(theme.ui_font(10))
+        longest = max((metrics.horizontalAdvance(text) for text in texts), default=0.0)
+        return max(theme.px(52 if self.y_name else 36), longest + theme.px(30 if self.y_name else 12))
 
     def _ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
         xs: list[Numbers] = []
@@ -532,7 +541,7 @@ class Chart(QFrame):
             elif s.lane and DASHES[s.lane % len(DASHES)]:
                 pen.setDashPattern(list(DASHES[s.lane % len(DASHES)]))
             item.addItem(pg.PlotCurveItem(x, y, pen=pen, connect="finite", antialias=True), ignoreBounds=True)
-        inside = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & self._in_view(x, y)) if s.end else ()
+        inside = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & self._in_view(x, y) & bool(s.end))
         if len(inside):
             words = pg.TextItem(visible(s.end), color=colour, anchor=(1.0, 1.0))
             words.setFont(theme.ui_font(10))
