@@ -110,6 +110,8 @@ def estimate(
         elif isinstance(event, Progress):
             on_text(event.text)
 
+    held = pool.held
+    pool.held = held | _keys(grid)  # what the sweep is about to use stays loaded
     race = Race(settings, 0, pool, clock, oracles=False)
     try:
         race.run(listen, should_stop)
@@ -119,6 +121,7 @@ def estimate(
             raise Stopped
         record = race.records[0]
     finally:
+        pool.held = held
         race.close()
     if record.error:
         raise SpecviewError(record.error)

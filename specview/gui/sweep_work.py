@@ -1,0 +1,207 @@
+"""A sweep as a job of the engine thread, and the sweeps in the data folder, read on a thread of their own. No widgets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from specview.errors import SpecviewError
+from specview.gui.engine_thread import JobProgress
+from specview.racing.sweep import Estimate, SweepProgress, duration, estimate, run_sweep
+from specview.racing.sweep_file import SweepFile, read_sweep
+from specview.racing.sweep_grid import ASK_RUNS, ASK_SECONDS, Grid
+from specview.racing.sweep_results import CellRun, SweepResults
+from specview.runs.folders import data_folder
+
+log = logging.getLogger(__name__)
+
+JOB = "sweep"
+"""The job's name."""
+NEWEST = 12
+"""Sweeps of the data folder that are offered."""
+_POLL_MS = 30
+
+Work = Callable[[Any, Callable[[Any], None], Callable[[], bool]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepBegun:
+    """Races begin: the file, and a copy of what is in it."""
+
+    path: Path
+    results: SweepResults
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsYes:
+    """The sweep was not run: it is long, and nobody said yes yet."""
+
+    grid: Grid
+    path: Path | None
+    races: int
+    seconds: float
+
+
+def new_path() -> Path:
+    """A new sweep's place in the data folder; raises SpecviewError where that cannot be made."""
+    return data_folder("sweeps", make=True) / f"{datetime.now():%Y-%m-%d %H.%M.%S}.jsonl"
+
+
+def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) -> Work:
+    """The job that runs a grid into a new file (path None), or goes on with the file at path.
+
+    Its result is the SweepResults, or NeedsYes where it asks first.
+    """
+
+    def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> Any:
+        file = None
+        try:
+            if path is not None:
+                file = SweepFile.resume(path)
+                if trust:
+                    file.results.grid = replace(
+                        file.results.grid, settings=replace(file.results.grid.settings, trust_remote_code=True)
+                    )
+            own = grid if file is None else file.results.grid
+            races = own.run_count if file is None else len(file.results.pending(failed=True))
+            if races:
+                told = estimate(own, pool, should_stop, lambda text: tell(JobProgress(text)))
+                seconds = told.seconds * races / own.run_count
+                tell(told)
+                if not yes and (races > ASK_RUNS or seconds > ASK_SECONDS):
+                    return NeedsYes(own, path, races, seconds)
+            if file is None:
+                file = SweepFile.begin(new_path(), own)
+            tell(SweepBegun(file.path, _copy(file.results)))
+
+            def pass_on(news: SweepProgress | CellRun) -> None:
+                tell(news)
+                if isinstance(news, SweepProgress):
+                    tell(JobProgress(f"sweep {news.done}/{news.total}: {news.text}", news.fraction))
+
+            run_sweep(file, pool, pass_on, should_stop)
+            return _copy(file.results)
+        finally:
+            if file is not None:
+                file.close()
+
+    return work
+
+
+def _copy(results: SweepResults) -> SweepResults:
+    """The same races in an object of its own: the thread goes on filling the first."""
+    return SweepResults(results.grid, dict(results.facts), dict(results.runs), results.made, results.trouble)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSweep:
+    """A sweep of the data folder: its results, or in one line why it cannot be read."""
+
+    path: Path
+    results: SweepResults | None
+    trouble: str = ""
+
+    @property
+    def words(self) -> str:
+        """Its place in a menu."""
+        if self.results is None:
+            return f"{self.path.stem} · cannot be read"
+        grid = self.results.grid
+        lanes = ", ".join(dict.fromkeys(grid.lane_name(lane) for lane in range(len(grid.lanes))))
+        groups = ", ".join(dict.fromkeys(prompt.group for prompt in grid.prompts))
+        state = f"{len(self.results.runs)} of {self.results.total} races"
+        return f"{self.path.stem} · {_cut(lanes)} · {_cut(groups)} · {state}"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether races are still to be run."""
+        return self.results is not None and bool(self.results.pending())
+
+
+def newest_sweeps() -> list[FoundSweep]:
+    """The newest sweeps of the data folder, the newest first. Reads files: not for the Qt thread."""
+    folder = data_folder("sweeps")
+    try:
+        paths = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError as error:
+        log.warning("the sweeps in %s cannot be listed: %s", folder, error)
+        return []
+    found = []
+    for path in paths[:NEWEST]:
+        try:
+            found.append(FoundSweep(path, read_sweep(path)))
+        except SpecviewError as error:
+            found.append(FoundSweep(path, None, str(error)))
+    return found
+
+
+class Reader(QObject):
+    """Reads files on a short-lived thread; `done(what, result)` on the Qt thread, the result perhaps a SpecviewError."""
+
+    done = Signal(str, object)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._waiting: list[tuple[str, Callable[[], Any]]] = []
+        self._what = ""
+        self._result: Any = None
+        self._thread: threading.Thread | None = None
+        self._timer = QTimer(self)
+        self._timer.setInterval(_POLL_MS)
+        self._timer.timeout.connect(self._poll)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read."""
+        return self._thread is not None
+
+    def read(self, what: str, work: Callable[[], Any]) -> None:
+        """Do work() in the background; one after the other."""
+        self._waiting.append((what, work))
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._thread is None and self._waiting:
+            self._what, work = self._waiting.pop(0)
+            self._thread = threading.Thread(target=self._work, args=(work,), name="specview-sweeps", daemon=True)
+            self._thread.start()
+            self._timer.start()
+
+    def _work(self, work: Callable[[], Any]) -> None:
+        try:
+            self._result = work()
+        except SpecviewError as error:
+            self._result = error
+        except Exception as error:
+            log.exception("reading sweeps failed")
+            self._result = SpecviewError(f"{type(error).__name__}: {error}", "The log has more.")
+
+    def _poll(self) -> None:
+        if self._thread is None or self._thread.is_alive():
+            return
+        what, result = self._what, self._result
+        self._thread = self._result = None
+        self._timer.stop()
+        self._begin()
+        self.done.emit(what, result)
+
+
+def estimate_words(grid: Grid, rate: Estimate | None) -> str:
+    """How many cells and races a grid has, and what they take at a known rate."""
+    cells = f"{grid.cell_count:,} {'cell' if grid.cell_count == 1 else 'cells'}"
+    words = f"{cells} × {grid.repeats} = {grid.run_count:,} races" if grid.repeats > 1 else f"{cells}, one race each"
+    if rate is None:
+        return f"{words}; the time is measured at the start"
+    seconds = grid.seconds(rate.plain_tokens_per_s, rate.prefill_s)
+    return f"{words}, about {duration(seconds)} at {rate.plain_tokens_per_s:.1f} plain tok/s"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:39]}…"
