@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
+from specview.drafting.options import idle_option
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
@@ -305,6 +306,9 @@ def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Nam
         else:
             names = ", ".join(["k", "rule", "policy", "draft", "draft-engine", "name", *sorted(own | policys)])
             raise UsageError(f"a lane of {method} has no key {key!r}.", f"Its keys: {names}.")
+    idle = idle_option(known.options, options, known.resolve(options))
+    if idle is not None:
+        raise UsageError(f"lane {method}: {idle}")
     return LaneSettings(
         method=lane.method,
         name=lane.name,

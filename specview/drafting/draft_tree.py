@@ -38,6 +38,7 @@ PATHS = Option(
     'Places of a fixed tree, as lists of ranks: [[0],[1],[0,0]], or 0 1 0.0, are the likeliest two tokens and the likeliest one '
     "after the first of them (Medusa: medusa_choices; EAGLE-1: tree_choices). Empty is a small tree.",
     label="places",
+    needs=("tree", "fixed"),
 )
 SIBLINGS = Option(
     "siblings",

@@ -43,6 +43,7 @@ _LIMITS = (
         0,
         DEEPEST - 1,
         label="depth",
+        needs=("tree", "dynamic"),
     ),
     Option(
         "top_k",
@@ -51,6 +52,7 @@ _LIMITS = (
         1,
         64,
         label="children",
+        needs=("tree", "dynamic"),
     ),
     Option(
         "total_tokens",
@@ -60,6 +62,7 @@ _LIMITS = (
         2,
         MOST_NODES + 1,
         label="tokens of a pass",
+        needs=("tree", "dynamic"),
     ),
 )
 

@@ -58,6 +58,7 @@ OPTIONS = (
         "JSON file of paths, or the paths themselves as [[0],[1],[0,0]] or 0 1 0.0 (Medusa: medusa_choices). Place d of "
         "a path is a rank among the likeliest tokens of head d, from 0. Nodes deeper than there are heads are left out.",
         label="places",
+        needs=("tree", "fixed"),
     ),
 )
 

@@ -21,7 +21,8 @@ class Option:
     """One option of a method.
 
     The type is that of `default`: int, float, bool, or str (a choice where `choices` is given).
-    minimum and maximum are inclusive. help says what it means, its unit, and who else calls it so.
+    minimum and maximum are inclusive. help says what it means, its unit, and who else calls it so. needs: another
+    option and the value without which this one says nothing.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Option:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     label: str = ""
+    needs: tuple[str, str] | None = None
 
     def parse(self, value: Any) -> Value:
         """Return `value` as this option's type.
@@ -117,6 +119,18 @@ HEAD_OPTIONS: Mapping[str, tuple[Option, ...]] = {
 """Kind of head -> options that say which head and how to read it; of other kinds only HEAD."""
 ANSWERS = (AUX_IDS.name, NORM_BEFORE_RESIDUAL.name)
 """Options that answer what a head's layout leaves open; "auto" where the user did not."""
+
+
+def idle_option(options: Sequence[Option], given: Mapping[str, Any], values: Mapping[str, Value]) -> UsageError | None:
+    """What to say of an option that was given and, with the others as they are (values), says nothing; None if none."""
+    for option in options:
+        name, wanted = option.needs or ("", "")
+        if option.name in given and name in values and values[name] != wanted:
+            return UsageError(
+                f"{option.name} says nothing while {name} is {values[name]}.",
+                f"Leave it out, or give {name}={wanted}.",
+            )
+    return None
 
 
 def members_of(options: Mapping[str, Any]) -> tuple[str, ...]:

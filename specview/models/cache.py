@@ -56,6 +56,11 @@ def clear_write_errors(folder: Path, what: str) -> Iterator[None]:
         raise SpecviewError(f"{what} could not be written to {folder} ({reason}).", _MEND_PLACE) from error
 
 
+def size_words(count: int) -> str:
+    """Bytes as people read them: in GB from one on, else in MB."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
 def check_room(folder: Path, needed: int, what: str) -> None:
     """Raise SpecviewError when the disk of `folder` has fewer than `needed` bytes free."""
     existing = folder
@@ -67,7 +72,7 @@ def check_room(folder: Path, needed: int, what: str) -> None:
         return
     if free < needed:
         raise SpecviewError(
-            f"{what} needs {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free.", _MEND_ROOM
+            f"{what} needs {size_words(needed)} in {folder}, where {size_words(free)} are free.", _MEND_ROOM
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from specview.engines.transformers_weights import read_config, read_headers, weight_files
 from specview.errors import SpecviewError
+from specview.heads.layouts import KIND_METHODS, KIND_WORDS, HeadFacts, read_head
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
@@ -57,11 +58,25 @@ def inspect_folder(folder: Path, *, needs_tokenizer: bool = True) -> FolderFacts
     if needs_tokenizer and not names.intersection(TOKENIZER_FILES):
         missing.append(" or ".join(TOKENIZER_FILES[:2]))
     if missing:
+        head = _head_in(folder)
+        if head is not None:
+            method = KIND_METHODS.get(head.kind, head.kind)
+            raise SpecviewError(
+                f"{folder} holds {KIND_WORDS[head.kind]}, no model.", f"Choose the method {method} to draft with it."
+            )
         raise SpecviewError(f"{folder} is no model folder: it has no {', no '.join(missing)}.", _mend(names))
     config = read_config(folder)
     parameters = sum(tensor.numel for tensor in read_headers(folder).values())
     file_bytes = sum(path.stat().st_size for path in weight_files(folder))
     return FolderFacts(folder, str(config.get("model_type", "unknown")), file_bytes, parameters, config)
+
+
+def _head_in(folder: Path) -> HeadFacts | None:
+    """The trained head that a folder holds; None where it holds none, or none that can be read."""
+    try:
+        return read_head(folder)
+    except SpecviewError:
+        return None
 
 
 def _mend(names: set[str]) -> str:

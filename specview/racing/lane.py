@@ -32,6 +32,10 @@ def default_k(lane: LaneSettings, engine: Engine) -> int:
     return own or policy.default_k or (2 if engine.device == "cpu" else 4)
 
 
+WARM_CONTEXT = 8
+"""Tokens of the prompt that a head drafts after when it is warmed up."""
+
+
 class Lane:
     """A lane of a race. `prefill` first, then `step` until it returns None."""
 
@@ -130,6 +134,27 @@ class Lane:
         if not self.record.rounds:
             self.record.prefill_s = self.fold.prefill_s = spent
         self._begin(max_tokens)
+
+    def warm_up(self) -> None:
+        """Draft once with the lane's trained head in throw-away sessions: its kernels are chosen and packed then."""
+        method = METHODS[self.settings.method]
+        if method.head is None or method.make is None:
+            return
+        context = self.sequence.context[-WARM_CONTEXT:]
+        capacity = min(self.target.context_length, len(context) + 2 * self.pass_rows + 2)
+        if len(context) < 2 or len(context) + self.pass_rows >= capacity:
+            return
+        session = self.target.new_session(capacity, method.branches(self.settings.options) if method.branches else 1)
+        try:
+            drafter = method.make(self.drafter_context(capacity, session))
+            try:
+                drafter.start(context, self.run.sampling)
+                session.prefill(context[:-1], None, drafter.prompt_layers, drafter.learn_prompt)
+                drafter.propose(context, self.k)
+            finally:
+                drafter.close()
+        finally:
+            session.close()
 
     def drafter_context(self, max_length: int, session: Session | None = None) -> DrafterContext:
         """What this lane gives a drafter for contexts of up to max_length tokens, drafts included."""

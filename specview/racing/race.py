@@ -17,6 +17,7 @@ from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Engine
 from specview.decoding.metrics import speedup, speedup_spread
 from specview.decoding.verification import DecisionRows, NotFiniteError
+from specview.drafting.options import WEIGHTS
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.models.heads import check_before, head_facts
 from specview.models.loading import facts as engine_facts
@@ -53,8 +54,8 @@ class Race:
     """One run of several lanes. Use it on the thread that owns the models.
 
     Nothing here raises for what a user can meet: it becomes a Failed event, or a lane that ended
-    with an error while the others go on. oracles False leaves out the search for combined lanes' oracles, which takes
-    time when the lanes have ended.
+    with an error while the others go on. oracles False leaves out what takes time when the lanes have ended: the search
+    for combined lanes' oracles, and kernel margins that were not measured yet.
     """
 
     def __init__(
@@ -216,6 +217,7 @@ class Race:
         for lane, name in zip(self.lanes, names, strict=True):
             lane.record.name = name
         self._warm_up([target_key(settings), *(draft_keys[index] for index in drafts)])
+        self._warm_heads({index: lane for index, lane in enumerate(self.lanes) if index not in errors}, head_keys)
         self._calibrate([lane for index, lane in enumerate(self.lanes) if index not in errors])
         for index, lane in enumerate(self.lanes):
             try:
@@ -297,7 +299,7 @@ class Race:
         )
         busy = meter.busy_text()
         self._ask_oracles()
-        self._emit_ends(final=True)
+        self._emit_ends(final=True, measure=self._asks_oracles)
         self._emit(RaceEnded(self.run_id, "done", virtual / wall if wall > 0 else None, busy))
 
     def _warm_up(self, keys: list) -> None:
@@ -324,6 +326,21 @@ class Race:
             finally:
                 session.close()
             self.models.warm.add(key)
+
+    def _warm_heads(self, lanes: Mapping[int, Lane], keys: Mapping[tuple[int, str], HeadKey]) -> None:
+        """Draft once with every newly loaded head; what fails here fails in the lane, which says why."""
+        for (index, _), key in keys.items():
+            lane = lanes.get(index)
+            warm = (key, str(lane.settings.options.get(WEIGHTS.name, ""))) if lane is not None else None
+            if lane is None or warm in self.models.warm_heads:
+                continue
+            self._emit(Progress(self.run_id, "warm-up", "Warming up"))
+            self._stop_here()
+            try:
+                lane.warm_up()
+            except SpecviewError as error:
+                log.info("warming %s up: %s", lane.record.name, error)
+            self.models.warm_heads.add(warm)
 
     def _calibrate(self, lanes: list[Lane]) -> None:
         """Measure the target's passes by their rows where a lane chooses by it; each lane learns on from there."""

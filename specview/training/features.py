@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specview.errors import SpecviewError
+from specview.models.cache import size_words
 
 SHARD_TOKENS = 20_000
 SPARE_BYTES = 512 << 20  # left free on the disk
@@ -70,11 +71,6 @@ def require_room(folder: Path, needed: int) -> None:
             f"The features need {size_words(needed)} in {folder}, and {size_words(max(0, free))} are free there.",
             "Lower the feature budget, name another folder for the work, or free disk space.",
         )
-
-
-def size_words(count: int) -> str:
-    """Bytes as people read them: in GB from one on, else in MB."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 class FeatureWriter:

@@ -20,8 +20,7 @@ from torch import nn
 from specview.errors import SpecviewError
 from specview.heads.eagle3 import Eagle3Shape
 from specview.heads.medusa import MedusaShape
-from specview.models.cache import clear_write_errors
-from specview.training.features import size_words
+from specview.models.cache import clear_write_errors, size_words
 from specview.training.teacher import TargetFiles
 
 BUNDLED_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"

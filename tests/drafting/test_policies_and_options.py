@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from specview.decoding.costs import Costs, interpolate
 from specview.decoding.ledger import DraftedToken, FinalToken, Rider, Round
-from specview.drafting.options import Option, resolve
+from specview.drafting.options import Option, idle_option, resolve
 from specview.drafting.policies import LONGEST, POLICIES
 from specview.drafting.prompt_lookup import OPTIONS
+from specview.drafting.registry import METHODS
 from specview.errors import UsageError
 
 
@@ -378,3 +379,15 @@ def test_a_window_that_never_has_a_guess_is_paused(name):
         drafted += budget > 0
         policy.observe(wide if budget else plain)
     assert 1 <= drafted <= 12
+
+
+def test_an_option_that_says_nothing_is_named():
+    options = METHODS["eagle3"].options
+    chain, tree = METHODS["eagle3"].resolve({"depth": 3}), METHODS["eagle3"].resolve({"depth": 3, "tree": "dynamic"})
+    assert str(idle_option(options, {"depth": "3"}, chain)) == (
+        "depth says nothing while tree is chain. Leave it out, or give tree=dynamic."
+    )
+    assert idle_option(options, {"depth": "3"}, tree) is None
+    assert idle_option(options, {}, chain) is None
+    assert idle_option(METHODS["eagle2"].options, {"depth": "3"}, METHODS["eagle2"].resolve({"depth": 3})) is None
+    assert idle_option(options, {"depth": "3"}, METHODS["eagle3"].resolve({"depth": 3, "preset": "gpu"})) is None

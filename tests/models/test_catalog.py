@@ -200,3 +200,9 @@ def test_looking_imports_no_model_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("folder", "method"), [("eagle3", "eagle3"), ("medusa", "medusa"), ("p-eagle", "p-eagle")])
+def test_a_head_named_as_a_draft_model_says_which_method_it_is_for(folder, method):
+    with pytest.raises(SpecviewError, match=f"holds .*, no model. Choose the method {method} to draft"):
+        resolve(str(assets.asset_path(folder)), "transformers", "draft")

@@ -160,7 +160,8 @@ def test_drafters_get_the_heads_of_their_methods(world: World, heads: Heads) -> 
     assert all(load[2] is target for load in heads.loads)
     given = [{name: head.ref for name, head in context.heads.items()} for context in Quiet.made]
     both = {"low": "b", "high": "a"}
-    assert given == [{"low": "a"}, both, both, both, both]  # the last two: run anew over the finished text
+    # The first is warmed up before its lane; the last two run anew over the finished text.
+    assert given == [{"low": "a"}, {"low": "a"}, both, both, both, both]
     assert set(race.oracles) == {2}
     weights = {event.lane: event.draft_weight_bytes for event in of_kind(events, LanePrefilled)}
     assert weights == {0: 0, 1: TEN, 2: TEN + HUNDRED, 3: 0}
@@ -248,3 +249,17 @@ def test_stop_while_a_head_loads(world: World, heads: Heads) -> None:
     assert race_end(events).end == "stopped"
     assert len(heads.loads) == 1
     race.close()
+
+
+def test_a_head_is_warmed_up_once_in_sessions_that_are_thrown_away(world: World, heads: Heads) -> None:
+    pool = ModelPool()
+    lanes = (LaneSettings("low"), LaneSettings("high"))
+    first, _ = world.run(*lanes, models=pool, max_tokens=4)
+    assert len(Quiet.made) == 4 and len(pool.warm_heads) == 2  # each head's lane, and its warm-up
+    assert all(len(lane.record.rounds) == 4 for lane in first.lanes)
+    assert {context.max_length for context in Quiet.made[:2]} == {len(first.prompt_ids) + 2 * first.lanes[1].k + 2}
+    first.close()
+    world.run(*lanes, models=pool, max_tokens=4)[0].close()
+    assert len(Quiet.made) == 6
+    pool.close()
+    assert not pool.warm_heads
