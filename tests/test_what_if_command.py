@@ -49,8 +49,8 @@ def test_the_recorded_run_comes_first_and_the_best_row_is_marked(trace, capsys):
     assert lines[0] == "lane draft-model: draft-model, 60 tokens"
     assert lines[3].startswith("recorded (k 8)") and "measured" in lines[3]
     names = [line[:24].strip() for line in lines[4:]]
-    for name in ("k 1", "k 8", "confidence 0.4, up to 8", "heuristic from 8", "adaptive up to 8", "oracle of the length",
-                 "oracle of the method"):  # fmt: skip
+    for name in ("k 1", "k 8", "confidence 0.4, up to 8", "heuristic from 8", "adaptive up to 8", "oracle: length",
+                 "oracle: method"):  # fmt: skip
         assert name in names
     marked = [line for line in lines if line.endswith("best")]
     assert len(marked) == 1 and not marked[0].startswith(("oracle", "recorded"))
@@ -63,7 +63,7 @@ def test_the_document_has_every_figure(trace, tmp_path, capsys):
     document = json.loads(out)
     assert (document["lane"], document["method"], document["tokens"]) == (1, "draft-model", 60)
     names = [row["name"] for row in document["alternatives"]]
-    assert names == ["k 1", "k 2", "k 3", "k 8", "oracle of the length", "oracle of the method"]
+    assert names == ["k 1", "k 2", "k 3", "k 8", "oracle: length", "oracle: method"]
     rounds = len(recorded(k=3, **LOOP).rounds)
     three = document["alternatives"][2]
     assert three["how"] == "exact" and three["rounds"]["value"] == rounds

@@ -332,9 +332,10 @@ QTableWidget {{ color: {theme.ink}; background: {theme.field}; border: 1px solid
     selection-color: {theme.accent_ink}; }}
 QTableWidget:focus {{ border: 2px solid {theme.focus}; }}
 QTableView::item:selected {{ background: {theme.accent}; color: {theme.accent_ink}; }}
+QTableView::item {{ padding: 0 {px(6)}px; }}
 QHeaderView {{ background: transparent; border: none; }}
 QHeaderView::section {{ color: {theme.muted}; background: {theme.panel}; border: none;
-    border-bottom: 1px solid {theme.border}; padding: {px(4)}px {px(3)}px; font-size: {small}px; }}
+    border-bottom: 1px solid {theme.border}; padding: {px(4)}px {px(6)}px; font-size: {small}px; }}
 QCheckBox, QRadioButton {{ color: {theme.ink}; spacing: {px(6)}px; }}
 QMenuBar {{ background: {theme.panel}; color: {theme.muted}; border-bottom: 1px solid {theme.border}; }}
 QMenuBar::item {{ background: transparent; padding: {px(4)}px {px(9)}px; border-radius: 4px; }}
@@ -351,6 +352,13 @@ QStatusBar::item {{ border: none; }}
 QStatusBar QLabel {{ color: {theme.muted}; padding: 0 {px(4)}px; font-size: {px(12)}px; }}
 QProgressBar {{ background: {theme.field}; border: none; border-radius: 3px; min-height: 6px; max-height: 6px; }}
 QProgressBar::chunk {{ background: {theme.accent}; border-radius: 3px; }}
+QSlider {{ background: transparent; min-height: {px(22)}px; border: 1px solid transparent; border-radius: 5px; }}
+QSlider:focus {{ border-color: {theme.focus}; }}
+QSlider::groove:horizontal {{ background: {theme.field}; height: {px(6)}px; border-radius: 3px; }}
+QSlider::sub-page:horizontal {{ background: {theme.accent}; border-radius: 3px; }}
+QSlider::sub-page:horizontal:disabled {{ background: {theme.border}; }}
+QSlider::handle:horizontal {{ background: {theme.ink}; width: {px(12)}px; margin: -{px(5)}px 0; border-radius: 5px; }}
+QSlider::handle:horizontal:disabled {{ background: {theme.faint}; }}
 QScrollArea, QScrollArea > QWidget > QWidget#scrolled {{ background: transparent; border: none; }}
 QScrollBar:vertical {{ background: transparent; width: 10px; margin: 0; }}
 QScrollBar:horizontal {{ background: transparent; height: 10px; margin: 0; }}

@@ -10,6 +10,7 @@ models.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
@@ -121,14 +122,23 @@ class WhatIf:
     @property
     def sentence(self) -> str:
         """What to take from it, in plain words."""
-        best, now = self.best, self.recorded.speedup
+        best, run = self.best, self.recorded
         if best is None or best.speedup is None:
             return "Times are not known: record the run beside a plain lane (specview compare --trace)."
+        same = next(
+            (one for one in self.alternatives if (one.policy, one.k, one.options) == (run.policy, run.k, run.options)), run
+        )
+        now = same.speedup
         if best.speedup.value < 1:
             return f"No draft length would have paid here: the best, {best.name}, predicts {best.speedup.value:.2f}x."
         if now is None or best.speedup.value <= 1.02 * now.value:
-            return f"Nothing here predicts more than the recorded run (best: {best.name}, {best.speedup.value:.2f}x)."
-        return f"{best.name} would have been fastest: {best.speedup.value:.2f}x predicted, {now.value:.2f}x recorded."
+            beside = "" if best is same else f"; {best.name} comes to {best.speedup.value:.2f}x"
+            told = "" if now is None else f", {now.value:.2f}x by these costs"
+            return f"The recorded choice is about the best of these{told}{beside}."
+        return (
+            f"{best.name} would have been fastest: {best.speedup.value:.2f}x, where the recorded choice comes to "
+            f"{now.value:.2f}x by the same costs."
+        )
 
 
 class Replay:
@@ -272,6 +282,8 @@ class Replay:
 
     def _costs(self, calibrated: Mapping[int, float] | None) -> MeasuredCosts | None:
         costs = measured_costs(self.record.rounds, self.plain, calibrated)
+        if costs is not None:
+            costs = _steady(costs, (*self.record.rounds, *self.plain), calibrated or {})
         if costs is None or costs.draft_start_s or self.method.name not in _ONE_PASS:
             return costs
         # One length was recorded, and it says what the pass takes.
@@ -537,6 +549,17 @@ class Replay:
         return f"{name} {'from' if name == 'heuristic' else 'up to'} {k}"
 
 
+def _steady(costs: MeasuredCosts, rounds: Sequence[Round], calibrated: Mapping[int, float]) -> MeasuredCosts:
+    """Leave out passes that one or two rounds had (the limit's last ones), where enough others are known."""
+    counts = Counter(round_.rows for round_ in rounds)
+    kept = {
+        rows: seconds
+        for rows, seconds in costs.passes.items()
+        if rows == 1 or rows in calibrated or counts[rows] >= ENOUGH
+    }
+    return costs if len(kept) < 2 else replace(costs, passes=kept, measured=costs.measured & kept.keys())
+
+
 def _copies(method: MethodInfo, options: Mapping[str, Any]) -> bool:
     """Whether this method needs no model: it can be run again on the recorded ids."""
     members = method.members(options)
@@ -584,7 +607,7 @@ def best_of(replays: Sequence[Replay], k: int | None = None, tell: OnPosition = 
     if several and any(len(one.text.output) != common for one in usable):
         why += f"; over the first {common} tokens, where the lanes' texts agree"
     return Alternative(
-        name="oracle of the method" if several else "oracle of the length",
+        name="oracle: method" if several else "oracle: length",
         kind="oracle",
         policy="",
         k=max(longest.values()),

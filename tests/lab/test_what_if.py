@@ -210,7 +210,7 @@ def test_the_oracles_are_never_beaten():
     replays = [replay_of_lane(lanes, index) for index in (1, 2)]
     result = what_if(replays[0], others=replays[1:])
     oracles = [one for one in result.alternatives if one.kind == "oracle"]
-    assert [one.name for one in oracles] == ["oracle of the length", "oracle of the method"]
+    assert [one.name for one in oracles] == ["oracle: length", "oracle: method"]
     fastest = max(one.speedup.low for one in result.alternatives if one.kind != "oracle")
     assert oracles[0].speedup.high >= max(1.0, fastest) - 1e-9
     assert oracles[1].speedup.high >= oracles[0].speedup.high - 1e-9
