@@ -29,6 +29,7 @@ COMMANDS = {
     "theory": "the closed forms: expected tokens, speedup, best k, break-even; measured lanes among them",
     "concurrency": "what speculation is worth as more sequences share the device, from measured passes",
     "tune": "the fastest method, k and policy for this prompt or prompt set, here",
+    "exactness": "the proof that output is still the target's: toy model, or a real pair",
     "scan": "early exit: acceptance and cost of every exit layer on a prompt",
     "check": "can this draft serve this target, how, and why not",
     "train": "train a drafter for a target: an EAGLE-3, P-EAGLE or Medusa head, or a small draft",

@@ -231,14 +231,13 @@ class ToyResult:
 
     @property
     def holds(self) -> bool:
-        """Whether every sampler came out as it should, and the naive rule was caught."""
-        naive = self.samplers.get("naive")
-        caught = naive is None or naive.outcome in ("caught", "untested")
-        return (
-            caught
-            and all(one.holds for one in self.samplers.values())
-            and all(one.holds for one in self.seeds.values())
-        )
+        """Whether every sampler came out as it should: exact ones without a difference, all by their closed forms."""
+        return all(one.holds for one in self.samplers.values()) and all(one.holds for one in self.seeds.values())
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the test is known to catch a wrong rule here: it caught the naive one."""
+        return "naive" in self.samplers and self.samplers["naive"].outcome == "caught"
 
     @property
     def sentence(self) -> str:
@@ -433,6 +432,9 @@ def toy_sentence(result: ToyResult) -> str:
         text += f"; a bias of total variation {least:.4f} or more over them, whatever its shape, would have been caught"
     if caught:
         text += f"; lossy {', '.join(caught)} {'was' if len(caught) == 1 else 'were'} caught"
+    astray = [one.name for one in result.samplers.values() if one.lossy and not one.holds]
+    if astray:
+        text += f"; {', '.join(astray)} do NOT follow their closed form: this build is wrong"
     if missed:
         text += f"; lossy {', '.join(missed)} {'was' if len(missed) == 1 else 'were'} not caught: use more samples"
     return text + "."
@@ -486,6 +488,7 @@ def toy_document(result: ToyResult) -> dict[str, Any]:
         }
         or None,
         "holds": result.holds,
+        "conclusive": result.conclusive,
         "verdict": result.sentence,
         "seconds": result.seconds,
     }

@@ -806,8 +806,8 @@ def pair_sentences(result: PairResult) -> list[str]:
         found.append(f"Kernels: rows of one-row and several-row passes have the same bits ({drift.prefixes} prefixes).")
     elif drift is not None:
         text = (
-            f"Kernels: one-row and several-row passes are apart by total variation {drift.mean_tv:.4f} a token on "
-            f"average (at most {drift.max_tv:.4f} of {drift.prefixes} prefixes), whatever the rule"
+            f"Kernels: one-row and several-row passes are apart by total variation {drift.mean_tv:.2g} a token on "
+            f"average (at most {drift.max_tv:.2g} of {drift.prefixes} prefixes), whatever the rule"
         )
         text += ": in check mode they must not be." if result.settings.check_mode else "; check mode has none of it."
         found.append(text)
