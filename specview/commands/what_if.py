@@ -16,7 +16,9 @@ from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.errors import SpecviewError, Stopped, UsageError
-from specview.lab.what_if import Alternative, Range, Replay, WhatIf, passes_of, replay_of_lane, what_if
+from specview.lab.what_if import passes_of, replay_of_lane, what_if
+from specview.lab.what_if_figures import Alternative, Range, WhatIf
+from specview.lab.what_if_lane import Replay
 from specview.racing.settings import MAX_K
 from specview.runs.files import os_reason
 from specview.runs.reader import Trace, read_trace

@@ -30,7 +30,9 @@ from specview.gui.pages import PageContext
 from specview.gui.results_table import ResultsTable
 from specview.gui.view_model import LaneModel
 from specview.gui.widgets import Choice, ElidedLabel, Field, label, set_kind, set_tip
-from specview.lab.what_if import Alternative, Range, Replay, WhatIf, replay_of_lane, what_if
+from specview.lab.what_if import replay_of_lane, what_if
+from specview.lab.what_if_figures import Alternative, Range, WhatIf
+from specview.lab.what_if_lane import Replay
 from specview.racing.settings import MAX_K
 from specview.runs.tables import Column
 

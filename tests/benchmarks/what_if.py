@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 
 from specview.errors import SpecviewError
-from specview.lab.what_if import Replay
+from specview.lab.what_if_lane import Replay
 from specview.racing import workloads
 from specview.racing.events import Failed
 from specview.racing.pool import ModelPool

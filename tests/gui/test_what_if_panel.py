@@ -16,7 +16,7 @@ from specview.gui.figures import MISSING, number, times
 from specview.gui.latest_work import LatestWork
 from specview.gui.view_model import RaceModel
 from specview.gui.what_if_panel import THRESHOLDS, WhatIfPanel, range_text
-from specview.lab.what_if import Range, Replay
+from specview.lab.what_if_figures import Range
 from specview.racing.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
 from tests.lab.what_if_runs import PROMPT, recorded
 
@@ -237,4 +237,3 @@ def test_ranges_in_words():
     assert range_text(None, number) == MISSING
     assert range_text(Range.of(1.5), number) == "1.50"
     assert range_text(Range(1.5, 1.25, 2.0), times) == "1.50× (1.25×–2.00×)"
-    assert Replay  # the panel asks this very class

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specview.lab.what_if import Replay
+from specview.lab.what_if_lane import Replay
 from specview.models.bundled import target_gguf
 from specview.racing.events import Failed, LaneEnded
 from specview.racing.pool import ModelPool

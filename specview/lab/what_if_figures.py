@@ -1,0 +1,103 @@
+"""The figures of a what-if: ranges, alternatives, and what to take from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from specview.lab.measured import MeasuredCosts
+
+How = Literal["measured", "exact", "modelled", "bounds"]
+Kind = Literal["recorded", "length", "policy", "oracle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A figure: its value, and the least and the greatest that it can be."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, value: float) -> Range:
+        """A figure that is known."""
+        return cls(value, value, value)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is nothing between low and high."""
+        return self.low == self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What one way to choose the draft length would have cost.
+
+    tokens_per_pass  emitted / target passes;  drafted  tokens drafted a round
+    seconds, speedup  by measured costs, over plain decoding; None where the costs are not known
+    how  measured (the run itself), exact, modelled, or bounds (the true figure lies between low and high)
+    why  what that rests on;  cost_words  where the passes' times come from
+    """
+
+    name: str
+    kind: Kind
+    policy: str
+    k: int
+    tokens_per_pass: Range
+    rounds: Range
+    drafted: float
+    seconds: Range | None
+    speedup: Range | None
+    how: How
+    why: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cost_words: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A lane's recorded run, what else it could have been, and the lane's costs.
+
+    best is the fastest alternative that can be had (no oracle), None where no times are known.
+    """
+
+    lane: str
+    method: str
+    tokens: int
+    recorded: Alternative
+    alternatives: tuple[Alternative, ...]
+    costs: MeasuredCosts | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Alternative | None:
+        """The fastest that is no oracle."""
+        real = [one for one in self.alternatives if one.kind != "oracle" and one.speedup is not None]
+        return max(real, key=lambda one: one.speedup.value if one.speedup else 0.0, default=None)
+
+    @property
+    def sentence(self) -> str:
+        """What to take from it, in plain words."""
+        best, run = self.best, self.recorded
+        if best is None or best.speedup is None:
+            return "Times are not known: record the run beside a plain lane (specview compare --trace)."
+        same = next(
+            (one for one in self.alternatives if (one.policy, one.k, one.options) == (run.policy, run.k, run.options)), run
+        )
+        now = same.speedup
+        if best.speedup.value < 1:
+            return f"No draft length would have paid here: the best, {best.name}, predicts {best.speedup.value:.2f}x."
+        if now is None or best.speedup.value <= 1.02 * now.value:
+            beside = "" if best is same else f"; {best.name} comes to {best.speedup.value:.2f}x"
+            told = "" if now is None else f", {now.value:.2f}x by these costs"
+            return f"The recorded choice is about the best of these{told}{beside}."
+        return (
+            f"{best.name} would have been fastest: {best.speedup.value:.2f}x, where the recorded choice comes to "
+            f"{now.value:.2f}x by the same costs."
+        )
