@@ -101,6 +101,7 @@ class _Mark:
     value: float
     text: str
     colour: str
+    at: float | None = None
 
 
 @dataclass(slots=True)
@@ -326,10 +327,11 @@ class Chart(QFrame):
         self._change()
 
     def mark(
-        self, name: str, *, x: float | None = None, y: float | None = None, text: str = "", colour: str = "muted"
-    ) -> None:
-        """Draw a dotted line across at x or at y, with words."""
-        self._marks[name] = _Mark(*_place(x, y), text, colour)
+        self, name: str, *, x: float | None = None, y: float | None = None, text: str = "", colour: str = "muted",
+        at: float | None = None,
+    ) -> None:  # fmt: skip
+        """Draw a dotted line across at x or at y, with words; at: how far along it they stand, 0 to 1."""
+        self._marks[name] = _Mark(*_place(x, y), text, colour, at)
         self._change()
 
     def handle(
@@ -613,7 +615,7 @@ class Chart(QFrame):
         pen.setDashPattern([2.0, 3.0])
         line = pg.InfiniteLine(
             pos=place, angle=90 if upright else 0, movable=False, pen=pen, label=visible(mark.text) or None,
-            labelOpts={"position": 0.94 if upright else 0.8, "color": colour, "movable": False,
+            labelOpts={"position": mark.at or (0.94 if upright else 0.8), "color": colour, "movable": False,
                        "anchors": [(0, 0.5), (1, 0.5)] if upright else [(0.5, 1), (0.5, 1)]},
         )  # fmt: skip
         if mark.text:
