@@ -92,6 +92,7 @@ class ConcurrencyPanel(QWidget):
         self._runs: set[int] = set()
         self._lanes: dict[str, tuple[Any, Any]] = {}
         self._filling = False
+        self._chosen = False  # by the user: which acceptance
         self._build()
         self.controller.job_news.connect(self._job_news)
         self.controller.job_ended.connect(self._job_ended)
@@ -117,6 +118,7 @@ class ConcurrencyPanel(QWidget):
         self.stop = QPushButton("Stop")
         set_tip(self.stop, "Stop and keep what was measured (Esc)")
         self.stop.clicked.connect(self.controller.stop)
+        self.source.activated.connect(self._source_chosen)
         self.source.currentIndexChanged.connect(lambda _: self._acceptance_changed())
         for edit in (self.alpha, self.cost):
             edit.edited.connect(self._acceptance_changed)
@@ -133,16 +135,17 @@ class ConcurrencyPanel(QWidget):
             Field(" ", self.stop),
         ):
             row.addWidget(one)
-        row.addStretch(1)
         self.progress = QProgressBar()
         self.progress.setTextVisible(False)
-        self.progress.setFixedWidth(theme.px(120))
         self.progress.setAccessibleName("Progress")
         self.status = ElidedLabel("", "small")
-        under = QHBoxLayout()
-        under.setSpacing(theme.px(8))
+        going = QWidget()
+        under = QVBoxLayout(going)
+        under.setContentsMargins(0, 0, 0, 0)
+        under.addStretch(1)
+        under.addWidget(self.status)
         under.addWidget(self.progress)
-        under.addWidget(self.status, 1)
+        row.addWidget(going, 1)
         self.sentence = label("")
         self.sentence.setWordWrap(True)
         self.sentence.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -172,7 +175,6 @@ class ConcurrencyPanel(QWidget):
         column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
         column.setSpacing(theme.px(5))
         column.addLayout(row)
-        column.addLayout(under)
         column.addWidget(self.sentence)
         column.addLayout(grid, 1)
         column.addWidget(self.notes)
@@ -193,6 +195,8 @@ class ConcurrencyPanel(QWidget):
         if items != tuple((self.source.itemData(at), self.source.itemText(at)) for at in range(self.source.count())):
             self._filling = True
             self.source.set_items(items)
+            if not self._chosen and names:  # what ran already need not be run again
+                self.source.set_value(names[0][0])
             self._filling = False
         self._show_state()
 
@@ -239,6 +243,9 @@ class ConcurrencyPanel(QWidget):
                 edit.setText(text)
                 if edit.problem():
                     edit.setText(before)
+
+    def _source_chosen(self, _place: int) -> None:
+        self._chosen = True
 
     def _acceptance_changed(self) -> None:
         """Join what was measured with the acceptance as it is set now."""
@@ -342,12 +349,13 @@ class ConcurrencyPanel(QWidget):
                 self.speedup.curve(name, at, [point.speedup for point in line], low=low, high=high, tips=tips, **style)
         for crossing in found.crossings:
             what = f"k {crossing.k} {'pays up to' if crossing.falls else 'pays from'} B {crossing.sequences:.1f}"
-            self.speedup.mark(f"crossing {len(crossed)}", x=crossing.sequences, text=what, colour="ink")
+            height = 0.94 - 0.12 * (len(crossed) % 6)  # words of near crossings stand beneath one another
+            self.speedup.mark(f"crossing {len(crossed)}", x=crossing.sequences, text=what, colour="ink", at=height)
             if crossing.k == found.headline_k:
                 for chart in (self.each, self.total):
                     chart.mark(f"crossing {len(crossed)}", x=crossing.sequences, text=what, colour="ink")
             crossed.add(len(crossed))
-        self.speedup.mark("plain", y=1.0, text="" if found.crossings else "plain decoding; no crossing in range")
+        self.speedup.mark("plain", y=1.0, text="" if found.crossings else "no crossing in range")
         for chart in (self.each, self.total, self.speedup):
             chart.ticks("x", ticks)
             chart.set_range(x=(times_.batches[0] / 1.15, times_.batches[-1] * 1.15))
@@ -372,6 +380,7 @@ class ConcurrencyPanel(QWidget):
         ticks = [2**power for power in range(math.ceil(math.log2(most)) + 1)]
         chart.ticks("x", [(float(tick), str(tick)) for tick in ticks])
         chart.set_range(x=(0.85, 1.2 * max(ticks)))
+        chart.ticks("y", [(step * 10.0**power, f"{step * 10.0**power:g}") for power in range(-3, 6) for step in (1, 2, 5)])
         if roof is None or not roof.bytes_per_s or not roof.operations_per_s:
             return
         places = [float(tick) for tick in ticks]

@@ -26,7 +26,7 @@ from specview.errors import UsageError
 from specview.gui import theme
 from specview.gui.charts import Chart
 from specview.gui.figures import MISSING, number, times
-from specview.gui.widgets import Choice, ElidedLabel, Field, NumberEdit, label, set_tip
+from specview.gui.widgets import Choice, ElidedLabel, Field, NumberEdit, caption_height, label, set_tip
 from specview.lab.theory_points import LanePoint
 from specview.racing.settings import MAX_K
 
@@ -39,7 +39,7 @@ _FAMILY = (0.5, 0.6, 0.7, 0.8, 0.9)
 _LENGTHS = (1, 2, 4, 8)
 _LEAST_K_SHOWN = 12
 _LEAST_COST_SHOWN = 2.0
-_HEAT_COLUMNS, _HEAT_ROWS = 39, 26
+_HEAT_COLUMNS, _HEAT_ROWS = 40, 26
 
 
 @dataclass(slots=True)
@@ -74,10 +74,12 @@ class Fact(QWidget):
     def __init__(self, caption: str, tip: str) -> None:
         super().__init__()
         self.value = label(MISSING, "title")
+        words = label(caption, "small")
+        words.setFixedHeight(caption_height())
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(4))
-        column.addWidget(label(caption, "small"))
+        column.setSpacing(theme.px(7))
+        column.addWidget(words)
         column.addWidget(self.value)
         column.addStretch(1)
         set_tip(self, tip)
@@ -141,7 +143,7 @@ class TheoryPanel(QWidget):
                             "The target's own token is in it. Dashed: 1 + α k, the rule of thumb, which also counts tokens "
                             "behind a rejection. The shaded gap is its error.",
                             x="k, drafted tokens a round", y="tokens")  # fmt: skip
-        self.heat = Chart("Speedup over acceptance and draft cost", "blue gains, orange loses",
+        self.heat = Chart("Speedup over α and c", "blue gains, orange loses",
                           "At this k and v. The neutral colour is 1, plain decoding's speed.",
                           x="α, accepted / judged", y="c, draft step / plain step", zero=False)  # fmt: skip
         self.over_cost = Chart("Speedup over costs", "E / (k c + v)",
@@ -200,6 +202,8 @@ class TheoryPanel(QWidget):
         self.table.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         self.table.horizontalHeader().setMinimumSectionSize(theme.px(24))
         self.table.verticalHeader().setMinimumSectionSize(theme.px(16))
+        self.table.setTextElideMode(Qt.TextElideMode.ElideNone)
+        self.table.setStyleSheet("QTableView::item { padding: 0; }")
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         row = QHBoxLayout()
         title: QLabel = label("Tables of the formula", "title")
@@ -349,7 +353,7 @@ class TheoryPanel(QWidget):
         colours = _ramp(len(_FAMILY))
         for alpha, colour in zip(_FAMILY, colours, strict=True):
             speedups = [point.speedup(alpha=alpha, k=k) if k else 1.0 for k in lengths]
-            chart.curve(f"α {alpha:g}", lengths, speedups, colour=colour, width_px=1.0)
+            chart.curve(f"α {alpha:g}", lengths, speedups, colour=colour, width_px=1.0, in_key=False, end=f"α {alpha:g}")
         own = [point.speedup(k=k) if k else 1.0 for k in lengths]
         chart.curve(f"α {point.alpha:.2f}, as set", lengths, own, colour="focus", width_px=2.4)
         best = theory.best_k(point.alpha, point.c, point.v, MAX_K)
@@ -364,7 +368,8 @@ class TheoryPanel(QWidget):
         point = self.point
         alphas = [step / 100 for step in range(101)]
         for k, colour in zip(_LENGTHS, _ramp(len(_LENGTHS)), strict=True):
-            chart.curve(f"k {k}", alphas, [point.speedup(alpha=alpha, k=k) for alpha in alphas], colour=colour, width_px=1.0)
+            speedups = [point.speedup(alpha=alpha, k=k) for alpha in alphas]
+            chart.curve(f"k {k}", alphas, speedups, colour=colour, width_px=1.0, in_key=False, end=f"k {k}")
         own = [point.speedup(alpha=alpha) for alpha in alphas]
         chart.curve(f"k {point.k}, as set", alphas, own, colour="focus", width_px=2.4)
         even = theory.break_even_alpha(point.k, point.c, point.v(point.k))
@@ -388,7 +393,7 @@ class TheoryPanel(QWidget):
     def _draw_heat(self, chart: Chart) -> None:
         point = self.point
         most = max(0.5, 1.25 * point.c)
-        alphas = [0.025 + 0.95 * place / (_HEAT_COLUMNS - 1) for place in range(_HEAT_COLUMNS)]
+        alphas = [(place + 0.5) / _HEAT_COLUMNS for place in range(_HEAT_COLUMNS)]
         costs = [most * (place + 0.5) / _HEAT_ROWS for place in range(_HEAT_ROWS)]
         v = point.v(point.k)
         grid = [[theory.speedup(alpha, point.k, c, v) for alpha in alphas] for c in costs]

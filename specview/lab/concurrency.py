@@ -14,6 +14,7 @@ Assumed: acceptance does not depend on B; sequences are equally long and none wa
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,9 @@ from specview.lab.measured import measured_costs
 
 Scaling = Literal["pass", "sequence"]
 """How a draft cost grows with B: a model's with its passes, a copying drafter's with every sequence."""
+
+RESAMPLES = 200
+"""Draws of the repeats, with replacement, that a crossing's spread is over."""
 
 ASSUMPTIONS = (
     "acceptance does not depend on the number of sequences",
@@ -219,8 +223,8 @@ class Point:
 class Crossing:
     """Where a draft length's speedup crosses 1, in sequences, interpolated between measured numbers of them.
 
-    falls: speculation gains below it and loses above. spread is the middle half over the repeats, None where fewer
-    than half of them cross there.
+    falls: speculation gains below it and loses above. spread is the middle half over repeats drawn with replacement
+    (Efron's bootstrap), None where fewer than half of the draws cross there.
     """
 
     k: int
@@ -403,22 +407,26 @@ def _draft_words(times: BatchTimes, acceptance: Acceptance) -> str:
 
 
 def _crossings(k: int, line: Sequence[Point], repeats: Sequence[tuple[float, ...]]) -> list[Crossing]:
-    """Where the medians cross 1; each with the middle half of where the repeats do."""
+    """Where the medians cross 1; each with the middle half of where those of repeats drawn with replacement do."""
     at = [point.sequences for point in line]
     found = _cross(at, [point.speedup for point in line])
     count = min((len(ratios) for ratios in repeats), default=0)
-    each = [_cross(at, [ratios[place] for ratios in repeats]) for place in range(count)]
+    drawn: list[list[tuple[float, bool]]] = []
+    rng = random.Random(0)
+    for _ in range(RESAMPLES if found and count >= 3 else 0):
+        chosen = rng.choices(range(count), k=count)
+        drawn.append(_cross(at, [median([ratios[place] for place in chosen]) for ratios in repeats]))
     crossings = []
     for sequences, falls in found:
         near = []
-        for others in each:
+        for others in drawn:
             same = [place for place, way in others if way is falls]
             if same:
                 near.append(min(same, key=lambda place: abs(math.log2(place / sequences))))
         spread = None
-        if count >= 3 and 2 * len(near) > count:
+        if 2 * len(near) > len(drawn) > 0:
             low, _, high = middle(near)
-            spread = (low, high)
+            spread = (min(low, sequences), max(high, sequences))
         crossings.append(Crossing(k, sequences, falls, spread))
     return crossings
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -260,3 +261,22 @@ def test_a_traces_lane_is_found_by_name_or_is_the_first_that_drafts(tmp_path):
     path.write_text("{}\n", encoding="utf-8")
     with pytest.raises(SpecviewError, match="not the header"):
         trace_acceptance(path)
+
+
+def test_a_crossings_spread_holds_the_crossing_and_widens_with_noise():
+    def times(noise: float) -> BatchTimes:
+        rng = random.Random(5)
+
+        def cost(sequences: int, rows: int) -> float:
+            return max(12.0, sequences * rows) * math.exp(rng.gauss(0, noise))
+
+        return measured(cost, batches=(1, 2, 4, 8, 16), repeats=9)
+
+    widths = []
+    for noise in (0.02, 0.1):
+        crossing = next(one for one in combine(times(noise), stated_acceptance(0.8, 0.0)).crossings if one.falls)
+        assert crossing.spread is not None
+        low, high = crossing.spread
+        assert low <= crossing.sequences <= high
+        widths.append(math.log2(high / low))
+    assert 0 < widths[0] < widths[1]
