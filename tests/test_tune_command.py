@@ -1,0 +1,156 @@
+"""`specview tune` end to end: over fake engines, and with a small budget over the bundled target."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import signal
+
+import pytest
+
+from specview import cli
+from specview.commands import run as run_command
+from specview.commands.arguments import settings_of
+from specview.commands.tune import command_of
+from specview.racing import tuning
+from specview.racing.pool import ModelPool
+from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.tune_result import ArmResult
+from specview.racing.workloads import Prompt, Workload
+from tests.racing.world import World
+
+ARGUMENTS = ["tune", "--prompt", "bcdbcdbcdbcd", "--raw", "--max-tokens", "24", "--seconds", "1200",
+             "--methods", "draft-model,prompt-lookup,eagle"]  # fmt: skip
+
+
+@pytest.fixture
+def world(monkeypatch):
+    world = World(monkeypatch, row_cost=0.05)
+    real = tuning.tune
+    monkeypatch.setattr(tuning, "tune", lambda *given, **options: real(*given, **options, clock=world.clock))
+    return world
+
+
+def test_it_prints_a_ranking_reasons_a_sentence_and_the_command(world, capsys):
+    assert cli.main(ARGUMENTS) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[0].split() == ["lane", "stage", "speedup", "(95%)", "races", "predicted", "alpha", "tok/pass", "why"]
+    assert lines[1].split()[0] == "1" and lines[1].split()[2] == "confirmed"
+    assert "cannot run here:\n  eagle: eagle has no bundled head" in out
+    assert "Fastest here: " in out and "95% interval over" in out
+    assert "which families to try, by what was measured here\n- " in out
+    used = next(line for line in lines if line.startswith("Use it:  "))
+    words = shlex.split(used.removeprefix("Use it:  "))
+    assert words[:2] == ["specview", "run"]
+    settings = settings_of(run_command.make_parser().parse_args(words[2:]), ())
+    assert settings.prompt == "bcdbcdbcdbcd" and not settings.chat
+    assert settings.lanes[0].checked(settings.sampling).method in ("draft-model", "prompt-lookup")
+
+
+def test_files_hold_the_ranking(world, capsys, tmp_path):
+    files = {kind: tmp_path / f"t.{kind}" for kind in ("json", "csv", "markdown")}
+    flags = [part for kind, path in files.items() for part in (f"--{kind}", str(path))]
+    assert cli.main([*ARGUMENTS, *flags]) == 0
+    document = json.loads(files["json"].read_text())
+    rows = list(csv.DictReader(files["csv"].open(encoding="utf-8")))
+    assert [row["lane"] for row in rows] == [row["lane"] for row in document["ranking"]]
+    assert document["sentence"] in files["markdown"].read_text()
+    assert document["command"].startswith("specview run") and document["verdict"] == "faster"
+    assert document["guide"] and document["budget"]["spent_s"] <= 1200
+
+
+def test_the_document_is_all_of_standard_output(world, capsys):
+    assert cli.main([*ARGUMENTS, "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and json.loads(out)["best"]["count"] >= 3
+
+
+def test_a_set_is_chosen_on_some_prompts_and_confirmed_on_others(world, capsys, tmp_path):
+    file = tmp_path / "mine.jsonl"
+    texts = ("bcdbcdbcd", "cdecdecde", "abcabcabc", "bdbdbdbd", "dedededede")
+    file.write_text("\n".join(json.dumps({"prompt": text, "name": text, "kind": "copy"}) for text in texts))
+    arguments = ["tune", "--prompts", str(file), *ARGUMENTS[3:], "--json", "-"]
+    assert cli.main(arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    prompts = document["prompts"]
+    assert prompts["count"] == 5 and document["best"]["over"] == "prompts"
+    assert not set(prompts["chosen_on"]) & set(prompts["confirmed_on"])
+    assert document["command"].endswith("--prompt-file FILE")
+
+
+def test_ctrl_c_keeps_what_there_is(world, capsys, monkeypatch):
+    made = world.load
+    spends = [0]
+
+    def load(*given, **options):
+        engine = made(*given, **options)
+        spend = engine.spend
+
+        def press(seconds):
+            spends[0] += 1
+            if spends[0] == 900:
+                signal.raise_signal(signal.SIGINT)
+            spend(seconds)
+
+        engine.spend = press
+        return engine
+
+    monkeypatch.setattr("specview.racing.pool.load_engine", load)
+    assert cli.main(ARGUMENTS) == 130
+    assert "Not settled: the best so far is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--seconds", "1"], "the time budget is 1 s. Use 5 seconds to 24 hours."),
+        (["--minutes", "nan"], "is not a number"),
+        (["--minutes", "1", "--seconds", "60"], "not allowed with argument"),
+        (["--methods", "plain"], "there is no method 'plain' to try"),
+        (["--methods", "guess"], "there is no method 'guess' to try"),
+        (["--rule", "fair"], "there is no rule 'fair'"),
+        (["--rule", "greedy", "--temperature", "1"], "greedy"),
+        (["--max-tokens", "0"], "max tokens is 0"),
+        (["--prompt", " "], "the prompt is empty"),
+        (["--workload", "poems"], "there is no workload 'poems'"),
+        (["--k", "3"], "unrecognized arguments: --k"),
+    ],
+)
+def test_bad_flags_are_one_line(world, capsys, flags, line):
+    assert cli.main(["tune", *flags]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and line in err
+    assert not world.loads
+
+
+def test_a_target_that_is_not_there_is_one_line(capsys):
+    assert cli.main(["tune", "--target", "/no/such/model.gguf", "--seconds", "5"]) == 1
+    assert "no/such/model.gguf" in capsys.readouterr().err
+
+
+def test_the_command_names_what_is_not_the_default():
+    arm = ArmResult(LaneSettings("prompt-lookup", k=8).checked(RunSettings().sampling))
+    settings = RunSettings(engine="llama.cpp", target="/m/a b.gguf", threads=2, workload="chat", max_tokens=64)
+    words = shlex.split(command_of(settings, Workload("chat", (Prompt("x"), Prompt("y")), "0"), arm))
+    assert words == ["specview", "run", "--engine", "llama.cpp", "--target", "/m/a b.gguf", "--threads", "2",
+                     "--max-tokens", "64", "--lane", "prompt-lookup,k=8", "--workload", "chat"]  # fmt: skip
+
+
+@pytest.mark.real_model
+def test_the_bundled_target_within_a_small_budget(capsys, monkeypatch, model_pool: ModelPool):
+    """Speeds are this machine's; what must hold on any: races were run, every method accounted for, the budget kept."""
+    monkeypatch.setattr("specview.racing.pool.ModelPool", lambda: model_pool)
+    arguments = ["tune", "--workload", "repeat", "--max-tokens", "16", "--seconds", "12", "--threads", "1",
+                 "--methods", "prompt-lookup,suffix,draft-model,eagle", "--json", "-"]  # fmt: skip
+    assert cli.main(arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["budget"]["races"] >= 1 and document["verdict"] in ("faster", "plain", "undecided")
+    ranked = {row["lane"].split(",")[0] for row in document["ranking"]}
+    assert {"prompt-lookup", "suffix", "draft-model"} <= ranked
+    assert [one["method"] for one in document["unusable"]] == ["eagle"]
+    raced = [row for row in document["ranking"] if row["speedup"] is not None]
+    assert raced and all(0 < row["speedup"] < 100 for row in raced)
+    assert document["costs"]["v"]["4"] > 0.3 and document["costs"]["plain_pass_s"] > 0
