@@ -166,6 +166,8 @@ def parse_header(line: bytes, name: str) -> Trace:
         )
     try:
         trace = _parse_header(value)
+    except SchemaError as error:
+        raise _bad(name, 1, str(error)) from None
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise _bad(name, 1, "the header lacks run, prompt or lanes") from None
     if not trace.records:
@@ -184,7 +186,7 @@ def _parse_header(value: Mapping[str, Any]) -> Trace:
         trace.records.append(
             RunRecord(
                 name=str(lane["name"]),
-                settings=dict(lane["settings"]),
+                settings=_settings(lane["settings"], str(lane["name"])),
                 prompt_ids=ids,
                 prefill_s=0.0 if prefill_s is None else _seconds(prefill_s),
             )
@@ -195,6 +197,30 @@ def _parse_header(value: Mapping[str, Any]) -> Trace:
             {key: lane[key] for key in ("kv_bytes", "draft_weight_bytes") if type(lane.get(key)) is int}
         )
     return trace
+
+
+_NUMBER, _TEXT, _WHOLE = (int, float), (str,), (int,)
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("method", "engine", "target", "draft", "draft_engine", "policy", "rule", "system", "workload"), _TEXT),
+    **dict.fromkeys(("device", "dtype", "observe"), _TEXT),
+    **dict.fromkeys(("k", "top_k", "seed", "max_tokens", "threads", "gpu_layers", "context"), _WHOLE),
+    **dict.fromkeys(("temperature", "top_p", "min_p"), _NUMBER),
+    **dict.fromkeys(("chat", "check_mode", "trust_remote_code"), (bool,)),
+}
+"""Settings that this specview knows; those of options and policies may be any single value."""
+
+
+def _settings(found: Any, name: str) -> dict[str, Any]:
+    """A lane's settings; raises SchemaError where one is of another kind than it can be."""
+    settings = dict(found)
+    settings.setdefault("method", name)  # other programs' traces may name the lane alone
+    for key, value in settings.items():
+        kinds = _KINDS.get(key, (str, int, float, bool))
+        if type(value) not in kinds and (value is not None or key == "method"):
+            raise SchemaError(f"{key} of lane {name!r:.60} is {value!r:.60}")
+        if isinstance(value, (int, float)) and not abs(value) < 1e300:
+            raise SchemaError(f"{key} of lane {name!r:.60} is {value!r:.60}")
+    return settings
 
 
 def _seconds(value: Any) -> float:

@@ -276,7 +276,9 @@ def _real(data: Mapping[str, Any], key: str) -> float:
 
 def _optional(data: Mapping[str, Any], key: str) -> float | None:
     value = data.get(key)
-    return None if value is None else _finite(value, key)
+    if value is None or (type(value) is float and math.isfinite(value)):
+        return value
+    return _finite(value, key)
 
 
 def _choice(data: Mapping[str, Any], key: str, choices: Sequence[str]) -> Any:
