@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +32,7 @@ from specview.gui.engine_thread import JobEnded, JobProgress
 from specview.gui.figures import MISSING, number, times
 from specview.gui.pages import RACE, Page, PageContext
 from specview.gui.view_model import LaneModel
+from specview.gui.what_if_panel import WhatIfPanel
 from specview.gui.why_charts import DetailView, LengthChart, PredictionChart, WaterfallView
 from specview.gui.why_figures import FigureTable
 from specview.gui.widgets import Choice, ElidedLabel, label, set_kind, set_tip
@@ -186,7 +185,7 @@ class Facts(QScrollArea):
 
 
 class WhyPage(Page):
-    """Lane chooser, sentence, warnings, and three views; a fourth, What-if, where that part is installed."""
+    """Lane chooser, sentence, warnings, and four views: the explanation, rounds and tokens, all figures, what-if."""
 
     def __init__(self, context: PageContext) -> None:
         super().__init__(context)
@@ -201,7 +200,6 @@ class WhyPage(Page):
         self._measuring: dict[int, tuple[Any, ...]] = {}
         self._not_measured = ""
         self._rest_until = 0.0
-        self._what_if_shown: tuple[Any, ...] = ()
         self.explanation: Explanation | None = None
         self._build()
         controller = self.controller
@@ -265,12 +263,13 @@ class WhyPage(Page):
         for title, view in zip(VIEWS, (self._explanation_view(), self.details, self.figures), strict=True):
             self.views.addTab(title)
             self.stack.addWidget(view)
-        self.what_if: Any = None
-        if importlib.util.find_spec("specview.gui.what_if_panel") is not None:
-            self.views.addTab(WHAT_IF)
-            self._what_if_slot = QWidget()
-            QVBoxLayout(self._what_if_slot).setContentsMargins(0, 0, 0, 0)
-            self.stack.addWidget(self._what_if_slot)
+        self.what_if: WhatIfPanel | None = None  # made when it is first looked at
+        self.views.addTab(WHAT_IF)
+        self._what_if_slot = QVBoxLayout()
+        self._what_if_slot.setContentsMargins(0, 0, 0, 0)
+        holder = QWidget()
+        holder.setLayout(self._what_if_slot)
+        self.stack.addWidget(holder)
         self.views.currentChanged.connect(self._view_changed)
         switch = QHBoxLayout()
         switch.setSpacing(theme.px(6))
@@ -346,6 +345,11 @@ class WhyPage(Page):
     def left(self) -> None:
         """Stop drawing."""
         self._open = False
+
+    def shut(self) -> None:
+        """End what what-if runs on threads of its own."""
+        if self.what_if is not None:
+            self.what_if.shut()
 
     def kept(self) -> dict[str, Any]:
         """The view and how the waterfall is shown."""
@@ -491,12 +495,9 @@ class WhyPage(Page):
 
     def _show_what_if(self, lane: LaneModel, plain: LaneModel | None) -> None:
         if self.what_if is None:
-            module = importlib.import_module("specview.gui.what_if_panel")
-            self.what_if = module.WhatIfPanel(self.context)
-            layout = self._what_if_slot.layout()
-            assert layout is not None
-            layout.addWidget(self.what_if)
-        self.what_if.show_lane(lane, plain)
+            self.what_if = WhatIfPanel(self.context)
+            self._what_if_slot.addWidget(self.what_if)
+        self.what_if.show_lane(lane, plain, self.calibrated)
 
     # -- the selected round ----------------------------------------------------------------------
 
