@@ -22,6 +22,24 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 
+MOST_WORKERS = 4
+BYTES_PER_WORKER = 3_000_000_000
+"""Memory of a worker with the bundled models loaded in both engines, and room."""
+
+
+def _own_share_of_cores() -> None:
+    """Keep a worker to its own cores: two that spin on the same ones take longer than one after the other."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if not worker.startswith("gw") or not hasattr(os, "sched_setaffinity"):
+        return
+    cores, count = sorted(os.sched_getaffinity(0)), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    mine = cores[int(worker[2:]) :: count]
+    if mine and count > 1:
+        os.sched_setaffinity(0, mine)
+
+
+_own_share_of_cores()  # before torch counts its threads
+
 IGNORED_QT_WARNINGS = (
     # message part, reason
     ("This plugin does not support propagateSizeHints", "the offscreen platform says so for every window"),
@@ -37,9 +55,18 @@ IGNORED_THREADS = (
     "ThreadPoolExecutor",  # kept for reuse by libraries
     "InductorSubproc",  # torch
     "tqdm",  # its monitor, a daemon
+    "execnet",  # of a test run in several processes
     "llama.cpp trial",  # parked in place of an abort (llama_cpp_layer_inputs.survives)
 )
 THREAD_GRACE_S = 2.0
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Say how many files are tested at once: a core each, and memory for the models."""
+    import psutil
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return max(1, min(usable, MOST_WORKERS, int(psutil.virtual_memory().available // BYTES_PER_WORKER)))
 
 
 # -- no network ----------------------------------------------------------------------------------
