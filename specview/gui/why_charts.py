@@ -337,7 +337,7 @@ class DetailView(QWidget):
         chart.bars("acceptance", [place for place, _ in shown], [one.accepted / one.judged for _, one in shown], width=0.8,
                    lane=lane, tips=tips, in_key=False)  # fmt: skip
         ends = [one.interval or (math.nan, math.nan) for _, one in shown]
-        chart.curve("interval", [place for place, _ in shown], [one.accepted / one.judged for _, one in shown], colour="ink",
+        chart.curve("interval", [place for place, _ in shown], [one.accepted / one.judged for _, one in shown], colour="focus",
                     line=False, low=[low for low, _ in ends], high=[high for _, high in ends], spread="bars", tips=tips,
                     in_key=False)  # fmt: skip
         chart.bars("trials", [place for place, _ in shown], [high for _, high in ends], width=0.8, colours=["#00000000"] * len(shown),

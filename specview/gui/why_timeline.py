@@ -129,7 +129,8 @@ class _Bars(QWidget):
             x0, x1 = self._x(at), self._x(at + seconds)
             at += seconds
             if seconds > 0:
-                bar = QRectF(x0, top + place * row + row * 0.14, max(1.0, x1 - x0), row * 0.72)
+                wide = x1 - x0 - (1 if x1 - x0 > 4 else 0)  # so that rounds that follow at once can be told apart
+                bar = QRectF(x0, top + place * row + row * 0.14, max(1.0, wide), row * 0.72)
                 painter.fillRect(bar, QColor(now.phases[place]))
         text = str(span.emitted)
         x0, x1 = self._x(span.start_s), self._x(span.start_s + span.seconds)

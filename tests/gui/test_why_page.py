@@ -21,7 +21,7 @@ from specview.gui.figures import MISSING
 from specview.gui.pages import RACE, WHY, PageContext
 from specview.gui.selection import Selection
 from specview.gui.why_figures import ORDER, row_of
-from specview.gui.why_page import MEASURE, WhyPage, explanation_facts
+from specview.gui.why_page import MEASURE, WhyPage, explanation_facts, target_of
 from specview.lab.explain import Banner, explain
 from specview.racing.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
 from specview.racing.settings import RunSettings
@@ -337,6 +337,24 @@ def test_a_measurement_that_fails_or_is_stopped_is_told_and_leaves_the_page_as_i
     page.measure.click()
     qtbot.waitUntil(lambda: "stopped" in page.measured_words.full)
     assert page.calibrated is None
+
+
+def test_what_if_gets_the_lane_and_what_was_measured(bench, page, monkeypatch):
+    feed(bench, standard())
+    shown = []
+
+    def show_lane(self, lane, plain, calibrated=None):
+        shown.append((lane.name, None if plain is None else plain.name, calibrated))
+
+    monkeypatch.setattr("specview.gui.what_if_panel.WhatIfPanel.show_lane", show_lane)
+    page.views.setCurrentIndex(3)
+    assert shown[-1] == ("draft-model", "plain", None)
+    page._calibrated[target_of(page.lane.settings)] = {1: 0.05, 5: 0.08}
+    page._shown = ()
+    page.refresh()
+    assert shown[-1][2] == {1: 0.05, 5: 0.08}
+    page.show_lane(0)
+    assert shown[-1][:2] == ("plain", None)
 
 
 def test_another_targets_measurement_is_not_used(bench, page):
