@@ -46,6 +46,7 @@ examples:
   specview tune --prompt-file notes.txt --engine llama.cpp --seconds 60 --methods prompt-lookup,suffix,draft-model"""
 
 _IDLE = {
+    "draft": None,
     "draft_engine": None,
     "lanes": None,
     "policy": None,
@@ -61,7 +62,8 @@ def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview tune", _DESCRIPTION, _EXAMPLES)
     model = add_target_flags(parser)
-    model.add_argument("--draft", help="a draft model or a trained head of your own, for the methods that it fits")
+    model.add_argument("--draft", dest="drafts", action="append", metavar="DRAFT",
+                       help="a draft model or a trained head of your own, tried with the methods that it fits (repeatable)")  # fmt: skip
     search = parser.add_argument_group("tuning")
     budget = search.add_mutually_exclusive_group()
     budget.add_argument("--minutes", type=real, help=f"time budget, loading included (default: {DEFAULT_MINUTES:g})")
@@ -98,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     settings = settings_of(arguments, ("plain",)).checked()
     prompts = prompts_of(arguments)
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
-        return _tune(settings, prompts, seconds, methods, arguments.draft, arguments.rule, outputs, should_stop)
+        return _tune(settings, prompts, seconds, methods, arguments.drafts or (), arguments.rule, outputs, should_stop)
 
 
 def _tune(
@@ -106,7 +108,7 @@ def _tune(
     prompts: Workload,
     seconds: float,
     methods: Sequence[str],
-    draft: str | None,
+    drafts: Sequence[str],
     rule: str,
     outputs: Outputs,
     should_stop: StopRequest,
@@ -126,7 +128,7 @@ def _tune(
     models = ModelPool()
     try:
         result = tune(
-            settings, prompts, seconds, methods=methods, draft=draft, rule=rule, models=models, on_progress=tell,
+            settings, prompts, seconds, methods=methods, drafts=drafts, rule=rule, models=models, on_progress=tell,
             should_stop=should_stop,
         )  # fmt: skip
     finally:
@@ -136,7 +138,7 @@ def _tune(
         raise KeyboardInterrupt
     advice = guide(result)
     document = tune_document(result)
-    document["command"] = None if result.best is None else command_of(settings, prompts, result.best, draft)
+    document["command"] = None if result.best is None else command_of(settings, prompts, result.best)
     document["guide"] = [line.as_dict() for line in advice]
     try:
         outputs.document(document)
@@ -209,7 +211,7 @@ def _row(place: int, arm: ArmResult) -> list[str]:
     ]
 
 
-def command_of(settings: RunSettings, prompts: Workload, arm: ArmResult, draft: str | None = None) -> str:
+def command_of(settings: RunSettings, prompts: Workload, arm: ArmResult) -> str:
     """The command line that runs a lane on this target, its prompt left to the user where it was a set or a long text."""
     words = ["specview", "run"]
     flags = (

@@ -33,7 +33,7 @@ from specview.gui.widgets import Choice, ElidedLabel, Field, NumberEdit, label, 
 from specview.lab.guide import guide
 from specview.racing import workloads
 from specview.racing.intervals import interval_of
-from specview.racing.settings import RunSettings
+from specview.racing.settings import BUNDLED, RunSettings
 from specview.racing.tune_result import RANKING_COLUMNS, ArmResult, TuneResult, ranking_rows, told_lanes
 from specview.racing.tuning import DEFAULT_SECONDS, TuneProgress, tune
 from specview.racing.workloads import Prompt, Workload
@@ -219,6 +219,11 @@ class TuneDialog(JobDialog):
         if not names:
             self.say("No method is chosen. Tick at least one.", "error")
             return
+        drafts = tuple(dict.fromkeys(
+            ref for lane in settings.lanes for ref in (*((lane.draft,) if lane.needs_draft else ()),
+                                                       *(choice.ref for choice in lane.heads.values()))
+            if ref != BUNDLED
+        ))  # fmt: skip
         methods = () if len(names) == len(self.method_actions) else tuple(names)
 
         def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> TuneResult:
@@ -227,7 +232,7 @@ class TuneDialog(JobDialog):
                 tell(JobProgress(f"{news.text}{best}", news.fraction))
 
             return tune(
-                settings, prompts, seconds, methods=methods, models=pool, on_progress=progress,
+                settings, prompts, seconds, methods=methods, drafts=drafts, models=pool, on_progress=progress,
                 on_result=lambda found: tell(found.snapshot()), should_stop=should_stop,
             )  # fmt: skip
 

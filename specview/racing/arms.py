@@ -44,12 +44,12 @@ class Candidate:
 
 
 def candidates(
-    settings: RunSettings, target: Engine, methods: Sequence[str] = (), draft: str | None = None, rule: str = "auto"
+    settings: RunSettings, target: Engine, methods: Sequence[str] = (), drafts: Sequence[str] = (), rule: str = "auto"
 ) -> tuple[list[Candidate], list[Unusable]]:
     """The methods that may run on a loaded target, and those that cannot.
 
-    methods: only these; all where empty. draft is what the user names (a model or a head): methods that it does not
-    fit take the bundled one. Combined methods are left for later: their members are chosen by what the others show.
+    methods: only these; all where empty. drafts are what the user names (models or heads): each is tried with every
+    method that it may fit, and a method that none fits takes the bundled one. Combined methods are left for later: their members are chosen by what the others show.
     Raises UsageError for an unknown method.
     """
     for name in methods:
@@ -64,22 +64,29 @@ def candidates(
         if reason:
             cannot.append(Unusable(method.name, f"it cannot draft for {target.model_name}: {reason}"))
             continue
-        lane = LaneSettings(method.name, rule=rule)
         try:
-            lane = _with_draft(lane, method, settings, draft).checked(settings.sampling)
+            lanes = [
+                lane.checked(settings.sampling)
+                for lane in _with_drafts(LaneSettings(method.name, rule=rule), method, settings, drafts)
+            ]
         except SpecviewError as error:
             cannot.append(Unusable(method.name, str(error)))
             continue
-        found += [Candidate(method, one, _lengths(method, one)) for one in _variants(lane, method, target)]
+        found += [
+            Candidate(method, one.checked(settings.sampling), _lengths(method, one))
+            for lane in lanes
+            for one in _variants(lane, method, target)
+        ]
     return found, cannot
 
 
 def combined(
-    members: Sequence[str], settings: RunSettings, methods: Sequence[str], draft: str | None, rule: str = "auto"
+    members: Sequence[str], settings: RunSettings, methods: Sequence[str], draft: str = BUNDLED, rule: str = "auto"
 ) -> list[Candidate]:
     """Combined methods over the members (names, the best first) that the others have shown to run.
 
     auto takes the best copying one, suffix and the best that runs a model; cascade the first and the last of these.
+    draft is what the last of these drafts with.
     """
     copying = [name for name in members if METHODS[name].family == "n-gram"]
     running = [name for name in members if METHODS[name].family in ("draft model", "trained head")]
@@ -92,7 +99,7 @@ def combined(
         if len(own) < 2 and not methods:
             continue
         options = {"members": "+".join(own)} if len(own) > 1 else {}  # asked for by name: its own members
-        lane = LaneSettings(name, draft=draft or BUNDLED, rule=rule, options=options)
+        lane = LaneSettings(name, draft=draft, rule=rule, options=options)
         try:
             found.append(Candidate(method, lane.checked(settings.sampling), ()))
         except SpecviewError:
@@ -100,27 +107,25 @@ def combined(
     return found
 
 
-def _with_draft(lane: LaneSettings, method: MethodInfo, settings: RunSettings, draft: str | None) -> LaneSettings:
-    """The lane with what it drafts with: what the user named where that fits, else the bundled one."""
-    if draft is None or not (method.needs_draft_model or method.head):
-        named = lane
-    elif method.head is None:
-        return replace(lane, draft=draft)
-    else:
-        named = replace(lane, draft=draft)
+def _with_drafts(
+    lane: LaneSettings, method: MethodInfo, settings: RunSettings, drafts: Sequence[str]
+) -> list[LaneSettings]:
+    """The lane with each of the named drafts that may fit, else with the bundled one; raises SpecviewError for none."""
+    if method.head is None:
+        return [replace(lane, draft=draft) for draft in drafts] or [lane] if method.needs_draft_model else [lane]
+    found: list[LaneSettings] = []
+    refused: SpecviewError | None = None
+    for draft in drafts or (BUNDLED,):
         try:
             check_before(method.head, draft, settings.target, settings.engine)
-            return named
+            found.append(replace(lane, draft=draft))
         except SpecviewError as error:
-            named, refused = lane, error
-            try:
-                check_before(method.head, BUNDLED, settings.target, settings.engine)
-            except SpecviewError:
-                raise refused from None
-            return named
-    if method.head is not None:
-        check_before(method.head, BUNDLED, settings.target, settings.engine)
-    return named
+            refused = refused or error
+    if not found and drafts:
+        return _with_drafts(lane, method, settings, ())
+    if refused is not None and not found:
+        raise refused
+    return found
 
 
 def _variants(lane: LaneSettings, method: MethodInfo, target: Engine) -> list[LaneSettings]:

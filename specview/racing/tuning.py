@@ -32,7 +32,7 @@ from specview.racing.arms import (
 )
 from specview.racing.calibration import measure_passes
 from specview.racing.compare import CompareResult, compare
-from specview.racing.events import Event, Progress
+from specview.racing.events import Event, Progress, RaceStarted
 from specview.racing.intervals import LEAST, clearly_below, interval_of
 from specview.racing.load_meter import LoadMeter
 from specview.racing.pool import EngineKey, HeadKey, ModelPool, ShouldStop, draft_key, target_key
@@ -46,7 +46,7 @@ from specview.racing.screening import (
     predicted_model,
     replay_copies,
 )
-from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
+from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 from specview.racing.tune_result import ArmResult, Observation, Over, TuneResult
 from specview.racing.workloads import Prompt, Workload
 
@@ -88,7 +88,7 @@ def tune(
     seconds: float = DEFAULT_SECONDS,
     *,
     methods: Sequence[str] = (),
-    draft: str | None = None,
+    drafts: Sequence[str] = (),
     rule: str = "auto",
     models: ModelPool | None = None,
     on_progress: Callable[[TuneProgress], None] = lambda news: None,
@@ -98,8 +98,8 @@ def tune(
 ) -> TuneResult:
     """Find the fastest lane for these prompts on this target within `seconds`, loading included.
 
-    The lanes of `settings` do not matter; methods limits what is tried, draft names what methods with a draft use,
-    rule is every lane's. on_result hears of the result after every race. A stop keeps what there is. Raises
+    The lanes of `settings` do not matter; methods limits what is tried, drafts are models or heads to try beside or in
+    place of the bundled ones, rule is every lane's. on_result hears of the result after every race. A stop keeps what there is. Raises
     SpecviewError where nothing can run (the target does not load, every prompt is too long), UsageError on settings.
     """
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
@@ -112,7 +112,7 @@ def tune(
     before = pool.held
     search = _Search(base, prompts, seconds, pool, on_progress, on_result, should_stop, clock)
     try:
-        return search.run(methods, draft, rule)
+        return search.run(methods, drafts, rule)
     finally:
         pool.held = before
         if models is None:
@@ -162,6 +162,7 @@ class _Search:
         self.deadline = self.begin + seconds
         self.result = TuneResult(settings, prompts, seconds, tokens=settings.max_tokens)
         self.cut_at = math.inf
+        self.started = self.begin
         self.lane_s = self.lane_tokens = 0.0
         self.pass_s: dict[int, float] = {}
         self.bad_prompts: set[int] = set()
@@ -171,13 +172,13 @@ class _Search:
 
     # -- the whole -----------------------------------------------------------------------------
 
-    def run(self, methods: Sequence[str], draft: str | None, rule: str) -> TuneResult:
+    def run(self, methods: Sequence[str], drafts: Sequence[str], rule: str) -> TuneResult:
         """Do all of it; time and a stop end it where it is."""
         meter = LoadMeter()
         result = self.result
         choose, confirm, result.over = split_prompts(self.prompts)
         try:
-            self.search(choose, confirm, methods, draft, rule)
+            self.search(choose, confirm, methods, drafts, rule)
         except _TimeUp:
             pass
         except Stopped:
@@ -193,7 +194,7 @@ class _Search:
         return result
 
     def search(
-        self, choose: list[int], confirm: list[int], methods: Sequence[str], draft: str | None, rule: str
+        self, choose: list[int], confirm: list[int], methods: Sequence[str], drafts: Sequence[str], rule: str
     ) -> None:
         """The stages in order."""
         result = self.result
@@ -201,7 +202,7 @@ class _Search:
         key = target_key(self.settings)
         self.pool.held = self.pool.held | {key}
         target = self.pool.get(key, lambda text, fraction: self.say(text or "Loading the target"), self.stop)
-        found, result.unusable = candidates(self.settings, target, methods, draft, rule)
+        found, result.unusable = candidates(self.settings, target, methods, drafts, rule)
         if not found and not any(METHODS[name].combines for name in methods):
             return
         self.pool.held = self.pool.held | {one for candidate in found for one in self.keys(candidate.lane)}
@@ -212,7 +213,7 @@ class _Search:
             raise SpecviewError(result.failures[0] if result.failures else "there is no prompt to choose by.")
         probed = self.probe(found, choose)
         predictions = self.predict(probed, target.vocab_size, choose)
-        arms = self.arms(predictions, methods, draft, rule)
+        arms = self.arms(predictions, methods, rule)
         finalists = self.choose(self.plan(arms), choose)
         if finalists:
             result.winner = max(finalists, key=lambda arm: arm.worth or 0.0)
@@ -299,8 +300,8 @@ class _Search:
     def probe(self, found: Sequence[Candidate], choose: Sequence[int]) -> dict[int, _Probe]:
         """One short race of every candidate that runs a model, its length moving; by the candidate's place."""
         probes = {id(one): _Probe(one) for one in found}
-        models = [one for one in found if not one.copies]
-        groups = _groups(models) or [[]]
+        models = sorted((one for one in found if not one.copies), key=_seldom)
+        groups = [models[at : at + _TOGETHER] for at in range(0, len(models), _TOGETHER)] or [[]]
         share = 0.25 * self.result.seconds / len(groups)
         tokens = min(self.settings.max_tokens, PROBE_TOKENS, max(LEAST_TOKENS, int(share / max(self.race_s(_TOGETHER, 1), 1e-9))))
         for turn, place in enumerate(choose):
@@ -310,6 +311,9 @@ class _Search:
                 group = [one for one in group if not probes[id(one)].error]
                 if turn and not group and models:
                     continue
+                short = self.left(SCREEN_SHARE * 1.5) < self.race_s(len(group), tokens)
+                if not turn and group and group[0] is not models[0] and short:
+                    continue  # the likelier ones were tried: the time left is for races
                 if group and probes[id(group[0])].rounds is not None and self.left(CHOOSE_SHARE) < self.race_s(len(group), tokens):
                     break
                 self.check()
@@ -376,7 +380,7 @@ class _Search:
     # -- choosing ------------------------------------------------------------------------------
 
     def arms(
-        self, predictions: Sequence[tuple[Candidate, dict[int, float]]], methods: Sequence[str], draft: str | None, rule: str
+        self, predictions: Sequence[tuple[Candidate, dict[int, float]]], methods: Sequence[str], rule: str
     ) -> list[ArmResult]:
         """The lanes that race: of each promising method its best lengths and policies, and combinations of the best."""
         by_best = sorted(predictions, key=lambda pair: -max(pair[1].values(), default=0.0))
@@ -406,7 +410,8 @@ class _Search:
                 policies += [ArmResult(lane.checked(self.settings.sampling)) for lane in lanes]
         names = list(dict.fromkeys(candidate.method.name for candidate, _ in by_best))
         names.sort(key=lambda name: name in self.result.idle)
-        mixed = [ArmResult(one.lane) for one in combined(names, self.settings, methods, draft, rule)]
+        model = next((one.lane.draft for one, _ in by_best if one.lane.needs_draft or one.lane.heads), BUNDLED)
+        mixed = [ArmResult(one.lane) for one in combined(names, self.settings, methods, model, rule)]
         # Combinations and policies have no prediction: they go by their method's, behind the best of each.
         racing = _distinct([*leading, *mixed[:1], *policies[:1], *seconds[:1], *mixed[1:], *policies[1:], *seconds[1:]])
         self.result.arms = _distinct([*every, *racing, *policies])
@@ -581,10 +586,13 @@ class _Search:
         self.result.facts = self.result.facts or {
             key: value for key, value in outcome.facts.items() if not key.startswith("draft_")
         }
-        for lane in outcome.lanes:
-            record = lane.record
-            self.lane_s += record.prefill_s + sum(round_.seconds + round_.observe_s for round_ in record.rounds)
-            self.lane_tokens += len(record.token_ids)
+        own_s = sum(
+            lane.record.prefill_s + sum(round_.seconds + round_.observe_s for round_ in lane.record.rounds)
+            for lane in outcome.lanes
+        )
+        # The first race of a model warms it up: that is no part of the next.
+        self.lane_s += max(own_s, self.clock() - self.started) if self.result.races > 2 else own_s
+        self.lane_tokens += sum(len(lane.record.token_ids) for lane in outcome.lanes)
         if place not in self.plain_texts:
             costs = measured_costs(base.record.rounds, base.record.rounds, self.pass_s)
             if costs is not None:
@@ -593,7 +601,9 @@ class _Search:
 
     def listen(self, event: Event) -> None:
         """Pass on what takes long before a race: loading."""
-        if isinstance(event, Progress) and (event.phase == "convert" or event.text.startswith("Loading")):
+        if isinstance(event, RaceStarted):
+            self.started = self.clock()
+        elif isinstance(event, Progress) and (event.phase == "convert" or event.text.startswith("Loading")):
             self.say(event.text)
 
     def observe(self, place: int, arm: ArmResult, speedup: float, metrics: Metrics) -> None:
@@ -668,6 +678,11 @@ def _groups(items: Sequence[_T]) -> list[list[_T]]:
     """As few groups as a race of four lanes allows, of even size."""
     count = math.ceil(len(items) / _TOGETHER)
     return [list(items[at::count]) for at in range(count)]
+
+
+def _seldom(candidate: Candidate) -> bool:
+    """Whether a method seldom pays on a model that was not trained for it: such are tried last."""
+    return candidate.method.family == "self" or candidate.method.name == "pard"
 
 
 def _cap(rounds: Sequence[Round]) -> int | None:

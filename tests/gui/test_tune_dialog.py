@@ -36,8 +36,8 @@ def asked(monkeypatch, result):
     """What `tune` was asked; it tells one snapshot and gives the result, or waits for a stop."""
     calls: list = []
 
-    def fake(settings, prompts, seconds, *, methods, models, on_progress, on_result, should_stop):
-        calls.append({"settings": settings, "prompts": prompts, "seconds": seconds, "methods": methods, "pool": models})
+    def fake(settings, prompts, seconds, *, methods, drafts, models, on_progress, on_result, should_stop):
+        calls.append({"settings": settings, "prompts": prompts, "seconds": seconds, "methods": methods, "drafts": drafts})
         on_progress(TuneProgress("Racing suffix,k=4", 0.4, "suffix,k=4", 1.4))
         on_result(result)
         while calls[-1].get("wait") or waits:
@@ -148,6 +148,14 @@ def test_a_workload_or_a_file_may_be_tuned_for(dialog, asked, qtbot, tmp_path):
     dialog.start.click()
     qtbot.waitUntil(lambda: len(asked["calls"]) == 2 and not dialog.running, timeout=5000)
     assert [prompt.text for prompt in asked["calls"][-1]["prompts"].prompts] == ["one", "two"]
+
+
+def test_drafts_of_the_windows_lanes_are_tried(window, dialog, asked, qtbot):
+    window.take_lane(LaneSettings("draft-model", draft="/models/mine", name="mine"))
+    window.take_lane(LaneSettings("eagle3", draft="/heads/mine"))
+    dialog.start.click()
+    finished(qtbot, dialog)
+    assert asked["calls"][-1]["drafts"] == ("/models/mine", "/heads/mine")
 
 
 def test_methods_can_be_left_out(dialog, asked, qtbot):

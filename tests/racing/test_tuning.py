@@ -436,3 +436,25 @@ def test_rows_and_document_agree(world):
     assert document["budget"]["races"] == result.races
     assert document["costs"]["c"]["draft-model"] == pytest.approx(0.25 / 1.05, rel=1e-3)
     assert document["costs"]["v"]["4"] == pytest.approx(1.25 / 1.05, rel=1e-3)
+
+
+def test_named_drafts_are_tried_beside_one_another(world):
+    result = run(world, 3000.0, methods=("draft-model",), drafts=("other", "self"))
+    assert {arm.lane.draft for arm in result.arms} == {"other", "self"}
+    assert result.winner.lane.draft == "self" and "draft=self" in result.winner.name
+    assert world.loads.count(("draft", "self")) == world.loads.count(("draft", "other")) == 1
+
+
+def test_methods_that_seldom_pay_are_left_out_where_time_is_short(world):
+    made = world.make_target
+    world.models["target", BUNDLED] = lambda: _with_exits(made(row_cost=0.05))
+    methods = ("draft-model", "lookahead", "early-exit", "prompt-lookup")
+    long = run(world, 4000.0, methods=methods)
+    assert {arm.lane.method for arm in long.arms} == set(methods) and not long.untried
+    short = run(world, 130.0, methods=methods)
+    assert short.races >= 2
+
+
+def _with_exits(engine):
+    engine.exit_layers, engine.exit_problem, engine.exit_cost = 8, None, 0.1
+    return engine
