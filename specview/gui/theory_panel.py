@@ -465,7 +465,7 @@ class TheoryPanel(QWidget):
         item = self.table.item(row, column)
         if item is None:
             item = QTableWidgetItem()
-            item.setTextAlignment(int(Qt.AlignmentFlag.AlignCenter))
+            item.setTextAlignment(Qt.AlignmentFlag.AlignCenter)
             self.table.setItem(row, column, item)
         item.setText(text)
         item.setFont(theme.ui_font(11.5, bold=bold))

@@ -1,0 +1,383 @@
+"""The Theory tab over a made-up backend: live figures, handles, lanes as points; concurrency measured as a job."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from PySide6.QtCore import QEvent, Qt
+from PySide6.QtWidgets import QApplication
+
+from specview.decoding import theory
+from specview.errors import SpecviewError, Stopped
+from specview.gui import app as application
+from specview.gui import concurrency_panel, theme
+from specview.gui.controller import Controller
+from specview.gui.engine_thread import EngineThread
+from specview.gui.pages import PageContext
+from specview.gui.selection import Selection
+from specview.gui.theory_page import TheoryPage
+from specview.gui.theory_panel import Point
+from specview.lab.concurrency import combine, stated_acceptance
+from specview.racing.settings import RunSettings
+from tests.decoding.test_theory import TABLES
+from tests.gui.shell_fake import FakeBackend
+from tests.gui.test_why_page import PASS_S, feed, standard
+from tests.lab.test_concurrency import measured, roofed
+
+
+class Bench:
+    """The page over a controller and a made-up backend."""
+
+    def __init__(self, script) -> None:
+        self.engine = EngineThread(lambda: FakeBackend(script))
+        self.controller = Controller(self.engine)
+        self.messages: list[str] = []
+        self.context = PageContext(
+            self.controller, Selection(), lambda: RunSettings(prompt="hello").checked(),
+            lambda text, kind="error": self.messages.append(text), lambda settings: None, lambda lane: True,
+            lambda title: None,
+        )  # fmt: skip
+        self.page = TheoryPage(self.context)
+
+
+@pytest.fixture
+def bench(qtbot, qapp, script):
+    application.make_app([])
+    theme.apply(qapp, "dark", 1.0)
+    made = Bench(script)
+    made.page.resize(1280, 700)
+    made.page.show()
+    made.engine.start()
+    made.page.opened()
+    yield made
+    made.controller.close(5.0)
+    made.page.close()
+    made.page.deleteLater()
+    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+
+@pytest.fixture
+def panel(bench):
+    return bench.page.theory
+
+
+@pytest.fixture
+def shared(bench):
+    bench.page.views.setCurrentIndex(1)
+    return bench.page.concurrency
+
+
+def settle():
+    """Let single-shot redraws happen: the panel's, then the charts'."""
+    for _ in range(4):
+        QApplication.processEvents()
+
+
+# -- the explorer ------------------------------------------------------------------------------------
+
+
+def test_the_facts_are_the_formulas_at_the_fields(panel):
+    panel.alpha.set_value(0.62)
+    panel.k.set_value(3)
+    panel.c.set_value(0.2)
+    panel.v.set_value(1.5)
+    settle()
+    assert panel.point.speedup() == pytest.approx(theory.speedup(0.62, 3, 0.2, 1.5))
+    facts = {name: fact.value.text() for name, fact in panel.facts.items()}
+    assert facts["speedup"] == f"{theory.speedup(0.62, 3, 0.2, 1.5):.2f}×"
+    assert facts["tokens"] == f"{theory.expected_tokens(0.62, 3):.2f}"
+    assert facts["even"] == f"{theory.break_even_alpha(3, 0.2, 1.5):.2f}"
+    best = theory.best_k(0.62, 0.2, theory.constant_v(1.5), 64)
+    assert facts["best"].startswith("plain" if best == 0 else str(best))
+    assert facts["thumb"] == f"{0.62 * 3:.2f} accepted, {theory.rule_of_thumb_error(0.62, 3):.2f} too many"
+    assert "i.i.d." in panel.assumption.full
+
+
+def test_curves_and_heat_map_follow(panel):
+    panel.set_point(Point(0.8, 5, 0.05, value=1.2))
+    settle()
+    x, y = panel.over_k.values("α 0.80, as set")
+    assert list(x) == list(range(13)) and y[0] == 1
+    assert y[5] == pytest.approx(theory.speedup(0.8, 5, 0.05, 1.2))
+    x, y = panel.over_alpha.values("k 5, as set")
+    assert y[80] == pytest.approx(theory.speedup(0.8, 5, 0.05, 1.2)) and y[-1] == pytest.approx(6 / 1.45)
+    heat = panel.heat._heat
+    assert heat.z[0, 0] == pytest.approx(theory.speedup(heat.x[0], 5, heat.y[0], 1.2))
+    assert heat.x[0] == pytest.approx(0.0125) and heat.x[-1] == pytest.approx(0.9875)
+    x, y = panel.heat.values("speedup 1")  # the line where nothing is gained or lost
+    alpha, c = x[10], y[10]
+    assert theory.speedup(alpha, 5, c, 1.2) == pytest.approx(1)
+    _, tokens = panel.tokens.values("expected tokens")
+    _, rough = panel.tokens.values("1 + α k, the rule of thumb")
+    assert rough[5] - tokens[5] == pytest.approx(theory.rule_of_thumb_error(0.8, 5))
+
+
+def test_handles_drag_alpha_k_c_and_v(panel):
+    settle()
+    for chart, name, to, field, expected in (
+        (panel.over_alpha, "α", 0.55, panel.alpha, 0.55),
+        (panel.over_k, "k", 6.4, panel.k, 6),
+        (panel.heat, "c", 0.3, panel.c, 0.3),
+        (panel.over_cost, "v", 1.7, panel.v, 1.7),
+    ):
+        chart._lines[name].setValue(to)
+        settle()
+        assert field.value() == pytest.approx(expected)
+    assert panel.facts["speedup"].value.text() == f"{theory.speedup(0.55, 6, 0.3, 1.7):.2f}×"
+    # The other chart's handle of the same figure went along.
+    assert panel.heat._lines["α"].value() == pytest.approx(0.55)
+    panel.heat._lines["α"].setValue(3.0)  # bounded
+    settle()
+    assert panel.point.alpha == 1
+
+
+def test_the_chart_under_the_hand_is_drawn_when_it_is_let_go(panel, monkeypatch):
+    settle()
+    line = panel.over_cost._lines["v"]
+    line.moving = True
+    line.setValue(2.0)
+    settle()
+    assert panel.over_cost._lines["v"] is line  # not taken out of the hand
+    assert panel.v.value() == pytest.approx(2.0)
+    line.moving = False
+    line.sigPositionChangeFinished.emit(line)
+    settle()
+    assert "over c, at v 2.00" in panel.over_cost.names
+
+
+def test_the_keyboard_moves_everything(panel, qtbot):
+    for edit, step in ((panel.alpha, 0.01), (panel.k, 1), (panel.c, 0.01), (panel.v, 0.05)):
+        before = edit.value()
+        edit.setFocus()
+        qtbot.keyClick(edit, Qt.Key.Key_Up)
+        assert edit.value() == pytest.approx(before + step)
+    settle()
+    assert (panel.point.alpha, panel.point.k) == (pytest.approx(0.71), 5)
+
+
+def test_a_figure_that_does_not_fit_is_marked_and_changes_nothing(panel):
+    before = panel.point.alpha
+    for text in ("", "x", "nan", "1.5", "-1"):
+        panel.alpha.setText(text)
+        settle()
+        assert panel.alpha.problem() and panel.alpha.property("invalid") == "true", text
+        assert panel.point.alpha == before, text
+
+
+def test_verify_cost_per_row(panel):
+    panel.mode.setCurrentIndex(1)
+    panel.v.set_value(0.25)
+    settle()
+    assert panel.point.v(4) == 2.0 and panel.v_field.caption.text() == "r"
+    panel.over_cost._lines["v"].setValue(1.8)  # v at this k; r follows
+    settle()
+    assert panel.point.per_row == pytest.approx(0.2) and panel.v.value() == pytest.approx(0.2)
+
+
+def test_the_literatures_tables_stand_there_to_two_decimals(panel):
+    for place, c in enumerate(theory.TABLE_COSTS):
+        panel.which.setCurrentIndex(place)
+        for row, alpha in enumerate(theory.TABLE_ALPHAS):
+            texts = [panel.table.item(row, column).text() for column in range(8)]
+            assert texts == [f"{value:.2f}" for value in TABLES[c][alpha]]
+            bold = [column for column in range(8) if panel.table.item(row, column).font().bold()]
+            assert bold == [theory.best_k(alpha, c, limit=8) - 1]
+    panel.which.set_value("free")
+    panel._fill_table()
+    for row, (alpha, k, operations, factor) in enumerate(theory.FREE_DRAFTS):
+        texts = [panel.table.item(row, column).text() for column in range(4)]
+        assert texts == [f"{alpha:g}", str(k), f"{operations:.2f}×", f"{factor:.2f}×"]
+
+
+def test_the_races_lanes_are_points_and_their_figures_can_be_taken(bench, panel):
+    feed(bench, standard(count=400))
+    settle()
+    ((place, lane),) = panel.lanes
+    assert place == 1 and lane.name == "draft-model"
+    x, y = panel.over_alpha.values("draft-model")
+    assert (x[0], y[0]) == (pytest.approx(lane.alpha), pytest.approx(lane.measured))
+    x, y = panel.heat.values("draft-model")
+    assert (x[0], y[0]) == (pytest.approx(lane.alpha), pytest.approx(0.05, rel=0.02))
+    assert "measured" in panel.over_alpha._series["draft-model"].tips[0]
+    panel.lane.setCurrentIndex(1)
+    settle()
+    assert panel.point.k == 4 and panel.point.value == pytest.approx(1.6, rel=0.02)
+    assert panel.point.speedup() == pytest.approx(lane.predicted, rel=0.02)
+    # v(k) as measured there: rows 1 and 5.
+    assert panel.mode.count() == 3
+    panel.mode.setCurrentIndex(2)
+    settle()
+    assert panel.point.v(4) == pytest.approx(1.6) and panel.point.v(2) == pytest.approx(1.3)
+    assert not panel.v.isEnabled() and PASS_S > 0
+    panel.alpha.set_value(0.5)  # own figures again
+    assert panel.lane.value() == ""
+
+
+def test_what_was_set_is_remembered_and_what_does_not_fit_is_not(bench):
+    page = bench.page
+    page.theory.set_point(Point(0.33, 7, 0.25, "line", 1.0, 0.4))
+    page.theory.which.set_value("own")
+    page.views.setCurrentIndex(1)
+    page.concurrency.batches.setText("1,3")
+    other = TheoryPage(bench.context)
+    other.restore(page.kept())
+    point = other.theory.point
+    assert (point.alpha, point.k, point.c, point.mode, point.per_row) == (0.33, 7, 0.25, "line", 0.4)
+    assert other.views.currentIndex() == 1 and other.theory.which.value() == "own"
+    assert other.concurrency.batches.values() == (1, 3)
+    other.restore({"view": 9, "point": {"alpha": "x", "k": True, "c": -1, "mode": "measured", "value": float("nan")},
+                   "concurrency": {"batches": "a,b", "ks": 3}})  # fmt: skip
+    point = other.theory.point
+    assert (point.alpha, point.k, point.c, point.mode, point.value) == (0.7, 4, 0.1, "constant", 1.0)
+    assert other.concurrency.batches.values() == (1, 3)
+    other.deleteLater()
+
+
+def test_the_setup_bar_is_wanted_where_a_target_is_measured(bench):
+    told = []
+    bench.page.setup_wanted.connect(lambda: told.append(bench.page.needs_setup))
+    bench.page.views.setCurrentIndex(1)
+    bench.page.views.setCurrentIndex(0)
+    assert told == [True, False]
+
+
+def test_both_themes_draw_it(bench, qapp):
+    feed(bench, standard())
+    for name in ("light", "dark"):
+        theme.apply(qapp, name, 1.0)
+        settle()
+        image = bench.page.grab().toImage()
+        assert image.pixelColor(image.width() // 2, image.height() - 3).name() in (
+            theme.current().ground, theme.current().panel,
+        )  # fmt: skip
+
+
+# -- concurrency -------------------------------------------------------------------------------------
+
+
+def found_of(alpha=0.8, cost=0.0, batches=(1, 2, 4, 8, 16)):
+    return combine(measured(roofed(12.0, 1.0), batches=batches, repeats=3), stated_acceptance(alpha, cost))
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """What the job does in place of measuring; `asked` are the plans."""
+
+    class Job:
+        asked: list = []
+        progress = ("Passes 1/7", 0.25)
+        go = threading.Event()
+
+        def run(self, plan, pool, should_stop, on_progress):
+            Job.asked.append(plan)
+            on_progress(*self.progress)
+            assert self.go.wait(10)
+            if should_stop():
+                raise Stopped
+            return found_of()
+
+    made = Job()
+    made.asked, made.go = [], threading.Event()
+    Job.asked = made.asked
+    monkeypatch.setattr(concurrency_panel, "run_concurrency", made.run)
+    return made
+
+
+def test_before_it_says_what_would_be_measured(shared):
+    assert "sequences" in shared.sentence.text()
+    assert not shared.stop.isEnabled() and shared.measure.isEnabled()
+
+
+def test_measuring_is_a_job_with_progress_whose_result_is_drawn(bench, shared, job, qtbot):
+    shared.source.set_value("number")
+    shared.batches.setText("1, 2 4")
+    shared.measure.click()
+    qtbot.waitUntil(lambda: shared.status.full == "Passes 1/7")
+    assert shared.progress.value() == 25 and shared.stop.isEnabled() and not shared.measure.isEnabled()
+    job.go.set()
+    qtbot.waitUntil(lambda: not shared.measuring)
+    settle()
+    (plan,) = job.asked
+    assert plan.batches == (1, 2, 4) and plan.ks == (0, 2, 4) and plan.acceptance.alpha == 0.6 and plan.draft == "bundled"
+    assert shared.sentence.text() == shared.found.sentence and "the gain ends at about" in shared.sentence.text()
+    x, y = shared.each.values("k 2")
+    assert list(x) == [1, 2, 4, 8, 16]
+    assert y[0] == pytest.approx(theory.expected_tokens(0.8, 2) / 12)
+    _, total = shared.total.values("plain")
+    assert total[-1] == pytest.approx(16 / 16)
+    (mark,) = [mark for name, mark in shared.speedup._marks.items() if name.startswith("crossing")]
+    assert mark.value == pytest.approx(shared.found.crossings[0].sequences)
+    assert f"{mark.value:.1f}" in mark.text and "crossing 0" in shared.each._marks
+
+
+def test_measured_is_solid_and_modelled_dashed(shared):
+    shared.found = found_of()
+    shared.draw()
+    assert shared.each._series["k 2"].dashed and not shared.each._series["plain"].dashed  # c was stated, not timed
+    assert shared.roofline._series["reading the weights"].dashed and shared.roofline._series["computing the products"].dashed
+    assert not any(shared.roofline._series[f"B {size}"].line for size in (1, 16))
+    assert "ridge" in shared.roofline._marks
+
+
+def test_another_acceptance_needs_no_new_measurement(shared, job):
+    shared.found = found_of()
+    shared.source.set_value("number")
+    shared.cost.set_value(0.5)
+    shared.alpha.set_value(0.1)
+    assert not job.asked
+    assert shared.found.acceptance.alpha == 0.1 and "no crossing in range, it is slower" in shared.sentence.text()
+    assert shared.speedup._marks["plain"].text == "no crossing in range"
+
+
+def test_the_lane_that_ran_is_taken_unless_another_was_chosen(bench, shared):
+    feed(bench, standard(count=400))
+    assert shared.source.value() == "lane 1"
+    found = shared.acceptance()
+    assert found.name == "draft-model" and found.alpha == pytest.approx(0.5, abs=0.05)
+    plan = shared.plan()
+    assert plan.draft == "bundled"
+    shared.cost.set_value(0.3)
+    assert shared.acceptance().draft_cost == 0.3 and shared.plan().draft == ""
+    shared.source.activated.emit(0)
+    shared.source.set_value("race")
+    feed(bench, standard(count=30), run_id=1001)
+    assert shared.source.value() == "race"
+
+
+def test_bad_settings_are_one_line_and_nothing_starts(bench, shared, job):
+    shared.source.set_value("number")
+    for name, text, says in (
+        ("batches", "", "sequences B is empty"),
+        ("batches", "1,x", "Use whole numbers"),
+        ("ks", "0,99", "draft length k is 99"),
+        ("batches", "0", "batch size is 0"),
+        ("tokens", "0", "context of each sequence is 0"),
+        ("alpha", "2", "acceptance is 2"),
+    ):
+        edit = getattr(shared, name)
+        before = edit.text()
+        edit.setText(text)
+        shared.start()
+        assert says in bench.messages[-1] and "\n" not in bench.messages[-1]
+        assert not job.asked and not shared.measuring
+        edit.setText(before)
+
+
+def test_stop_and_failure_are_said(bench, shared, job, qtbot, monkeypatch):
+    shared.source.set_value("number")
+    shared.start()
+    qtbot.waitUntil(lambda: bool(job.asked))
+    shared.stop.click()
+    job.go.set()
+    qtbot.waitUntil(lambda: not shared.measuring)
+    assert "Stopped" in shared.status.full and shared.found is None
+
+    def fail(*_):
+        raise SpecviewError("64 sequences need 9 GB.", "Measure fewer.")
+
+    monkeypatch.setattr(concurrency_panel, "run_concurrency", fail)
+    shared.start()
+    qtbot.waitUntil(lambda: not shared.measuring)
+    assert bench.messages[-1] == "64 sequences need 9 GB. Measure fewer."
+    assert shared.measure.isEnabled()
