@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from specview.racing.tuning import TuneProgress
 
 DEFAULT_MINUTES = 3.0
+SHOWN_REASONS = 6
 
 _DESCRIPTION = """\
 Find the method, draft length and policy that are fastest here, on this prompt or this set of prompts, within a time
@@ -165,7 +166,7 @@ def tune_text(result: TuneResult, command: str | None) -> str:
     parts = []
     ranking = list(told_lanes(result))
     if ranking:
-        heading = ["", "lane", "stage", "speedup (95%)", "races", "predicted", "alpha", "tok/pass", "why"]
+        heading = ["", "lane", "stage", "speedup (95%)", "races", "predicted", "alpha", "tok/pass"]
         rows = [_row(place, arm) for place, arm in enumerate(ranking, 1)]
         parts.append(table([heading, *rows], left=3))
         if len(ranking) < len(result.arms):
@@ -174,6 +175,8 @@ def tune_text(result: TuneResult, command: str | None) -> str:
             "speedup: geometric mean over races beside plain; that of the confirmed lane is from fresh races, the others'\n"
             "from those that they were chosen by. predicted: from acceptance and costs measured here. plain is 1.\n"
         )
+        why = [f"  {safe_text(arm.name)}: {safe_text(arm.why)}\n" for arm in ranking if arm.shares is not None or arm.error]
+        parts.append(f"why, in plain rounds:\n{''.join(why[:SHOWN_REASONS])}" if why else "")
     if result.idle:
         parts.append(f"found nothing to copy in this text, so they would be plain decoding: {', '.join(result.idle)}\n")
     if result.unusable:
@@ -190,14 +193,13 @@ def tune_text(result: TuneResult, command: str | None) -> str:
     words.append(safe_text(result.sentence))
     if command is not None:
         words.append(f"Use it:  {safe_text(command)}")
-    return "\n".join([*parts, "\n".join(words)]) + "\n"
+    return "\n".join([*(part for part in parts if part), "\n".join(words)]) + "\n"
 
 
 def _row(place: int, arm: ArmResult) -> list[str]:
     from specview.racing.intervals import interval_of
 
     found = interval_of(arm.fresh) or arm.chosen_by
-    why = arm.why if arm.shares is not None or arm.error else ""
     return [
         str(place),
         safe_text(arm.name),
@@ -207,7 +209,6 @@ def _row(place: int, arm: ArmResult) -> list[str]:
         figure(arm.predicted, 2, "x"),
         figure(arm.acceptance_rate),
         figure(arm.tokens_per_pass),
-        safe_text(why) if len(why) < 200 else safe_text(why[:199]) + "…",
     ]
 
 

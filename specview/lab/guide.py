@@ -97,8 +97,11 @@ def _running(result: TuneResult) -> Iterable[Advice]:
         c = result.c.get(method)
         cost = f", a drafted token for {c:.2f} plain passes" if c is not None else ""
         words = f"{_in(workload)}of the methods that run a model, {method} did best: {speed:.2f} times plain{alpha}{cost}"
-        if speed > 1:
+        settled = result.winner is None or method != result.winner.lane.method or result.verdict == "faster"
+        if speed > 1 and settled:
             text = f"{words}: for free text, which has nothing to copy, it is the one to use here."
+        elif speed > 1:
+            text = f"{words}: not faster than plain with confidence, so measure longer before using it."
         else:
             text = f"{words}: free text is not worth drafting for with what is here; a draft or head trained on this target is (specview train)."
         yield Advice("running", text, speed)

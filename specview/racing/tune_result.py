@@ -15,7 +15,8 @@ from specview.runs.schema import Json, number, plain
 from specview.runs.tables import Column, Row
 
 Stage = Literal["screened", "raced", "final", "confirmed", "failed"]
-Verdict = Literal["faster", "plain", "undecided", "nothing"]
+Verdict = Literal["faster", "plain", "unclear", "undecided", "nothing"]
+"""faster, plain: the interval lies above or below 1; unclear: it holds 1; undecided: there is none."""
 Over = Literal["repeats", "prompts"]
 
 
@@ -229,11 +230,12 @@ class TuneResult:
         if self.verdict == "faster" and found is not None:
             return f"Fastest here: {arm.name}, {found.words} times plain decoding ({self.basis})."
         if self.verdict == "plain" and found is not None:
-            less = found.high is not None and found.high < 1
-            how = "is slower" if less else "cannot be told from it"
+            return f"Plain decoding wins: the best other lane, {arm.name}, runs at {found.words} times plain ({self.basis}); {arm.why}."
+        if self.verdict == "unclear" and found is not None:
+            more = " More time, or more prompts, would narrow that." if found.mean > 1.02 else ""
             return (
-                f"Plain decoding wins: the best other lane, {arm.name}, {how}: {found.words} times plain ({self.basis}); "
-                f"{arm.why}."
+                f"No method is faster than plain here with confidence: the best, {arm.name}, runs at {found.words} times plain "
+                f"({self.basis}); {arm.why}.{more}"
             )
         worth = "" if arm.worth is None else f", {arm.worth:.2f} times plain while choosing"
         why = "it was stopped" if self.end == "stopped" else f"fewer than {LEAST} fresh repeats fitted into the budget"

@@ -60,6 +60,8 @@ SCREEN_SHARE = 0.3
 """Of the budget: what calibrating and screening may take."""
 CHOOSE_SHARE = 0.62
 """Of the budget: when choosing ends and the chosen lane is measured anew."""
+LEAST_TO_SPLIT = 8
+LEAST_HELD_OUT = 5
 MOST_ARMS = 12
 NEAR_BEST = 0.75
 """Of the best prediction: a lane below it is not raced, unless there would be none of its family."""
@@ -122,15 +124,16 @@ def tune(
 def split_prompts(prompts: Sequence[Prompt]) -> tuple[list[int], list[int], Over]:
     """Places of the prompts to choose by and to confirm on, workloads taking turns in both.
 
-    Four and more are split, three at least to confirm on; fewer serve for both, and the interval is over repeats.
+    Eight and more are split, five at least to confirm on: an interval over fewer is too wide to tell anything. Fewer
+    serve for both, and the interval is over fresh repeats of them.
     """
     by_workload: dict[str, list[int]] = {}
     for place, prompt in enumerate(prompts):
         by_workload.setdefault(prompt.workload, []).append(place)
     turns = [place for row in itertools.zip_longest(*by_workload.values()) for place in row if place is not None]
-    if len(turns) < 4:
+    if len(turns) < LEAST_TO_SPLIT:
         return turns, turns, "repeats"
-    held_out = max(3, len(turns) // 2)
+    held_out = max(LEAST_HELD_OUT, len(turns) // 2)
     return turns[: len(turns) - held_out], turns[len(turns) - held_out :], "prompts"
 
 
@@ -511,6 +514,8 @@ class _Search:
     def confirm(self, arm: ArmResult, places: Sequence[int]) -> None:
         """Race the chosen lane anew: how often is settled before, by the time that is left."""
         blocks: list[list[int]] = [[place] for place in places] if self.result.over == "prompts" else [list(places)]
+        if self.result.over == "repeats" and self.left() < LEAST * len(places) * self.race_s(1, self.tokens):
+            blocks = [[place] for place in places]  # no room to go round them all thrice: every race is a repeat
         each = sum(len(block) for block in blocks) / len(blocks)
         one = self.race_s(1, self.tokens) * each
         fits = int(self.left() / one) if one else MOST_FRESH
@@ -523,7 +528,7 @@ class _Search:
             wanted = blocks * max(1, min(fits, MOST_FRESH) // len(blocks))
             wanted = wanted[: max(fits, 0)] if fits < len(blocks) else wanted
         else:
-            wanted = blocks * min(fits, MOST_FRESH)
+            wanted = (blocks * MOST_FRESH)[: min(fits, MOST_FRESH)]
         self.result.confirmed_on = list(dict.fromkeys(self.name_of(place) for block in wanted for place in block))
         values: dict[int, list[float]] = {}
         for count, block in enumerate(wanted):
@@ -557,7 +562,8 @@ class _Search:
             self.result.verdict = "undecided"
         else:
             arm.stage = "confirmed"
-            self.result.verdict = "faster" if found.low > 1 else "plain"
+            below = found.high is not None and found.high < 1
+            self.result.verdict = "faster" if found.low > 1 else "plain" if below else "unclear"
 
     # -- one race ------------------------------------------------------------------------------
 

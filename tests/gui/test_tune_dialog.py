@@ -11,6 +11,7 @@ from PySide6.QtGui import QGuiApplication
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.gui import tune_dialog as module
+from specview.racing.intervals import Interval
 from specview.racing.pool import ModelPool
 from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.tune_result import told_lanes
@@ -127,7 +128,7 @@ def test_another_lane_of_the_ranking_can_be_used_or_copied(window, dialog, asked
 
 def test_where_plain_wins_no_lane_is_proposed(dialog, result):
     lost = result.snapshot()
-    lost.verdict = "plain"
+    lost.verdict, lost.interval = "plain", Interval(0.8, 0.7, 0.9, 5)
     dialog.show_result(lost, False)
     assert "Plain decoding wins" in dialog.words.text()
     dialog.table.view.clearSelection()
