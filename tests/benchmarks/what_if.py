@@ -63,11 +63,11 @@ def compare(settings: RunSettings, method: str, pool: ModelPool, policies: bool)
     asked = [(f"k {k}", LaneSettings(method, k=k)) for k in LENGTHS]
     if policies:
         asked += [(name, LaneSettings(method, k=LONGEST, policy=name, policy_options=options)) for name, options in POLICIES]
-    record = run(settings, LaneSettings(method, k=LONGEST), pool)
     try:
+        record = run(settings, LaneSettings(method, k=LONGEST), pool)
         replayed = Replay(record)
     except SpecviewError as error:
-        print(f"{settings.engine:13}{'':12}{method:14}{error}")
+        print(f"{settings.engine:13}{'':12}{method:14}{error}", flush=True)
         return []
     found = []
     for label, lane in asked:
@@ -102,7 +102,7 @@ def run(settings: RunSettings, lane: LaneSettings, pool: ModelPool):  # type: ig
     race.close()
     record = race.records[0] if race.records else None
     if failures or record is None or record.error:
-        raise SystemExit((failures or [record.error if record is not None else "no run"])[0])
+        raise SpecviewError((failures or [record.error if record is not None else "no run"])[0])
     return record
 
 
