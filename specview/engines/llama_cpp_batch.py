@@ -126,7 +126,11 @@ class LlamaCppBatch:
         self._lib.llama_synchronize(self._context)
 
     def product_rate(self) -> tuple[float, str]:
-        """Measure a wide pass of one sequence without logits: operations per second (two per weight and row)."""
+        """Measure a wide pass of one sequence without logits: operations per second (two per weight and row), and how.
+
+        Attention's products are not counted, and of the last layer llama.cpp leaves out what only logits would need:
+        a few percent each, in opposite directions.
+        """
         rows = min(PASS_TOKENS, self._engine.context_length, self._width, self._max_length)
         head = self._engine.vocab_size * self._engine.hidden_size
         best = float("inf")

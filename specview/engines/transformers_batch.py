@@ -11,6 +11,7 @@ import torch
 from specview.decoding.interfaces import OnChunk
 from specview.engines.transformers_llama import LlamaRunner
 from specview.engines.transformers_session import PREFILL_CHUNK
+from specview.errors import SpecviewError
 
 _WIDE_ROWS = 256  # of a pass whose products no longer wait for memory
 _REPEATS = 3
@@ -27,7 +28,7 @@ class TransformersBatch:
 
     def __init__(self, runner: Any, sequences: int, max_length: int, weight_bytes: int) -> None:
         self.sequences = sequences
-        self.length = 0
+        self.length = 0  # tokens that each holds
         self._runner = runner
         self._max_length = max_length
         self._cache: Any = None
@@ -51,15 +52,18 @@ class TransformersBatch:
     def fill(self, tokens: Sequence[int], on_chunk: OnChunk | None = None) -> None:
         """Give every sequence these tokens: one sequence is prefilled, then copied."""
         self._need_room(len(tokens))
-        cache, total = self._runner.new_cache(self._max_length), len(tokens)
         self._cache = None
-        for begin in range(0, total, PREFILL_CHUNK):
-            chunk = tokens[begin : begin + PREFILL_CHUNK]
-            self._runner.run(chunk, begin, cache, logits=False)
-            if on_chunk is not None:
-                self.synchronize()
-                on_chunk(begin + len(chunk), total)
-        self._cache = cache if self.sequences == 1 else cache.repeated(self.sequences)
+        try:
+            cache, total = self._runner.new_cache(self._max_length), len(tokens)
+            for begin in range(0, total, PREFILL_CHUNK):
+                chunk = tokens[begin : begin + PREFILL_CHUNK]
+                self._runner.run(chunk, begin, cache, logits=False)
+                if on_chunk is not None:
+                    self.synchronize()
+                    on_chunk(begin + len(chunk), total)
+            self._cache = cache if self.sequences == 1 else cache.repeated(self.sequences)
+        except torch.OutOfMemoryError:
+            raise self._too_large() from None
         self.length = total
 
     def forward(self, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -71,11 +75,14 @@ class TransformersBatch:
         if self._cache is None:
             raise ValueError("fill comes first")
         logits: torch.Tensor
-        if self.sequences == 1:  # what a session runs
-            rows, _ = self._runner.run(tokens[0], self.length, self._cache, logits=True)
-            logits = rows.unsqueeze(0)
-        else:
-            logits = self._runner.run_batch(tokens, self.length, self._cache)
+        try:
+            if self.sequences == 1:  # what a session runs
+                rows, _ = self._runner.run(tokens[0], self.length, self._cache, logits=True)
+                logits = rows.unsqueeze(0)
+            else:
+                logits = self._runner.run_batch(tokens, self.length, self._cache)
+        except torch.OutOfMemoryError:
+            raise self._too_large() from None
         self.length += each
         return logits
 
@@ -127,6 +134,12 @@ class TransformersBatch:
         """Free the sequences."""
         self._cache = None
         self.length = 0
+
+    def _too_large(self) -> SpecviewError:
+        return SpecviewError(
+            f"{self.sequences} sequences of {self._max_length:,} tokens do not fit the memory of {self._runner.device}.",
+            "Measure fewer sequences or a shorter context.",
+        )
 
     def _need_room(self, length: int) -> None:
         if length > self._max_length:

@@ -202,6 +202,7 @@ class _Measurement:
             if not any(each == 1 for _, each in passes):
                 raise
         some = next(iter(self.targets.values()))
+        left = set(self.targets)  # a size that failed on the way is left out wholly
         engine, draft = self.engine, self.draft
         return BatchTimes(
             engine=engine.name,
@@ -211,8 +212,8 @@ class _Measurement:
             threads=getattr(engine, "threads", None),
             context=self.context,
             how=some.how,
-            passes={cell: tuple(times) for cell, times in sorted(passes.items())},
-            drafts={sequences: tuple(times) for sequences, times in sorted(drafts.items())},
+            passes={cell: tuple(times) for cell, times in sorted(passes.items()) if cell[0] in left},
+            drafts={sequences: tuple(times) for sequences, times in sorted(drafts.items()) if sequences in left},
             draft_model="" if draft is None or not drafts else draft.model_name,
             draft_how=next((probe.how for probe in self.drafts.values()), ""),
             roofline=roof,
@@ -226,16 +227,16 @@ class _Measurement:
         import psutil
 
         refused: SpecviewError | None = None
+        free = int(psutil.virtual_memory().available) - _SPARE_BYTES
         for sequences in batches:
             self.proceed("Making caches", None)
             needed = self.engine.batch_bytes(sequences, self.context, rows)
             if self.draft is not None:
                 needed += self.draft.batch_bytes(sequences, self.context, 1)
-            free = int(psutil.virtual_memory().available) - _SPARE_BYTES
             if self.engine.device == "cpu" and needed > free:
                 line = (
                     f"{sequences} sequences of {self.context:,} tokens need {needed / 1e9:.1f} GB of memory, "
-                    f"and {max(free, 0) / 1e9:.1f} GB are free."
+                    f"and {max(free, 0) / 1e9:.1f} GB are left."
                 )
                 refused = SpecviewError(line, "Measure fewer sequences or a shorter context, or close other programs.")
                 self.skipped.append(f"Left out: {line}")
@@ -248,6 +249,7 @@ class _Measurement:
                 self.skipped.append(f"Left out: {error.cause}")
                 continue
             self.targets[sequences] = target
+            free -= needed  # all are held at once, and not every engine takes its memory at once
             if self.draft is not None:
                 try:
                     self.drafts[sequences] = self.draft.batch_probe(sequences, self.context, 1)
@@ -269,15 +271,28 @@ class _Measurement:
             probe.close()
 
     def fill(self) -> None:
-        """Prefill every probe."""
-        probes = [*self.targets.values(), *self.drafts.values()]
-        for place, probe in enumerate(probes):
+        """Prefill every probe; one whose device has no room for it after all is left out."""
+        probes = [*self.targets.items(), *self.drafts.items()]
+        for place, (sequences, probe) in enumerate(probes):
 
             def on_chunk(done: int, total: int, place: int = place) -> None:
                 self.proceed("Prefill", (place + done / total) / len(probes))
 
             self.proceed("Prefill", place / len(probes))
-            probe.fill(self.tokens_of(probe), on_chunk)
+            if sequences in self.targets:
+                try:
+                    probe.fill(self.tokens_of(probe), on_chunk)
+                except SpecviewError as error:
+                    self.leave_out(sequences, error)
+
+    def leave_out(self, sequences: int, error: SpecviewError) -> None:
+        """Give up a size, with a line; raises the error where it was the last."""
+        self.targets.pop(sequences).close()
+        if sequences in self.drafts:
+            self.drafts.pop(sequences).close()
+        if not self.targets:
+            raise error
+        self.skipped.append(f"Left out: {sequences} sequences. {error.cause}")
 
     def repeat(
         self, rows: list[int], repeats: int, seconds: float, passes: dict[Cell, list[float]], drafts: dict[int, list[float]]
@@ -291,11 +306,19 @@ class _Measurement:
                 break
             done = 0
             for sequences, each in cells:
+                if sequences not in self.targets:
+                    continue
                 self.proceed(f"Passes {repeat + 1}/{repeats}", (repeat + done / work) / repeats)
-                spent = self.time(self.targets[sequences], each, repeat)
+                try:
+                    spent = self.time(self.targets[sequences], each, repeat)
+                    drafting = each == 1 and sequences in self.drafts
+                    draft_s = self.time(self.drafts[sequences], 1, repeat) if drafting else None
+                except SpecviewError as error:
+                    self.leave_out(sequences, error)
+                    continue
                 passes.setdefault((sequences, each), []).append(spent)
-                if each == 1 and sequences in self.drafts:
-                    drafts.setdefault(sequences, []).append(self.time(self.drafts[sequences], 1, repeat))
+                if draft_s is not None:
+                    drafts.setdefault(sequences, []).append(draft_s)
                 done += sequences * each
 
     def time(self, probe: BatchProbe, each: int, repeat: int) -> float:

@@ -16,7 +16,7 @@ from specview.lab.batch_times import BatchTimes, measure_batches
 from specview.lab.concurrency import Acceptance, combine, lane_acceptance, stated_acceptance, trace_acceptance
 from specview.runs.schema import dumps, plain
 from tests.decoding.toy import FakeClock
-from tests.lab.batch_fake import BatchEngine
+from tests.lab.batch_fake import BatchEngine, FakeProbe
 from tests.lab.test_explain import PLAIN_OTHER, lane_of, make_lane, make_round, plain_lane
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -92,12 +92,45 @@ def test_what_memory_does_not_hold_is_left_out_with_a_line(monkeypatch):
     times = measure_batches(engine, PROMPT, (1, 2, 64), (0, 1), 8, repeats=1, roofline=False, clock=clock)
     assert times.batches == [1, 2]
     (line,) = times.skipped
-    assert line.startswith("Left out: 64 sequences of 8 tokens need 0.7 GB of memory, and 0.1 GB are free.")
+    assert line.startswith("Left out: 64 sequences of 8 tokens need 0.7 GB of memory, and 0.0 GB are left.")
     with pytest.raises(SpecviewError, match="64 sequences of 8 tokens need 0.7 GB.*Measure fewer"):
         measure_batches(engine, PROMPT, (64,), (0, 1), 8, roofline=False, clock=clock)
     engine.most = 1
     times = measure_batches(engine, PROMPT, (1, 2), (0,), 8, repeats=1, roofline=False, clock=clock)
     assert times.skipped == ("Left out: 2 sequences are too many.",)
+
+
+def test_all_sizes_are_held_at_once_so_their_memory_adds_up(monkeypatch):
+    import psutil
+
+    clock = FakeClock()
+    engine = BatchEngine(lambda sequences, rows: 1.0, clock, bytes_each=1 << 20)
+    engine.device = "cpu"  # 10 MiB a sequence of 8 + 2 tokens: 1 and 2 take 30 of 60 MiB, 4 would take 40 more
+    free = psutil.virtual_memory()._replace(available=(300 << 20) + 60 * (1 << 20))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    times = measure_batches(engine, PROMPT, (1, 2, 4), (0, 1), 8, repeats=1, roofline=False, clock=clock)
+    assert times.batches == [1, 2] and "4 sequences" in times.skipped[0]
+
+
+@pytest.mark.parametrize("where", ["fill", "forward"])
+def test_a_size_that_the_device_refuses_on_the_way_is_left_out(monkeypatch, where):
+    clock = FakeClock()
+    real = getattr(FakeProbe, where)
+
+    def refuse(self, *given):
+        if self.sequences == 4 and (where == "fill" or len(given[0][0]) == 3):
+            raise SpecviewError("4 sequences do not fit the memory of cuda.", "Measure fewer.")
+        return real(self, *given)
+
+    monkeypatch.setattr(FakeProbe, where, refuse)
+    engine = BatchEngine(lambda sequences, rows: 1.0, clock)
+    times = measure_batches(engine, PROMPT, (1, 4, 2), (0, 2), 8, repeats=2, seconds=1e9, roofline=False, clock=clock)
+    assert times.batches == [1, 2] and all(sequences != 4 for sequences, _ in times.passes)
+    assert times.skipped == ("Left out: 4 sequences. 4 sequences do not fit the memory of cuda.",)
+    assert len(combine(times, stated_acceptance(0.5, 0.1)).points) == 4
+    with pytest.raises(SpecviewError, match="do not fit the memory of cuda. Measure fewer."):
+        measure_batches(engine, PROMPT, (4,), (0, 2), 8, repeats=2, roofline=False, clock=clock)
+    assert not any(probe.open for probe in engine.probes)
 
 
 def test_stop_keeps_what_there_is():
