@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
@@ -199,7 +199,11 @@ class WhyPage(Page):
         self._calibrated: dict[tuple[Any, ...], dict[int, float]] = {}
         self._measuring: dict[int, tuple[Any, ...]] = {}
         self._not_measured = ""
-        self._rest_until = 0.0
+        self._rest_until = self._began = 0.0
+        self._drawn = QTimer(self)  # once the charts have drawn, which they do in timers of their own
+        self._drawn.setSingleShot(True)
+        self._drawn.setInterval(0)
+        self._drawn.timeout.connect(self._rest)
         self.explanation: Explanation | None = None
         self._build()
         controller = self.controller
@@ -427,11 +431,16 @@ class WhyPage(Page):
     # -- drawing ---------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        if self._open and (time.perf_counter() >= self._rest_until or not self.controller.racing):
-            begin = time.perf_counter()
+        now = time.perf_counter()
+        if self._open and (now >= self._rest_until or not self.controller.racing):
+            self._began = now
             self.refresh()
-            spent = time.perf_counter() - begin
-            self._rest_until = begin + spent + spent / _SHARE
+            self._drawn.start()
+
+    def _rest(self) -> None:
+        """Rest after a refresh, the longer the more it took with the charts' redraws."""
+        now = time.perf_counter()
+        self._rest_until = now + (now - self._began) / _SHARE
 
     def refresh(self) -> None:
         """Show the chosen lane as it stands; only what is in front is drawn."""

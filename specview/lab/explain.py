@@ -574,6 +574,8 @@ class _Lane:
             return needs
         if found.alpha is None or found.best_k is None:
             return "nothing was judged, so nothing says which k is best"
+        if not found.best_k and found.measured_speedup is not None and found.measured_speedup > 1:
+            return "its rounds' times vary too much to say which k is best"  # by the medians plain wins, measured it does not
         at = f"at acceptance rate {found.alpha:.2f}"
         if self.shape == "varying":
             best = f"a fixed k of {found.best_k} would be best" if found.best_k else "no fixed k would pay"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -375,6 +376,24 @@ def test_while_hidden_it_draws_nothing(bench, page, monkeypatch):
     count = len(calls)
     bench.controller.number_tick.emit()
     assert len(calls) == count  # nothing new, nothing drawn
+
+
+def test_while_a_race_runs_it_rests_in_proportion_to_what_it_took(bench, page, monkeypatch):
+    feed(bench, standard(20), end=False)
+    monkeypatch.setattr(type(bench.controller), "racing", property(lambda self: True))
+    page._began, page._rest_until = time.perf_counter() - 0.5, 0.0  # as if a redraw had taken half a second
+    page._rest()
+    looks = []
+    monkeypatch.setattr(page, "refresh", lambda: looks.append(True))
+    page._tick()
+    assert looks == []
+    page._rest_until = 0.0
+    page._tick()
+    assert looks == [True]
+    page._rest_until = time.perf_counter() + 1000.0
+    monkeypatch.setattr(type(bench.controller), "racing", property(lambda self: False))
+    page._tick()  # the race's end is always drawn
+    assert looks == [True, True]
 
 
 def test_details_fold_only_what_is_new(bench, page, monkeypatch):
