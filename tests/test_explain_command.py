@@ -154,3 +154,21 @@ def test_stopped_in_the_calibration_nothing_is_said(world, capsys, monkeypatch):
 def test_model_text_in_a_lanes_name_cannot_drive_the_terminal(world, capsys):
     assert cli.main([*RACE, "--lane", "draft-model,name=\x1b[31mred"]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("engine", ["transformers", "llama.cpp"])
+def test_the_bundled_pair_is_explained_in_both_engines(capsys, engine):
+    flags = ["--engine", engine, "--workload", "repeat", "--method", "draft-model", "--k", "2", "--max-tokens", "12"]
+    assert cli.main(["explain", *flags, "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [int(rows) for rows in document["calibrated_pass_s"]] == list(range(1, 10))
+    assert all(seconds > 0 for seconds in document["calibrated_pass_s"].values())
+    lane = document["lanes"][1]
+    told = lane["explanation"]
+    assert told["shape"] == "chain" and told["k"] == 2 and told["plain_source"] == "plain lane"
+    fall = told["waterfall"]
+    assert 1 + sum(step["change"] for step in fall["steps"][1:-1]) == pytest.approx(told["measured_speedup"], rel=1e-4)
+    assert [one["name"] for one in told["predictions"]] == ["c alone", "c and v(k)", "c, v(k) and other time", "measured"]
+    assert [point["k"] for point in told["lengths"]] == list(range(9))
+    assert lane["details"]["entropy_known"] == lane["metrics"]["judged"] > 0

@@ -240,7 +240,7 @@ def test_where_no_k_pays_it_says_plain():
 
 def test_it_does_not_call_plain_faster_than_a_lane_that_measured_faster():
     lane = make_lane([(4, 3, 0.01, 0.05 * (4.5 if index % 5 < 3 else 0.3), 0.001) for index in range(60)])
-    dear = {1: 0.05, **{rows: 0.21 for rows in range(2, 6)}}
+    dear = {1: 0.05, **dict.fromkeys(range(2, 6), 0.21)}
     found = explain(lane, plain_lane(200), REJECTION, calibrated=dear)
     assert found.measured_speedup > 1 and found.best_k == 0  # the median pass is dear, the mean one is not
     assert "vary too much to say which k is best" in found.sentence and "fastest" not in found.sentence
