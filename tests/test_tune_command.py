@@ -141,15 +141,23 @@ def test_the_command_names_what_is_not_the_default():
 
 @pytest.mark.real_model
 def test_the_bundled_target_within_a_small_budget(capsys, monkeypatch, model_pool: ModelPool):
-    """Speeds are this machine's; what must hold on any: races were run, every method accounted for, the budget kept."""
+    """Speeds are this machine's; what must hold on any: races were run, every method is accounted for.
+
+    The caps, not the budget, end it: a busy machine makes it slow, not red.
+    """
     monkeypatch.setattr("specview.racing.pool.ModelPool", lambda: model_pool)
-    arguments = ["tune", "--workload", "repeat", "--max-tokens", "16", "--seconds", "12", "--threads", "1",
-                 "--methods", "prompt-lookup,suffix,draft-model,eagle", "--json", "-"]  # fmt: skip
+    monkeypatch.setattr(tuning, "MOST_FINALS", 1)
+    monkeypatch.setattr(tuning, "MOST_FRESH", 3)
+    monkeypatch.setattr(tuning, "MOST_ARMS", 4)
+    text = "Repeat exactly: one hen, two eggs. one hen, two eggs. one hen, two eggs."
+    arguments = ["tune", "--prompt", text, "--max-tokens", "16", "--seconds", "200", "--threads", "1",
+                 "--methods", "prompt-lookup,draft-model,eagle", "--json", "-"]  # fmt: skip
     assert cli.main(arguments) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["budget"]["races"] >= 1 and document["verdict"] in ("faster", "plain", "undecided")
+    assert document["budget"]["races"] >= 3 and document["verdict"] in ("faster", "plain", "unclear")
+    assert document["best"]["count"] == 3
     ranked = {row["lane"].split(",")[0] for row in document["ranking"]}
-    assert {"prompt-lookup", "suffix", "draft-model"} <= ranked
+    assert {"prompt-lookup", "draft-model"} <= ranked
     assert [one["method"] for one in document["unusable"]] == ["eagle"]
     raced = [row for row in document["ranking"] if row["speedup"] is not None]
     assert raced and all(0 < row["speedup"] < 100 for row in raced)

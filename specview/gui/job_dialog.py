@@ -54,8 +54,8 @@ class JobDialog(QDialog):
         self.close_button = QPushButton("Close")
         set_tip(self.stop, "Stop within one round, and keep what there is")
         set_tip(self.close_button, "Close this window; what runs goes on, and is here when it is opened again")
-        for button in (self.stop, self.close_button):
-            button.setAutoDefault(False)
+        for button in (self.start, self.stop, self.close_button):
+            button.setAutoDefault(False)  # Enter in a field must not begin minutes of work
         self.buttons = QHBoxLayout()
         self.buttons.addStretch(1)
         row = QHBoxLayout()

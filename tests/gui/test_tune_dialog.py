@@ -231,3 +231,12 @@ def test_lanes_are_full(window, dialog, result):
     dialog.show_result(result, False)
     dialog.use.click()
     assert len(window.lane_settings) == 5 and "All lanes are taken" in window.banner.message
+
+
+def test_enter_in_a_field_starts_nothing_and_escape_hides(dialog, asked, qtbot):
+    dialog.table.filter.setFocus()
+    qtbot.keyClick(dialog.table.filter, Qt.Key.Key_Return)
+    qtbot.keyClick(dialog.minutes, Qt.Key.Key_Return)
+    assert not dialog.running and not asked["calls"]
+    qtbot.keyClick(dialog, Qt.Key.Key_Escape)
+    assert not dialog.isVisible()
