@@ -22,6 +22,7 @@ RACE, WHY = "Race", "Why"
 PAGES: tuple[tuple[str, str, str], ...] = (
     (WHY, "specview.gui.why_page", "WhyPage"),
     ("Sweep", "specview.gui.sweep_page", "SweepPage"),
+    ("Exactness", "specview.gui.exactness_page", "ExactnessPage"),
     ("Theory", "specview.gui.theory_page", "TheoryPage"),
     ("Runs", "specview.gui.runs_page", "RunsPage"),
 )

@@ -228,8 +228,9 @@ def uniform_p(values: Sequence[float]) -> float | None:
     n = len(values)
     if n < 5:
         return None
-    ordered = sorted(values)
-    distance = max(max((i + 1) / n - value, value - i / n) for i, value in enumerate(ordered))
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    steps = np.arange(n + 1) / n
+    distance = float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
     x = distance * (math.sqrt(n) + 0.12 + 0.11 / math.sqrt(n))
     if x < 0.2:  # the series has not begun to fall there, and the sum is 1
         return 1.0

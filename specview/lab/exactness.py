@@ -54,7 +54,7 @@ ShouldStop = Callable[[], bool]
 
 SAMPLES = 400_000
 MIN_SAMPLES, MAX_SAMPLES = 100, 10_000_000
-MAX_SEEDS = 10_000
+MAX_SEEDS = 2_000
 SEED_SAMPLES = 20_000
 """Samples of one seed in the many-seed view."""
 

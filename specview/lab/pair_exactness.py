@@ -180,7 +180,7 @@ class RuleResult:
         """The verdict in words."""
         if self.differs is None:
             return "too few continuations to test"
-        p = f"p {p_text(self.p)}"
+        p = f"p {p_text(self.p)}" + (f" over {len(self.tests)} depths" if len(self.tests) > 1 else "")
         if not self.lossy:
             return f"DIFFERS from plain decoding ({p})" if self.differs else f"no difference from plain found ({p})"
         text = f"lossy, and caught ({p})" if self.differs else f"lossy, not caught ({p})"
@@ -541,7 +541,10 @@ class _Continuations:
     def _first_tokens(self, size: int) -> tuple[FirstToken, ...]:
         p = self.p(())
         q = self.q(()) if self.has_closed_form else None
-        shown = np.argsort(-p)[:BARS].tolist()
+        # the likeliest of either model, by p: what q alone gives shows what the rule has to take away
+        weight = p if q is None else p + q
+        shown = [token for token in np.argsort(-weight)[:BARS].tolist() if weight[token] > 0]
+        shown.sort(key=lambda token: -float(p[token]))
         firsts = {name: Counter(outcome[0] for outcome in found[:size]) for name, found in self.outcomes.items()}
         text = self.ready.target.tokenizer.token_text
         return tuple(
