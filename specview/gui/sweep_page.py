@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,9 @@ from specview.racing.sweep_results import COLUMNS, FEW, CellRun, SweepResults
 from specview.runs.files import OutputFile
 from specview.runs.schema import dumps
 
-_REDRAW_MS = 250
+_REDRAW_MS = 1000
+_SHARE = 0.05
+"""Of the Qt thread's time: what drawing may take while races are timed."""
 _FOLDER, _FILE = "folder", "file"
 
 
@@ -357,8 +360,13 @@ class SweepPage(Page):
             if self.charts.results is not self.results:
                 self.charts.results = self.results
             if self.isVisible():
+                begin = time.perf_counter()
                 self.charts.refresh()
                 self.table.set_rows(self.results.rows())
+                for chart in self.charts.charts:
+                    chart.redraw()
+                spent_ms = 1000 * (time.perf_counter() - begin)
+                self._later.setInterval(max(_REDRAW_MS, round(spent_ms / _SHARE)))
             else:
                 self._stale = True
 
@@ -367,7 +375,7 @@ class SweepPage(Page):
         super().showEvent(event)
         if self._stale:
             self._stale = False
-            self._later.start()
+            self._redraw()
 
     def _show_state(self) -> None:
         running = self.running

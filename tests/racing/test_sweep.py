@@ -533,6 +533,7 @@ def made(grid: Grid, speedup, alpha=0.8, c=0.1, v=1.5, rounds=1000) -> SweepResu
                            "other_s": 0.0, "plain_other_s": 0.0},
                     pass_counts={1: 1000, cell.k + 1: 1000},
                     positions=tuple(positions),
+                    eighths=((round(100 * alpha), 100),) * 8,
                     draft_rounds=rounds,
                 )
             )  # fmt: skip
