@@ -197,7 +197,7 @@ class PairPanel(LabPanel):
         for card, (mark, text) in zip(self.findings, findings_of(found), strict=True):
             card.show_finding(mark, text)
         if found is None:
-            self.verdict.setText("")
+            self.say("")
             return
         cached = found.cached
         words = f"{found.samples:,} continuations of {found.asked.tokens} tokens of each sampler. "
@@ -207,7 +207,7 @@ class PairPanel(LabPanel):
                 f"{cached['target_passes']:,} passes answered {cached['target_rows_asked']:,} questions. "
             )
         words += f"{found.no_bias[:1].upper()}{found.no_bias[1:]}. " if found.no_bias else ""
-        self.verdict.setText(("Stopped early. " if found.stopped else "") + words)
+        self.say(("Stopped early. " if found.stopped else "") + words)
 
     def _draw_first(self, found: PairResult | None) -> None:
         chart = self.first

@@ -90,6 +90,11 @@ class LabPanel(QWidget):
         row.addWidget(going, 1)
         return row
 
+    def say(self, text: str) -> None:
+        """Show what was found, in words; nothing takes no room."""
+        self.verdict.setText(text)
+        self.verdict.setVisible(bool(text))
+
     # -- what a subclass does ------------------------------------------------------------------------
 
     def work(self) -> tuple[Work, RunSettings | None]:

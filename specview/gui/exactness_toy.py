@@ -165,11 +165,11 @@ class ToyPanel(LabPanel):
         self._draw_contexts(found)
         self.table.set_rows([] if found is None else [_row(found, name) for name in found.samplers])
         if found is None:
-            self.verdict.setText("")
+            self.say("")
         else:
             mark = "✓" if found.holds and found.conclusive else "✕" if not found.holds else "–"
             stopped = "Stopped early. " if found.stopped else ""
-            self.verdict.setText(f"{mark}  {stopped}{found.sentence}")
+            self.say(f"{mark}  {stopped}{found.sentence}")
 
     def _draw_line(self, found: ToyResult | None) -> None:
         chart = self.chart
