@@ -66,6 +66,9 @@ class RunsPage(Page):
         self.entries: list[Entry] = []
         self._traces: dict[tuple[Path, int], Trace] = {}
         self._undo: list[str] = []
+        self._unwritten: dict[str, tuple[str, list[str], str]] = {}
+        self._told = ""
+        self._size = 0
         self._stale = True
         self._cleaned = False
         self._wanted = ""
@@ -177,10 +180,10 @@ class RunsPage(Page):
 
     def _connect(self) -> None:
         self.work.failed.connect(self.context.show_message)
-        self.work.failed.connect(lambda _: self.rescan())
+        self.work.failed.connect(self._failed)
         self.work.changed.connect(self._say)
         self.runs.activated.connect(lambda index: self.open_runs([self.entries[index]]))
-        self.runs.selected.connect(lambda _: self._chosen())
+        self.runs.selected.connect(self._selected)
         self.lanes.selected.connect(lambda _: self._refresh())
         self.lanes.activated.connect(lambda _: self.lay_beside())
         self.details.described.connect(self._describe)
@@ -254,11 +257,12 @@ class RunsPage(Page):
         entries, keeps, self._size, trash = found
         if trash != self.show_trash.isChecked():
             return
+        self.details.save()  # what was typed meanwhile is newer than what was read
         typed = self.details.entry
-        self.entries = entries
+        self.entries = [_described(entry, self._unwritten.get(entry.id)) for entry in entries]
         self._stale = False
         self.keep.setChecked(keeps)
-        self.runs.set_rows([run_row(entry) for entry in entries])
+        self.runs.set_rows([run_row(entry) for entry in self.entries])
         if self._wanted:
             place = next((place for place, entry in enumerate(entries) if entry.id == self._wanted), None)
             self._wanted = ""
@@ -275,9 +279,10 @@ class RunsPage(Page):
         if self._stale and self.work.busy:
             self.summary.set_full("Reading the runs library…")
         else:
-            count, size = len(self.entries), getattr(self, "_size", 0)
+            count, size = len(self.entries), self._size
             what = f"{count} {'run' if count == 1 else 'runs'}{' in the trash' if trash else ''}"
-            self.summary.set_full(f"{what} · {size / 1e6:,.1f} MB, prompts included, in {self.library.folder}")
+            about = f"{what} · {size / 1e6:,.1f} MB, prompts included, in {self.library.folder}"
+            self.summary.set_full(f"{self._told} · {what}" if self._told else about)
         self.listing.setCurrentWidget(self.runs if self.entries or self._stale else self.empty)
         self.empty.setText(
             "The trash is empty." if trash
@@ -292,8 +297,24 @@ class RunsPage(Page):
         """The runs that are selected, from top to bottom."""
         return [self.entries[index] for index in self.runs.selected_rows() if index < len(self.entries)]
 
+    def _failed(self, _: str) -> None:
+        """Show again what the disk has."""
+        self._unwritten.clear()
+        self.rescan()
+
+    def _selected(self, _: list[int]) -> None:
+        self._told = ""
+        self._say()
+        self._chosen()
+
+    def _tell(self, words: str) -> None:
+        """Say what was done, until something else is chosen."""
+        self._told = words
+        self._say()
+
     def _chosen(self) -> None:
         """Show what is known of the runs chosen, at once what the list says, then what their rounds say."""
+        self.details.save()
         entries = self.chosen
         self.details.show_runs(entries, editable=not self.show_trash.isChecked())
         readable = [entry for entry in entries if not entry.problem]
@@ -388,11 +409,16 @@ class RunsPage(Page):
     def _describe(self, run_id: str, name: str, tags: list[str], note: str) -> None:
         if self.show_trash.isChecked():
             return
-        for place, entry in enumerate(self.entries):
-            if entry.id == run_id:
-                self.entries[place] = replace(entry, name=name, tags=tuple(tags), note=note)
+        words = name, tags, note
+        self._unwritten[run_id] = words
+        self.entries = [_described(entry, words if entry.id == run_id else None) for entry in self.entries]
         self.runs.set_rows([run_row(entry) for entry in self.entries])
-        self.work.do(lambda: self.library.describe(run_id, name=name, tags=tags, note=note))
+
+        def written(_: None) -> None:
+            if self._unwritten.get(run_id) is words:
+                del self._unwritten[run_id]
+
+        self.work.do(lambda: self.library.describe(run_id, name=name, tags=tags, note=note), written)
 
     def _keep_clicked(self, on: bool) -> None:
         self.work.do(lambda: self.library.set_keeps(on))
@@ -499,7 +525,7 @@ class RunsPage(Page):
             export_runs(form, path, runs)
             return f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {path}"
 
-        self.work.do(write, self.summary.set_full)
+        self.work.do(write, self._tell)
 
     def copy_command(self) -> None:
         """Copy the command line that repeats the run chosen."""
@@ -511,4 +537,12 @@ class RunsPage(Page):
     def _copied(self, repeat: Repeat) -> None:
         QGuiApplication.clipboard().setText(clipboard(repeat.command))
         file = repeat.prompt_file
-        self.summary.set_full("The command is on the clipboard" + (f"; save the prompt as {file} first" if file else ""))
+        self._tell("The command is on the clipboard" + (f"; save the prompt as {file} first" if file else ""))
+
+
+def _described(entry: Entry, words: tuple[str, list[str], str] | None) -> Entry:
+    """An entry with a name, tags and a note that are not on the disk yet."""
+    if words is None:
+        return entry
+    name, tags, note = words
+    return replace(entry, name=name, tags=tuple(tags), note=note)

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 from specview.decoding.ledger import Round
-from specview.decoding.metrics import Metrics, MetricsFold, fold, speedup, speedup_spread
+from specview.decoding.metrics import DrafterShare, Metrics, MetricsFold, fold, speedup, speedup_spread
 from specview.racing.events import (
     Equality,
     Event,
@@ -67,12 +67,15 @@ def recorded_metrics(figures: Mapping[str, Any] | None) -> Metrics | None:
 
 
 def _by_drafter(value: Any) -> dict[str, dict[str, float | None]]:
+    """The shares of a combined lane's members; those that lack a figure are left out."""
     if not isinstance(value, dict):
         return {}
+    wanted = DrafterShare().figures(0)
     return {
-        name: {key: one for key, one in shares.items() if one is None or _is_real(one)}
+        name: {key: shares[key] for key in wanted}
         for name, shares in value.items()
         if isinstance(shares, dict)
+        and all(key in shares and (_is_real(shares[key]) or (shares[key] is None and one is None)) for key, one in wanted.items())
     }
 
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from specview.decoding.ledger import Round
 from specview.decoding.metrics import fold, speedup, speedup_spread
 from specview.drafting.registry import METHODS
-from specview.racing.events import Equality, Event, LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
+from specview.racing.events import (
+    Equality,
+    Event,
+    LaneEnded,
+    LanePrefilled,
+    LaneRound,
+    RaceEnded,
+    RaceStarted,
+)
 from specview.racing.settings import LaneSettings, RunSettings
 from specview.runs.keeping import RunKeeper
 from specview.runs.library import RunLibrary

@@ -52,7 +52,7 @@ def opened(path: Path) -> bool:
 
 
 def test_a_whole_trace_gives_all_its_events_back(whole: Path) -> None:
-    told = [event for event in race_events(rounds=3)]
+    told = list(race_events(rounds=3))
     ends = [event for event in told if type(event).__name__ == "LaneEnded"][-3:]
     read = list(events(read_trace(whole), 1))
     assert [event for event in read if type(event).__name__ == "LaneEnded"] == [_seven_digits(end) for end in ends]

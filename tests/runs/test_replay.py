@@ -92,7 +92,11 @@ def test_figures_that_are_no_figures_are_folded_anew() -> None:
         assert recorded_metrics(whole | change) is None
     assert recorded_metrics(None) is None and recorded_metrics({}) is None
     assert recorded_metrics({key: value for key, value in whole.items() if key != "tpot_s"}) is None
-    assert recorded_metrics(whole | {"by_drafter": {"a": {"share": "x", "rounds": 2}, "b": 3}}).by_drafter == {"a": {"rounds": 2}}  # type: ignore[union-attr]
+    member = {"rounds": 2, "share": None, "proposed": 4, "judged": 3, "accepted": 1, "acceptance_rate": 0.3,
+              "draft_acceptance": 0.25, "draft_s": 0.1}  # fmt: skip
+    for change, kept in (({}, True), ({"share": "x"}, False), ({"rounds": None}, False), ({"draft_s": float("inf")}, False)):
+        metrics = recorded_metrics(whole | {"by_drafter": {"a": member | change, "b": 3}})
+        assert metrics is not None and metrics.by_drafter == ({"a": member} if kept else {})
 
 
 # -- beside one another ----------------------------------------------------------------------------------------
