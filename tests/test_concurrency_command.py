@@ -49,7 +49,7 @@ def test_the_table_the_verdict_and_the_best_of_each_number(capsys, engines):
     # 2.44 tokens in 6 s against 1 in 6 s; with 4 sequences 12 rows take 12 s, with 8 24 against 8.
     assert [rows[size, "2"][7] for size in "1248"] == ["2.44", "2.44", "1.22", "0.81"]
     assert [rows[size, "2" if size != "8" else "0"][-1] for size in "1248"] == ["best"] * 4
-    assert "the gain ends at about" in out and "modelled: c 0.000" in out
+    assert "the gain ends at about" in out and "modelled: c 0 of a plain pass" in out
     assert [role for role, _, _ in engines["asked"]] == ["target"]
     assert engines["target"].closed
 

@@ -179,8 +179,8 @@ def concurrency_table(found: Concurrency) -> str:
     if roof is not None and roof.bytes_per_s and roof.operations_per_s:
         lines.append(
             f"roofline (modelled from measured rates): {roof.bytes_per_s / 1e9:.1f} GB/s ({roof.bytes_how}), "
-            f"{roof.operations_per_s / 1e9:.0f} Gop/s ({roof.operations_how}); products rule from "
-            f"{roof.ridge_rows:.0f} rows of a pass on"
+            f"{roof.operations_per_s / 1e9:.0f} Gop/s ({roof.operations_how}); products rule in passes of more than "
+            f"{roof.ridge_rows:.1f} rows"
         )
     lines += [safe_text(line) for line in times.skipped]
     lines += ["Stopped: what was measured so far."] if times.stopped else []

@@ -390,7 +390,7 @@ class ConcurrencyPanel(QWidget):
                     colour="corrected", dashed=True)  # fmt: skip
         ridge = roof.ridge_rows
         if ridge is not None and 1 <= ridge <= max(ticks):
-            chart.mark("ridge", x=ridge, text=f"ridge: {ridge:.0f} rows")
+            chart.mark("ridge", x=ridge, text=f"ridge: {ridge:.1f} rows")
 
     def _words(self, found: Concurrency) -> str:
         """What the figures rest on."""

@@ -402,8 +402,8 @@ def _draft_words(times: BatchTimes, acceptance: Acceptance) -> str:
     if acceptance.draft_cost is None:
         return "modelled: drafting is free (no draft cost is known)"
     if acceptance.scaling == "pass":
-        return f"modelled: c {acceptance.draft_cost:.3f} of a plain pass over as many sequences"
-    return f"modelled: c {acceptance.draft_cost:.3f} of a single plain pass, for each sequence in turn"
+        return f"modelled: c {acceptance.draft_cost:.2g} of a plain pass over as many sequences"
+    return f"modelled: c {acceptance.draft_cost:.2g} of a single plain pass, for each sequence in turn"
 
 
 def _crossings(k: int, line: Sequence[Point], repeats: Sequence[tuple[float, ...]]) -> list[Crossing]:
