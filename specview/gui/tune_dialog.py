@@ -278,9 +278,9 @@ class TuneDialog(JobDialog):
             return
         groups: dict[str, list[int]] = {}
         for place, arm in enumerate(arms):
-            key = "confirmed anew" if arm.fresh else "while choosing" if arm.speedups else "predicted only"
+            key = "raced anew" if arm.fresh else "while choosing" if arm.speedups else "predicted only"
             groups.setdefault(key, []).append(place)
-        looks = {"confirmed anew": ("accepted", 0), "while choosing": ("bonus", 1), "predicted only": ("muted", 2)}
+        looks = {"raced anew": ("accepted", 0), "while choosing": ("bonus", 1), "predicted only": ("muted", 2)}
         for name, places in groups.items():
             found = [interval_of(arms[at].fresh) or arms[at].chosen_by for at in places]
             y = [arms[at].worth or 0.0 for at in places]

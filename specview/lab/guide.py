@@ -22,6 +22,8 @@ COPIES_BADLY = 0.1
 STEEP = 1.5
 """v(4) above which verifying a few tokens is dear."""
 FLAT = 1.2
+SAME = 0.04
+"""How far from 1 a speedup must lie to be called a gain or a loss."""
 DEAR_DRAFT = 0.25
 """c, a draft step in plain passes, above which drafting many tokens does not pay."""
 
@@ -98,7 +100,9 @@ def _running(result: TuneResult) -> Iterable[Advice]:
         cost = f", a drafted token for {c:.2f} plain passes" if c is not None else ""
         words = f"{_in(workload)}of the methods that run a model, {method} did best: {speed:.2f} times plain{alpha}{cost}"
         settled = result.winner is None or method != result.winner.lane.method or result.verdict == "faster"
-        if speed > 1 and settled:
+        if abs(speed - 1) < SAME:
+            text = f"{words}: no faster than plain on free text; a draft or head trained on this target may be (specview train)."
+        elif speed > 1 and settled:
             text = f"{words}: for free text, which has nothing to copy, it is the one to use here."
         elif speed > 1:
             text = f"{words}: not faster than plain with confidence, so measure longer before using it."

@@ -237,7 +237,9 @@ class TuneResult:
                 f"No method is faster than plain here with confidence: the best, {arm.name}, runs at {found.words} times plain "
                 f"({self.basis}); {arm.why}.{more}"
             )
-        worth = "" if arm.worth is None else f", {arm.worth:.2f} times plain while choosing"
+        count = len(arm.fresh)
+        when = f"over {count} fresh {'race' if count == 1 else 'races'}" if count else "while choosing"
+        worth = "" if arm.worth is None else f", {arm.worth:.2f} times plain {when}"
         why = "it was stopped" if self.end == "stopped" else f"fewer than {LEAST} fresh repeats fitted into the budget"
         return f"Not settled: the best so far is {arm.name}{worth}; {why}, so there is no interval."
 

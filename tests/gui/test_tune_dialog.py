@@ -83,8 +83,8 @@ def test_it_tunes_for_the_prompt_in_the_window(window, dialog, asked, qtbot, res
     assert result.sentence.split(":")[0] in dialog.words.text()
     assert dialog.chosen().name == result.winner.name, "the winner is selected"
     assert result.winner.why.split(",")[0] in dialog.why.full
-    assert "confirmed anew" in dialog.chart.names
-    x, y = dialog.chart.values("confirmed anew")
+    assert "raced anew" in dialog.chart.names
+    x, y = dialog.chart.values("raced anew")
     assert list(x) == [1] and y[0] == pytest.approx(result.interval.mean)
     assert "verifying costs" in dialog.advice.text() and "eagle: eagle has no bundled head" in dialog.advice.text()
 

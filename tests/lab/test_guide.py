@@ -66,6 +66,15 @@ def test_free_text_names_the_best_drafter_with_its_numbers():
         assert words in found.text
     slow = line(measured(observations=[seen("draft-model", 0.8)]), "running")
     assert "not worth drafting" in slow.text and "specview train" in slow.text
+    assert "no faster than plain" in line(measured(observations=[seen("draft-model", 1.01)]), "running").text
+
+
+def test_a_winner_that_is_not_sure_is_not_called_the_one_to_use():
+    arm = ArmResult(LaneSettings("draft-model", k=2))
+    unsure = measured(observations=[seen("draft-model", 1.3)], arms=[arm], winner=arm, verdict="unclear")
+    assert "not faster than plain with confidence" in line(unsure, "running").text
+    sure = measured(observations=[seen("draft-model", 1.3)], arms=[arm], winner=arm, verdict="faster")
+    assert "the one to use here" in line(sure, "running").text
 
 
 def test_workloads_have_lines_of_their_own():
