@@ -72,7 +72,7 @@ def test_export_writes_every_form(capsys: pytest.CaptureFixture[str], library: R
     code, out, err = typed(capsys, "runs", "export", "last", *(w for form, name in names.items() for w in (f"--{form}", name)))
     assert (code, out, err) == (0, "", "")
     assert json.loads(Path(names["json"]).read_text())["lanes"]
-    assert len(list(csv.reader(Path(names["csv"]).open()))) == 37
+    assert len(list(csv.reader(io.StringIO(Path(names["csv"]).read_text())))) == 37
     assert Path(names["markdown"]).read_text().startswith("# ")
     _, out, _ = typed(capsys, "runs", "export", "last", "--json", "-")
     assert out == Path(names["json"]).read_text()

@@ -69,7 +69,7 @@ class RunKeeper:
             self._trouble(f"this run is not kept: {error}")
             return
         self.path = path
-        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        now = datetime.now().astimezone().isoformat(timespec="milliseconds")
         self._recorder = TraceRecorder(self._writer, {"recorded_at": now, **self.facts})
         before, self._before = self._before, []
         for event in before:

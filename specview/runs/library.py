@@ -213,7 +213,7 @@ class RunLibrary:
                 _replace(index_path, {"schema": _INDEX_SCHEMA, "files": fresh})
             except OSError as error:
                 log.warning("the index of %s was not kept: %s", folder, error)
-        return sorted(entries, key=lambda entry: (entry.deleted_at or entry.recorded_at, entry.id), reverse=True)
+        return sorted(entries, key=lambda entry: (_instant(entry.deleted_at or entry.recorded_at), entry.id), reverse=True)
 
     def find(self, ref: str, *, trash: bool = False, entries: Sequence[Entry] | None = None) -> Entry:
         """Return the run that `ref` names: an id, its beginning or end, a name, `last` or `last~N`.
@@ -300,11 +300,11 @@ class RunLibrary:
         """Remove what was deleted longer ago than that, for good; returns how many runs."""
         if not self.trash.is_dir():
             return 0
-        limit = (datetime.now().astimezone() - timedelta(days=older_than_days)).isoformat(timespec="seconds")
+        limit = (datetime.now() - timedelta(days=older_than_days)).timestamp()
         gone = 0
         with self._changing():
             for entry in self.scan(trash=True):
-                if older_than_days and (not entry.deleted_at or _instant(entry.deleted_at) > _instant(limit)):
+                if older_than_days and (not entry.deleted_at or _instant(entry.deleted_at) > limit):
                     continue
                 entry.path.unlink(missing_ok=True)
                 (self.trash / f"{entry.id}{ABOUT}").unlink(missing_ok=True)
@@ -528,7 +528,7 @@ def _real(value: Any) -> float | None:
 
 
 def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="seconds")
+    return datetime.now().astimezone().isoformat(timespec="milliseconds")
 
 
 def _instant(text: str) -> float:
