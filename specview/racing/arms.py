@@ -42,6 +42,11 @@ class Candidate:
         """Whether it copies text: what it would have drafted can be replayed without a model."""
         return self.method.family == "n-gram"
 
+    @property
+    def tree(self) -> bool:
+        """Whether it drafts a tree, whose shape says how deep."""
+        return _is_tree(self.method, self.lane)
+
 
 def candidates(
     settings: RunSettings, target: Engine, methods: Sequence[str] = (), drafts: Sequence[str] = (), rule: str = "auto"
@@ -72,11 +77,10 @@ def candidates(
         except SpecviewError as error:
             cannot.append(Unusable(method.name, str(error)))
             continue
-        found += [
-            Candidate(method, one.checked(settings.sampling), _lengths(method, one))
-            for lane in lanes
-            for one in _variants(lane, method, target)
-        ]
+        for lane in lanes:
+            for one in _variants(lane, method, target):
+                one = one.checked(settings.sampling)
+                found.append(Candidate(method, one, _lengths(method, one)))
     return found, cannot
 
 
@@ -133,12 +137,27 @@ def _variants(lane: LaneSettings, method: MethodInfo, target: Engine) -> list[La
     if method.name == "early-exit" and target.exit_layers > 4:
         late = max(1, round(0.75 * target.exit_layers))
         return [lane, replace(lane, options={**lane.options, "exit_layer": late})]
+    shapes = next((option.choices for option in method.options if option.name == "tree"), ())
+    if shapes:
+        tree: dict[str, str] = {"tree": shapes[-1]}
+        if target.device != "cpu":  # rows are cheap there: the published shapes
+            tree = {"preset": "gpu"} if "gpu" in method.presets else tree | ({"choices": "mc_sim_7b_63"} if method.name == "medusa" else {})
+        named = {option.name: lane.options[option.name] for option in method.options if option.name not in _SHAPE}
+        return [lane, replace(lane, options={**named, **tree})]
     return [lane]
 
 
+_SHAPE = ("preset", "tree", "choices", "paths", "depth", "top_k", "total_tokens")
+"""Options that together say what shape is drafted: a variant names its own."""
+
+
+def _is_tree(method: MethodInfo, lane: LaneSettings) -> bool:
+    return method.name == "eagle2" or str(lane.options.get("tree", "chain")) != "chain"
+
+
 def _lengths(method: MethodInfo, lane: LaneSettings) -> tuple[int, ...]:
-    if method.name == "lookahead":
-        return ()  # its window and n-grams say how long it drafts
+    if method.name == "lookahead" or _is_tree(method, lane):
+        return ()  # its window and n-grams, or the tree's shape, say how long it drafts
     if method.family != "n-gram":
         return DRAFTED_K
     default = method.default_k(lane.options) if method.default_k is not None else None

@@ -408,7 +408,7 @@ class _Search:
                 continue
             leading.append(own[0])
             if best >= GOOD * top:
-                seconds += own[1:2]
+                seconds += own[1 : 3 if best == top else 2]
                 lanes = variants_of_policy(candidate, own[0].lane.k) if own[0].lane.k else []
                 policies += [ArmResult(lane.checked(self.settings.sampling)) for lane in lanes]
         names = list(dict.fromkeys(candidate.method.name for candidate, _ in by_best))
@@ -688,7 +688,8 @@ def _groups(items: Sequence[_T]) -> list[list[_T]]:
 
 def _seldom(candidate: Candidate) -> bool:
     """Whether a method seldom pays on a model that was not trained for it: such are tried last."""
-    return candidate.method.family == "self" or candidate.method.name == "pard"
+    small_tree = candidate.tree and candidate.method.name != "eagle2" and candidate.lane.options.get("preset") != "gpu"
+    return candidate.method.family == "self" or candidate.method.name == "pard" or small_tree
 
 
 def _cap(rounds: Sequence[Round]) -> int | None:

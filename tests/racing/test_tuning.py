@@ -389,6 +389,14 @@ def test_every_method_is_a_candidate_or_has_a_reason(world):
     assert named == {name for name, method in METHODS.items() if method.drafts and not method.combines}
     for one in found:
         assert one.lane.checked(settings().sampling) == one.lane, "options are filled in"
+        back = replace(parsed(lane_string(one.lane)).checked(settings().sampling), name="")
+        assert back == one.lane
+        assert bool(one.lengths) != (one.tree or one.method.name == "lookahead")
+    assert {one.method.name for one in found if one.tree} == {"medusa", "eagle3"}, "of those with a bundled head"
+    target.device = "cuda"
+    wide, _ = candidates(settings(), target, ["eagle3", "medusa"])
+    assert [one.lane.options.get("preset") for one in wide if one.tree] == [None, "gpu"]
+    assert [one.lane.options.get("choices") for one in wide if one.tree] == ["mc_sim_7b_63", None]
     with pytest.raises(UsageError, match="no method 'x'"):
         candidates(settings(), target, ["x"])
 
