@@ -332,11 +332,12 @@ def findings_of(found: PairResult | None) -> list[tuple[str, str]]:
             text += f". A bias of total variation {rule.least_caught:.3f} or more in the first token would have been caught"
         cards.append((mark, f"{text}."))
     control = found.rules.get("naive")
+    going_on = found.samples < found.asked.samples and not found.stopped
     if control is None:
         cards.append(("", nothing))
     else:
-        text = f"{control.words}."
-        if control.differs is False:
+        text = f"{control.words}{' so far' if going_on and not control.differs else ''}."
+        if control.differs is False and not going_on:
             text += " The test is too weak: use more continuations, or a prompt with a more open answer."
         mark = "✕" if not control.holds else "✓" if control.differs else "–"
         typical = found.rules.get("typical")

@@ -147,7 +147,9 @@ class CachedEngine:
         prefixes = [context + tuple(fed[: place + 1]) for place in range(len(pending), len(fed))]
         self.statistics.asked += len(tokens)
         if any((kind, prefix) not in self._rows for prefix in prefixes):
-            self._align(context, root)
+            left = self._align(context, root)
+            if left:
+                self._feed(left)
             self._pass()
             real: Any = self._session()
             found = real.forward_exit(fed, layer)
@@ -172,12 +174,18 @@ class CachedEngine:
     def _compute(
         self, context: Tokens, root: int, chain: Sequence[int], features: Sequence[Any], prefixes: Sequence[Tokens]
     ) -> None:
-        """Run the model over the chain and keep its rows."""
-        self._align(context, root)
+        """Run the model over the chain, and the end of the context that it does not hold, and keep the chain's rows."""
+        left = self._align(context, root)
+        given = self._feed([*left, *chain], features)[len(left) :]
+        for prefix, row in zip(prefixes, given, strict=True):
+            for kind, values in row.items():
+                self._keep((kind, prefix), values)
+
+    def _feed(self, tokens: Sequence[int], features: Sequence[Any] = ()) -> list[dict[Any, Array]]:
+        """Run the model over tokens after what it holds; their rows."""
         real = self._session()
-        parts = [[token] for token in chain] if self.single else [list(chain)]
         given = []
-        for part in parts:
+        for part in [[token] for token in tokens] if self.single else [list(tokens)]:
             padding = [part[-1]] if not self.single and len(part) == 1 and len(self._held) + 1 < self._room else []
             self._pass()
             forward = real.forward([*part, *padding], None, tuple(features))
@@ -187,12 +195,10 @@ class CachedEngine:
             for place in range(len(part)):
                 row = {"logits": _as_numpy(forward.logits[place])}
                 given.append(row | {layer: _copied(forward.features[layer][place]) for layer in features})
-        for prefix, row in zip(prefixes, given, strict=True):
-            for kind, values in row.items():
-                self._keep((kind, prefix), values)
+        return given
 
-    def _align(self, context: Tokens, root: int) -> None:
-        """Bring the real session to hold exactly `context`."""
+    def _align(self, context: Tokens, root: int) -> Tokens:
+        """Roll the real session back to a beginning of `context`, prompt included; return what it then lacks."""
         shared = 0
         most = min(len(context), len(self._held))
         if tuple(self._held[:most]) == context[:most]:
@@ -209,14 +215,7 @@ class CachedEngine:
                 real.truncate(shared)  # what was stopped halfway
                 raise
             self._held += context[shared:root]
-        left = context[len(self._held) :]
-        for part in [(token,) for token in left] if self.single else [left] if left else []:
-            self._pass()
-            pad = not self.single and len(part) == 1 and len(self._held) + 1 < self._room
-            real.forward([*part, part[-1]] if pad else part)
-            if pad:
-                real.truncate(len(self._held) + 1)
-            self._held += part
+        return context[len(self._held) :]
 
     def _truncate(self, length: int) -> None:
         if length < len(self._held):

@@ -212,10 +212,13 @@ def permuted_variation(a: Counts, b: Counts, rng: np.random.Generator, times: in
 
     Dealing them is a multivariate hypergeometric draw of the counts together.
     """
-    dealt = rng.multivariate_hypergeometric(a + b, int(a.sum()), size=times, method="marginals")
-    other = (a + b) - dealt
-    found: Floats = np.abs(dealt / a.sum() - other / b.sum()).sum(axis=1) / 2
-    return found
+    found = []
+    step = max(1, 1_000_000 // len(a))
+    for start in range(0, times, step):  # in parts, which fit the memory whatever the cells
+        size = min(step, times - start)
+        dealt = rng.multivariate_hypergeometric(a + b, int(a.sum()), size=size, method="marginals")
+        found.append(np.abs(dealt / a.sum() - ((a + b) - dealt) / b.sum()).sum(axis=1) / 2)
+    return np.concatenate(found)
 
 
 def permutation_p(observed: float, permuted: Floats) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -49,6 +49,8 @@ from specview.racing.settings import LaneSettings, RunSettings
 
 ShouldStop = Callable[[], bool]
 Outcome = tuple[int, ...]
+Sample = Mapping[Outcome, int]
+"""How often each continuation came."""
 
 SAMPLES = 2_000
 MIN_SAMPLES, MAX_SAMPLES = 100, 1_000_000
@@ -421,10 +423,10 @@ class _Experiment:
         """Compare the rows of the most visited prefixes with those of one-row passes."""
         visits: Counter[Outcome] = Counter()
         ends = work.ends
-        for outcome in work.outcomes["plain"]:
+        for outcome, count in work.outcomes["plain"].items():
             for depth in range(self.pair.tokens):
                 if depth <= len(outcome) and not (depth and outcome[depth - 1] in ends):
-                    visits[outcome[:depth]] += 1
+                    visits[outcome[:depth]] += count
         single.new_session(work.capacity)
         chosen = visits.most_common(DRIFT_PREFIXES)
         total = sum(count for _, count in chosen)
@@ -448,6 +450,23 @@ class _Experiment:
         return Drift(len(chosen), first, mean, largest, bound, logit, flips)
 
 
+@dataclass(slots=True)
+class Drawn:
+    """Drafted tokens judged and accepted, tokens emitted, rounds."""
+
+    judged: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    rounds: int = 0
+
+    def add(self, other: Drawn) -> None:
+        """Count another's too."""
+        self.judged += other.judged
+        self.accepted += other.accepted
+        self.emitted += other.emitted
+        self.rounds += other.rounds
+
+
 class _Continuations:
     """Draws continuations by the product's own lanes over cached engines, and compares them."""
 
@@ -462,31 +481,36 @@ class _Continuations:
         self.prompt = list(ready.record.prompt_ids)
         self.k = ready.k
         self.names = samplers_of(experiment.rule)
-        self.outcomes: dict[str, list[Outcome]] = {name: [] for name in self.names}
-        self.counts: dict[str, list[int]] = {name: [0, 0, 0, 0] for name in self.names}
+        self.size = 0  # continuations that every sampler has
+        self.outcomes: dict[str, Counter[Outcome]] = {name: Counter() for name in self.names}
+        self.counts: dict[str, Drawn] = {name: Drawn() for name in self.names}
         self.capacity = min(ready.target.context_length, len(self.prompt) + 2 * self.pair.tokens + ready.pass_rows + 1)
         self._memo: dict[tuple[str, Outcome], Any] = {}
 
     # -- drawing -----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """One continuation of each sampler in turn, so that a stop leaves them about equal."""
+        """One continuation of each sampler in turn, so that a stop leaves them equal."""
         states = {
             name: int(np.random.SeedSequence([self.settings.sampling.seed, 5, index]).generate_state(1, np.uint64)[0])
             for index, name in enumerate(self.names)
         }
-        reported = time.monotonic()
+        report_at = time.monotonic() + REPORT_S
         for number in range(self.pair.samples):
-            for name in self.names:
-                self.outcomes[name].append(self._continue(name, (states[name] + number) % 2**63))
-            self.result.samples = number + 1
+            drawn = {name: self._continue(name, (states[name] + number) % 2**63) for name in self.names}
+            for name, (outcome, counts) in drawn.items():
+                self.outcomes[name][outcome] += 1
+                self.counts[name].add(counts)
+            self.result.samples = self.size = number + 1
             self.experiment.done = (number + 1) / self.pair.samples
-            if time.monotonic() - reported > REPORT_S:
+            begun = time.monotonic()
+            if begun >= report_at:
                 self.report(final=False)
-                reported = time.monotonic()
+                # comparing takes its share of the time, and no more
+                report_at = time.monotonic() + max(REPORT_S, 9 * (time.monotonic() - begun))
             self.experiment._tell("Continuations", self.experiment.done)
 
-    def _continue(self, name: str, seed: int) -> Outcome:
+    def _continue(self, name: str, seed: int) -> tuple[Outcome, Drawn]:
         """One continuation by a lane of the product's own."""
         plain = name == "plain"
         chosen = LaneSettings() if plain else replace(self.experiment.lane, rule=name)
@@ -502,50 +526,48 @@ class _Continuations:
         lane = Lane(
             chosen, run, self.prompt, target, draft, costs=self.ready.costs, heads={} if plain else self.ready.heads
         )
-        counts = self.counts[name]
+        counts = Drawn()
         try:
             lane.prefill(self.pair.tokens)
             while (round_ := lane.step()) is not None:
-                counts[0] += round_.judged
-                counts[1] += round_.accepted
-                counts[2] += len(round_.emitted)
-                counts[3] += 1
+                counts.add(Drawn(round_.judged, round_.accepted, len(round_.emitted), 1))
         finally:
             lane.close()
-        return tuple(lane.sequence.output)
+        return tuple(lane.sequence.output), counts
 
     # -- comparing ---------------------------------------------------------------------------------------
 
     def report(self, final: bool) -> None:
-        """Compare what there is; the permutations wait for the end."""
-        size = min(len(found) for found in self.outcomes.values())
-        self.result.samples = size
+        """Compare what there is; the permutations wait for the end, and are few after a stop."""
+        size = self.size
         if size < MIN_SAMPLES // 2:
             return
-        plain = self.outcomes["plain"][:size]
+        plain = self.outcomes["plain"]
         seed = self.settings.sampling.seed
+        most = FIRST_PERMUTATIONS if self.result.stopped else PERMUTATIONS
         for index, name in enumerate(self.names[1:]):
             rng = np.random.default_rng([seed, 13, index]) if final else None
-            other = self.outcomes[name][:size]
-            depths = self.pair.tokens
-            tests = tuple(compare_depth(plain, other, depth, depths, rng) for depth in range(1, depths + 1))
-            judged, accepted, emitted, rounds = self.counts[name]
-            known = self.result.rules.get(name)
+            other, depths = self.outcomes[name], self.pair.tokens
+            tests = tuple(compare_depth(plain, other, depth, depths, rng, most) for depth in range(1, depths + 1))
+            counts, known = self.counts[name], self.result.rules.get(name)
             self.result.rules[name] = RuleResult(
-                name, not RULES[name], size, tests, judged, accepted, emitted, rounds,
+                name, not RULES[name], size, tests, counts.judged, counts.accepted, counts.emitted, counts.rounds,
                 known.bias if known is not None else None,
             )  # fmt: skip
-        self.result.first = self._first_tokens(size)
+        self.result.first = self._first_tokens()
         self.result.cached = self.cached(None)
 
-    def _first_tokens(self, size: int) -> tuple[FirstToken, ...]:
+    def _first_tokens(self) -> tuple[FirstToken, ...]:
         p = self.p(())
         q = self.q(()) if self.has_closed_form else None
         # the likeliest of either model, by p: what q alone gives shows what the rule has to take away
         weight = p if q is None else p + q
         shown = [token for token in np.argsort(-weight)[:BARS].tolist() if weight[token] > 0]
         shown.sort(key=lambda token: -float(p[token]))
-        firsts = {name: Counter(outcome[0] for outcome in found[:size]) for name, found in self.outcomes.items()}
+        firsts: dict[str, Counter[int]] = {name: Counter() for name in self.names}
+        for name, found in self.outcomes.items():
+            for outcome, count in found.items():
+                firsts[name][outcome[0]] += count
         text = self.ready.target.tokenizer.token_text
         return tuple(
             FirstToken(
@@ -553,7 +575,7 @@ class _Continuations:
                 text(token),
                 float(p[token]),
                 float(q[token]) if q is not None else None,
-                {name: found[token] / size for name, found in firsts.items()},
+                {name: found[token] / self.size for name, found in firsts.items()},
             )
             for token in shown
         )
@@ -615,20 +637,20 @@ class _Continuations:
         self.result.no_bias = self.no_closed_form
         if self.result.no_bias:
             return
-        size = self.result.samples
-        # prefix by prefix, so that rows are asked for together
-        self._step_rows(sorted({outcome for found in self.outcomes.values() for outcome in found[:size]}))
-        plain = self.outcomes["plain"][:size]
+        self._step_rows({outcome for found in self.outcomes.values() for outcome in found})
+        plain = list(self.outcomes["plain"])
+        weights = np.array([self.outcomes["plain"][outcome] for outcome in plain]) / self.size
         for name in self.names[1:]:
             if RULES[name]:
                 continue
             ratios = np.array([self.ratio(name, outcome) for outcome in plain])
-            own = np.array([self.ratio(name, outcome) for outcome in self.outcomes[name][:size]])
-            favoured = ratios > 1
-            measured = float((own > 1).mean() - favoured.mean())
-            closed = float(np.maximum(ratios - 1, 0).mean())
+            own = sum(count for outcome, count in self.outcomes[name].items() if self.ratio(name, outcome) > 1)
+            favoured, share = ratios > 1, own / self.size
+            measured = float(share - weights @ favoured)
+            closed = float(weights @ np.maximum(ratios - 1, 0))
             weighed = np.where(favoured, ratios, 0.0)
-            error = math.sqrt(float(np.var(own > 1)) / size + float(np.var(weighed)) / size)
+            spread = float(weights @ weighed**2) - float(weights @ weighed) ** 2
+            error = math.sqrt(max(share * (1 - share) + spread, 0.0) / self.size)
             away = measured - closed
             p = normal_tails(away / error) if error > 0 else float(abs(away) < 1e-9)
             first = first_token_bias(name, self.p(()), self.q(()))
@@ -636,7 +658,7 @@ class _Continuations:
                 self.result.rules[name], bias=Bias(first, closed, measured, error, p)
             )
 
-    def _step_rows(self, outcomes: Sequence[Outcome]) -> None:
+    def _step_rows(self, outcomes: Iterable[Outcome]) -> None:
         """Keep of each prefix what the closed forms need: scalars, so that rows may be dropped."""
         lossy = [name for name in self.names[1:] if not RULES[name]]
         wanted: dict[Outcome, set[int]] = {}
@@ -697,23 +719,27 @@ def first_token_bias(name: str, p: Floats, q: Floats) -> float:
 
 
 def compare_depth(
-    plain: Sequence[Outcome],
-    other: Sequence[Outcome],
+    plain: Sample,
+    other: Sample,
     depth: int,
     depths: int,
     rng: np.random.Generator | None = None,
+    permutations: int = PERMUTATIONS,
 ) -> DepthTest:
-    """Compare two samples over their first `depth` tokens, one of `depths` such tests; rng makes the permutations."""
+    """Compare two samples over their first `depth` tokens, one of `depths` such tests.
+
+    rng makes the permutations, all of them where the first ones look suspicious.
+    """
     a, b = cells_of(plain, other, depth)
     p, freedom = two_sample_chi_square(a, b)
-    n, m = len(plain), len(other)
+    n, m = sum(plain.values()), sum(other.values())
     tv = variation_between(a, b)
     dealt_p = bound = None
     if rng is not None and len(a) > 1:
         dealt = permuted_variation(a, b, rng, FIRST_PERMUTATIONS)
         dealt_p = permutation_p(tv, dealt)
-        if dealt_p < 0.02:
-            more = permuted_variation(a, b, rng, PERMUTATIONS - FIRST_PERMUTATIONS)
+        if dealt_p < 0.02 and permutations > FIRST_PERMUTATIONS:
+            more = permuted_variation(a, b, rng, permutations - FIRST_PERMUTATIONS)
             dealt = np.concatenate([dealt, more])
             dealt_p = permutation_p(tv, dealt)
         bound = float(np.quantile(dealt, BOUND_SHARE))
@@ -721,19 +747,20 @@ def compare_depth(
     return DepthTest(depth, len(a), tv, p, dealt_p, bound, least)
 
 
-def cells_of(plain: Sequence[Outcome], other: Sequence[Outcome], depth: int) -> tuple[Counts, Counts]:
+def cells_of(plain: Sample, other: Sample, depth: int) -> tuple[Counts, Counts]:
     """Counts [cells] of two samples' first `depth` tokens, in cells that expect enough of each.
 
     Outcomes that are too rare are put together with their siblings, then with their parents' siblings; by their counts
     in both samples together, which says nothing of a difference.
     """
-    least = LEAST_EXPECTED * (len(plain) + len(other)) / max(min(len(plain), len(other)), 1)
+    n, m = sum(plain.values()), sum(other.values())
+    least = LEAST_EXPECTED * (n + m) / max(min(n, m), 1)
     counts: dict[Outcome, list[int]] = {}
     for side, sample in enumerate((plain, other)):
-        for outcome in sample:
+        for outcome, count in sample.items():
             cut = outcome[:depth] if len(outcome) >= depth else (*outcome, _ENDED)
             for length in range(len(cut) + 1):
-                counts.setdefault(cut[:length], [0, 0])[side] += 1
+                counts.setdefault(cut[:length], [0, 0])[side] += count
     children: dict[Outcome, list[Outcome]] = {}
     for prefix in sorted(counts):
         if prefix:

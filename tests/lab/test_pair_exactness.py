@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -377,9 +378,9 @@ def test_sizes_that_cannot_be(sizes):
 # -- comparing ---------------------------------------------------------------------------------------------------
 
 
-def draws(p: np.ndarray, n: int, seed: int) -> list[tuple[int, ...]]:
+def draws(p: np.ndarray, n: int, seed: int) -> Counter:
     rng = np.random.default_rng(seed)
-    return [tuple(row) for row in rng.choice(len(p), size=(n, 3), p=p).tolist()]
+    return Counter(tuple(row) for row in rng.choice(len(p), size=(n, 3), p=p).tolist())
 
 
 def test_cells_have_enough_and_lose_nothing():
@@ -393,7 +394,7 @@ def test_cells_have_enough_and_lose_nothing():
 
 def test_a_prefix_of_another_outcome_is_a_cell_of_its_own():
     """Outcomes that end early stand beside those that go on from them."""
-    plain = [(1,)] * 50 + [(1, 2)] * 50
+    plain = Counter({(1,): 50, (1, 2): 50})
     a, _ = cells_of(plain, plain, 2)
     assert sorted(a.tolist()) == [50, 50]
 
