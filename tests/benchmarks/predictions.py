@@ -3,6 +3,10 @@
     python -m tests.benchmarks.predictions --json predictions.json        # about ten minutes on two quiet cores
     python -m tests.benchmarks.predictions --quick                        # two workloads, few tokens: does it work?
     python -m tests.benchmarks.predictions --engine llama.cpp --json predictions.json --again
+    OMP_NUM_THREADS=1 python -m tests.benchmarks.predictions --cpu-time   # one thread, where others load the machine
+
+--cpu-time counts the process's own processor time in place of the wall clock: of one thread that is what the clock
+would show on a quiet machine, but for caches and memory that are shared.
 
 For each engine the target's passes of 1 to 9 rows are calibrated first. For each drafter and workload, runs on OTHER
 prompts of the workload (k 8 on one, k 2 on the next) give alpha and the draft's cost; nothing of the prompt that is
@@ -24,7 +28,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +56,7 @@ def main() -> None:
     parser.add_argument("--workload", action="append", help="repeatable (default: the six English ones)")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--cpu-time", action="store_true", help="one thread, timed by its processor time")
     parser.add_argument("--json", type=Path, help="results; cells that it holds are not run again")
     parser.add_argument("--again", action="store_true", help="run the chosen cells again")
     parser.add_argument("--quick", action="store_true", help="two workloads, 24 tokens")
@@ -60,6 +65,8 @@ def main() -> None:
     tokens = 24 if arguments.quick else arguments.max_tokens
     found = json.loads(arguments.json.read_text("utf-8")) if arguments.json and arguments.json.exists() else {"cells": []}
     cells: list[dict[str, Any]] = found["cells"]
+    threads = 1 if arguments.cpu_time else arguments.threads
+    clock, timed = (time.process_time, "cpu") if arguments.cpu_time else (time.perf_counter, "wall")
     engines, drafters = arguments.engine or ENGINES, arguments.drafter or DRAFTERS
     begin = time.monotonic()
     for engine in engines:
@@ -67,11 +74,11 @@ def main() -> None:
         try:
             for drafter in drafters:
                 for workload in chosen:
-                    name = {"engine": engine, "drafter": drafter, "workload": workload, "max_tokens": tokens}
+                    name = {"engine": engine, "drafter": drafter, "workload": workload, "max_tokens": tokens, "clock": timed}
                     old = [cell for cell in cells if name.items() <= cell.items()]
                     if old and not arguments.again:
                         continue
-                    cell = {**name, **run_cell(pool, engine, drafter, workload, tokens, arguments.threads)}
+                    cell = {**name, **run_cell(pool, engine, drafter, workload, tokens, threads, clock)}
                     cells[:] = [one for one in cells if one not in old] + [cell]
                     if arguments.json:
                         with OutputFile(arguments.json, "results") as file:
@@ -82,13 +89,14 @@ def main() -> None:
     asked = [
         cell for cell in cells
         if cell["engine"] in engines and cell["drafter"] in drafters and cell["workload"] in chosen
-        and cell["max_tokens"] == tokens
+        and cell["max_tokens"] == tokens and cell["clock"] == timed
     ]  # fmt: skip
     print(report(asked))
 
 
 def run_cell(
-    pool: ModelPool, engine: str, drafter: str, workload: str, tokens: int, threads: int | None
+    pool: ModelPool, engine: str, drafter: str, workload: str, tokens: int, threads: int | None,
+    clock: Callable[[], float],
 ) -> dict[str, Any]:
     """Calibrate, measure alpha and c on other prompts, race the first prompt; one row a k."""
     prompts = workloads.load(workload).prompts
@@ -96,14 +104,14 @@ def run_cell(
         engine=engine, threads=threads, prompt=prompts[0].text, system=prompts[0].system, max_tokens=tokens,
         observe="off", workload=None,
     )  # fmt: skip
-    passes = calibrate_passes(pool, base.checked())
+    passes = calibrate_passes(pool, base.checked(), clock=clock)
     before: list[list[Round]] = []
     for k, prompt in zip((max(LENGTHS), 2), (prompts[1 % len(prompts)], prompts[2 % len(prompts)]), strict=True):
         settings = RunSettings(
             engine=engine, threads=threads, prompt=prompt.text, system=prompt.system, max_tokens=tokens, observe="off",
             lanes=(LaneSettings(drafter, k=k),), baseline=False,
         )  # fmt: skip
-        before.append(lanes_of(compare(settings, 1, pool, oracles=False))[0].record.rounds)
+        before.append(lanes_of(compare(settings, 1, pool, clock=clock, oracles=False))[0].record.rounds)
     rounds = [round_ for part in before for round_ in part]
     costs = measured_costs(rounds, (), passes)
     assert costs is not None
@@ -114,7 +122,7 @@ def run_cell(
             engine=engine, threads=threads, prompt=prompts[0].text, system=prompts[0].system, max_tokens=tokens, observe="off",
             lanes=(LaneSettings(), *(LaneSettings(drafter, f"k={k}", k=k) for k in part)),
         )  # fmt: skip
-        result = compare(settings, 1, pool, oracles=False)
+        result = compare(settings, 1, pool, clock=clock, oracles=False)
         busy = busy or result.busy
         for k, lane in zip(part, lanes_of(result)[1:], strict=True):
             assert lane.speedup is not None
@@ -158,7 +166,8 @@ def report(cells: Sequence[dict[str, Any]]) -> str:
     for engine, drafter in groups:
         own = [cell for cell in cells if (cell["engine"], cell["drafter"]) == (engine, drafter)]
         lines += [
-            f"\n{engine}, {drafter}: medians over {len(own)} workloads, {own[0]['max_tokens']} tokens\n",
+            f"\n{engine}, {drafter}: medians over {len(own)} workloads, {own[0]['max_tokens']} tokens, "
+            f"{'processor time of one thread' if own[0]['clock'] == 'cpu' else 'wall clock'}\n",
             "| k | measured | " + " | ".join(f"{title} | error" for title in PREDICTIONS.values()) + " | within 15% |",
             "|---:" * (3 + 2 * len(PREDICTIONS)) + "|",
         ]
