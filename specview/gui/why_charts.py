@@ -27,7 +27,7 @@ STEP_TIPS = {
     "draft": "drafting: S d, where d is the draft's time in plain rounds",
     "verify": "verify surplus: S (v - 1), what a pass of many rows costs above a one-row pass",
     "other": "other time: what a round's rest costs above a plain round's rest",
-    "uneven": "uneven rounds: what slow rounds take beyond the medians of the phases",
+    "uneven": "uneven rounds: what the medians leave out, slow rounds of this lane (or, where it gains, of plain)",
     "net": "the measured speedup: tok/s / plain's, over the time both ran",
 }
 

@@ -105,6 +105,7 @@ def bench(qtbot, qapp, script):
     made.engine.start()
     made.page.opened()
     yield made
+    made.page.shut()
     made.controller.close(5.0)
     made.page.close()
     made.page.deleteLater()
