@@ -259,9 +259,11 @@ class Controller(QObject):
     def close_recorded(self) -> None:
         """Forget a recorded run that is on screen; the next `show_lanes` shows lanes anew."""
         if self.recorded is not None and not self.racing:
-            self._leave_recorded()
-            self.race.show(RaceModel())
+            empty = RaceModel()
+            empty.lanes = [LaneModel(name=lane.name, settings=lane.settings) for lane in self.race.lanes]
+            self.race.show(empty)
             self._lanes = []
+            self._leave_recorded()
             self._update_state()
 
     def redraw(self) -> None:

@@ -69,7 +69,8 @@ SHORTCUTS = (
     ("Fold the inspector", "Ctrl+I"), ("Fold the plots", "Ctrl+J"), ("Ghosts of rejected drafts", "Ctrl+R"),
     ("Live draft tree of the lane with the focus", "Ctrl+D"), ("In a tree: along it, zoom, go on live", "arrow keys, + - 0, Space"),
     ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
-    ("Open a target model", "Ctrl+O"), ("Open a recorded run", "Ctrl+Shift+O"), ("Train a drafter", "Ctrl+T"),
+    ("Open a target model", "Ctrl+O"), ("Open a recorded run", "Ctrl+Shift+O"), ("Runs: open, rename, delete, undo", "Enter, F2, Del, Ctrl+Z"),
+    ("Train a drafter", "Ctrl+T"),
     ("Tune: the fastest method here", "Ctrl+Y"), ("Run a prompt set", "Ctrl+Shift+P"),
 )
 

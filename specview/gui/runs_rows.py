@@ -40,7 +40,7 @@ LANE_COLUMNS = (
     Column("alpha", "α", "Acceptance rate: accepted / judged", 3),
     Column("draft_acc", "draft acc.", "Draft acceptance: accepted / proposed", 3),
     Column("speedup", "speedup", "Over plain decoding in the lane's own run", 2, unit="×"),
-    Column("over_first", "over first run's plain", "Over the plain lane of the first run chosen; where the runs differ in prompt, "
+    Column("over_first", "vs run 1", "Speedup over the plain lane of the first run chosen; where the runs differ in prompt, "
            "target, settings or device, what differs stands here in place of a speedup", 2, unit="×"),
     Column("equal", "= plain", "Whether its output was its own plain lane's"),
     Column("emitted", "tokens", "Tokens emitted", 0),

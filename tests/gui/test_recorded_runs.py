@@ -159,8 +159,12 @@ def test_a_recorded_run_stays_until_lanes_are_edited(window, qtbot, tmp_path):
     assert [lane.tokens for lane in window.controller.race.lanes] == held[:2]
 
 
-def test_close_shows_the_lanes_as_set_up(window, qtbot, tmp_path):
-    open_in(qtbot, window, write_trace(tmp_path / "a.jsonl"))
+@pytest.mark.parametrize("beside", [False, True])
+def test_close_shows_the_lanes_as_set_up(window, qtbot, tmp_path, beside):
+    paths = [write_trace(tmp_path / f"{name}.jsonl") for name in ("a", "b")]
+    open_in(qtbot, window, *paths[: 1 + beside])
+    for change in (window.controller.recorded_changed, window.controller.state_changed):  # whoever looks meanwhile
+        change.connect(lambda: [panel.lane for panel in window.page.panels])
     qtbot.mouseClick(window.recorded.bar.close_button, Qt.MouseButton.LeftButton)
     assert window.controller.recorded is None and not window.recorded.bar.isVisible()
     assert [len(lane.rounds) for lane in window.controller.race.lanes] == [0, 0, 0]
@@ -287,3 +291,48 @@ def test_a_race_that_begins_ends_the_playing(window, qtbot, tmp_path):
     assert not window.recorded.player.playing
     qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
     assert len(window.controller.race.lanes[0].rounds) == 20
+
+
+# -- keeping -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_cannot_be_kept_is_told_and_goes_on(window, qtbot, tmp_path, monkeypatch, script):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "file"))
+    window.run()
+    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    assert "this run is not kept" in window.banner.message
+    assert [len(lane.rounds) for lane in window.controller.race.lanes] == [script.rounds] * 3
+
+
+def test_a_fault_of_the_keeper_does_not_end_the_race(window, qtbot, monkeypatch, script):
+    from specview.runs.keeping import RunKeeper
+
+    def fault(self, event):
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(RunKeeper, "take", fault)
+    window.run()
+    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    assert "not kept" in window.banner.message and window.controller.race.ended.end == "done"
+    assert [len(lane.rounds) for lane in window.controller.race.lanes] == [script.rounds] * 3
+
+
+def test_a_continued_race_is_one_kept_run(window, qtbot, script):
+    window.run()
+    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    window.continue_run()
+    qtbot.waitUntil(lambda: len(window.controller.race.lanes[0].rounds) == 40 and window.controller.state == "ended", timeout=10_000)
+    (entry,) = RunLibrary().scan()
+    assert [len(record.rounds) for record in read_trace(entry.path).records] == [40] * 3 and entry.end == "done"
+
+
+def test_a_later_turn_is_kept_with_what_came_before(window, qtbot):
+    window.run()
+    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    window.next_turn("and then?")
+    qtbot.waitUntil(lambda: len(RunLibrary().scan()) == 2 and window.controller.state == "ended", timeout=10_000)
+    last = RunLibrary().find("last")
+    assert last.prompt == "and then?"
+    opened = open_picks([Pick(last.path)], [read_trace(last.path)])
+    assert opened.settings is not None and [turn["role"] for turn in opened.settings.history] == ["user", "assistant"]
