@@ -166,7 +166,7 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, outputs: Outputs, s
                 _ask(file.results.grid, left, models, arguments.yes, progress, should_stop)
             _run(file, models, progress, should_stop)
             results, path = file.results, file.path
-            stopped = bool(results.pending())
+            stopped = len(results.runs) < results.total
     finally:
         progress.clear()
         models.close()

@@ -119,7 +119,8 @@ class SweepCharts(QWidget):
         values = _values(results)
         for name, choice in self.fixed.items():
             choice.blockSignals(True)
-            choice.set_items(tuple((str(place), text) for place, text in enumerate(values[name])))
+            words = [f"T {text}" if name == "temperature" else text for text in values[name]]
+            choice.set_items(tuple((str(place), text) for place, text in enumerate(words)))
             choice.setCurrentIndex(0 if values[name] else -1)
             choice.blockSignals(False)
         several = [name for name, _ in DIMENSIONS if len(values[name]) > 1]

@@ -120,6 +120,7 @@ class GridForm(QWidget):
         super().__init__()
         self._settings: RunSettings | None = None
         self._own_lanes: tuple[LaneSettings, ...] = ()
+        self._remembered: list[str] = []  # lanes of the race that were ticked, until the race's lanes are known
         self.target = label("", "small")
         self.target.setWordWrap(True)
         self.ks = QLineEdit("1..8")
@@ -181,10 +182,11 @@ class GridForm(QWidget):
         own = tuple(lane for lane in settings.lanes if lane.method != "plain")
         if own != self._own_lanes:
             self._fill_lanes(own)
+        self._remembered = []
         self._edited()
 
     def _fill_lanes(self, own: tuple[LaneSettings, ...]) -> None:
-        before = self.lanes.texts()
+        before = {*self.lanes.texts(), *self._remembered}
         first = not self.lanes.count()
         texts: list[str] = []
         self.lanes.blockSignals(True)
@@ -260,6 +262,8 @@ class GridForm(QWidget):
         for key, ticks in (("prompts", self.prompts), ("lanes", self.lanes)):
             if isinstance(kept.get(key), list):
                 ticks.tick([str(text) for text in kept[key]])
+        if isinstance(kept.get("lanes"), list):
+            self._remembered = [str(text) for text in kept["lanes"]]
 
     # -- editing -------------------------------------------------------------------------------
 

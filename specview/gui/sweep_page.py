@@ -70,7 +70,7 @@ class SweepPage(Page):
         self._stopping = False
         self._rates: dict[tuple[Any, ...], Estimate] = {}
         self._wanted: Path | None = None
-        self._looked = False
+        self._looked = self._offered = False
         self.form = GridForm()
         self.charts = SweepCharts()
         self.table = ResultsTable(
@@ -318,7 +318,7 @@ class SweepPage(Page):
     def _say_end(self, results: SweepResults) -> None:
         done, failed = len(results.runs), len(results.failures)
         self.progress.setValue(round(1000 * done / results.total))
-        if results.pending():
+        if done < results.total:
             words = f"Stopped after {done} of {results.total} races; Resume goes on"
         else:
             words = f"Done: {done} races"
@@ -379,7 +379,7 @@ class SweepPage(Page):
 
     def _show_state(self) -> None:
         running = self.running
-        pending = self.results is not None and self.path is not None and bool(self.results.pending(failed=True))
+        pending = self.results is not None and self.path is not None and self.results.to_do
         free = not running and not self.context.controller.busy_with
         self.run.setEnabled(free)
         self.stop.setEnabled(running and not self._stopping)
@@ -434,7 +434,7 @@ class SweepPage(Page):
         """Open a sweep's file; it is read in the background."""
         if not self.running:
             self._wanted = path
-            self.reader.read(_FILE, lambda: (path, read_sweep(path)))
+            self.reader.read(_FILE, lambda: (path, _folded(path)))
 
     def _read(self, what: str, result: Any) -> None:
         if what == _FOLDER:
@@ -453,8 +453,9 @@ class SweepPage(Page):
 
     def _offer(self) -> None:
         """At the first look: show the sweep that was shown last, else offer one that was not finished."""
-        if self.results is not None or self.running:
+        if self._offered or self.results is not None or self.running:
             return
+        self._offered = True
         wanted = next((one for one in self.found if one.path == self._wanted and one.results is not None), None)
         shown = wanted or next((one for one in self.found if one.unfinished), None)
         self._wanted = None
@@ -534,6 +535,13 @@ class SweepPage(Page):
         now = self._settings()
         observe = now.observe if now is not None else "full"
         self.context.open_race(replace(settings, observe=observe))
+
+
+def _folded(path: Path) -> SweepResults:
+    """A sweep's results with their rows made: of ten thousand cells that takes a second or two."""
+    results = read_sweep(path)
+    results.rows()
+    return results
 
 
 def _target_of(settings: RunSettings) -> tuple[Any, ...]:

@@ -122,7 +122,7 @@ class FoundSweep:
     @property
     def unfinished(self) -> bool:
         """Whether races are still to be run."""
-        return self.results is not None and bool(self.results.pending())
+        return self.results is not None and len(self.results.runs) < self.results.total
 
 
 def newest_sweeps() -> list[FoundSweep]:
@@ -136,7 +136,9 @@ def newest_sweeps() -> list[FoundSweep]:
     found = []
     for path in paths[:NEWEST]:
         try:
-            found.append(FoundSweep(path, read_sweep(path)))
+            results = read_sweep(path)
+            results.rows()  # made here, so that showing it is quick
+            found.append(FoundSweep(path, results))
         except SpecviewError as error:
             found.append(FoundSweep(path, None, str(error)))
     return found

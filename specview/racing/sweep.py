@@ -144,21 +144,21 @@ def duration(seconds: float) -> str:
 
 
 class _Timer:
-    """What a race takes: a cell's own earlier ones, else the mean of all."""
+    """What a race takes: the mean of all so far. Repeats go round, so that it is over all cells alike."""
 
     def __init__(self, results: SweepResults) -> None:
-        self._by_cell: dict[int, list[float]] = {}
+        self._seconds, self._races = 0.0, 0
         for run in results.runs.values():
             self.add(run)
 
     def add(self, run: CellRun) -> None:
         if not run.error and run.seconds > 0:
-            self._by_cell.setdefault(run.cell, []).append(run.seconds)
+            self._seconds += run.seconds
+            self._races += 1
 
     def left(self, todo: int) -> float | None:
         """Seconds for so many races; None before the first."""
-        times = [seconds for found in self._by_cell.values() for seconds in found]
-        return todo * sum(times) / len(times) if times else None
+        return todo * self._seconds / self._races if self._races else None
 
 
 class _Teller:
@@ -178,7 +178,7 @@ class _Teller:
 
     def take(self, event: Event) -> None:
         if isinstance(event, Progress) and event.phase not in ("prefill", "tokenize"):
-            self._tell(event.text)
+            self._tell(f"{self.words} · {event.text}")
         elif isinstance(event, LaneRound):
             self._emitted += len(event.round.emitted)
             percent = 100 * self._emitted // self._wanted

@@ -268,6 +268,11 @@ class SweepResults:
         ]
 
     @property
+    def to_do(self) -> bool:
+        """Whether races are left, those that failed among them."""
+        return len(self.runs) < self.total or any(run.error for run in self.runs.values())
+
+    @property
     def failures(self) -> list[CellRun]:
         """The races that failed."""
         return [run for run in self.runs.values() if run.error]

@@ -18,6 +18,7 @@ from specview.gui import app as application
 from specview.gui import sweep_work, theme
 from specview.gui.pages import PageContext
 from specview.gui.selection import Selection
+from specview.gui.sweep_form import GridForm
 from specview.gui.sweep_page import SweepPage
 from specview.gui.sweep_work import NeedsYes, estimate_words, newest_sweeps
 from specview.racing.pool import ModelPool
@@ -464,6 +465,19 @@ def test_the_race_s_lanes_come_first_and_take_the_grid_s_k(page):
     page.form.lanes.tick([page.form.lanes.item(0).text()])
     grid = page.form.grid()
     assert [(lane.method, lane.rule, lane.k) for lane in grid.lanes] == [("draft-model", "match", None)]
+
+
+def test_the_form_comes_back_as_it_was(bare, qtbot):
+    bare.form.lanes.tick(["prompt-lookup · as in the race", "suffix"])
+    bare.form.ks.setText("2..9:2")
+    kept = json.loads(json.dumps(bare.form.kept()))
+    other = GridForm()
+    qtbot.addWidget(other)
+    other.restore(kept)
+    other.show_settings(bare.context.run_settings())
+    assert other.kept() == kept
+    other.restore({"k": 3, "lanes": "x", "prompts": [None], "repeats": []})
+    assert other.ks.text() == "2..9:2"
 
 
 def test_a_file_of_prompts_joins_the_list(bare, tmp_path):
