@@ -91,6 +91,10 @@ class ModelPool:
     def __contains__(self, key: EngineKey | HeadKey) -> bool:
         return key in self._engines or key in self._heads
 
+    def holds(self, engine: Engine) -> bool:
+        """Whether this very engine is still loaded."""
+        return any(engine is one for one in self._engines.values())
+
     def get(
         self, key: EngineKey, progress: OnProgress | None = None, should_stop: ShouldStop | None = None
     ) -> Engine:

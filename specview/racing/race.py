@@ -96,6 +96,9 @@ class Race:
         """Go on with the lanes that ended at the token limit or were stopped."""
 
         def go_on() -> None:
+            used = [engine for lane in self.lanes for engine in (lane.target, lane.draft) if engine is not None]
+            if not all(self.models.holds(engine) for engine in used):
+                raise SpecviewError("this race's models were freed by other work since it ended.", "Run it again.")
             for index, lane in enumerate(self.lanes):
                 if lane.record.end not in ("limit", "stopped"):
                     continue

@@ -28,7 +28,8 @@ from specview.lab.pair_exactness import (
     run_pair,
     samplers_of,
 )
-from specview.racing.events import Equality
+from specview.racing.events import Equality, Failed
+from specview.racing.pool import ModelPool
 from specview.racing.settings import LaneSettings, RunSettings
 from tests.decoding.toy import (
     DRAFT,
@@ -357,6 +358,22 @@ def test_other_methods_run_on_cached_rows(monkeypatch, method):
     found = run_pair(run_settings(method), PairSettings(400, 3, 10))
     assert found.rules["rejection"].differs is False
     assert found.greedy.equal
+
+
+def test_a_race_whose_models_were_freed_meanwhile_says_so(monkeypatch):
+    """The check mode's engines take the place of a race's in the pool; going on with it must not touch freed ones."""
+    world = World(monkeypatch)
+    pool = ModelPool()
+    race = world.race(DRAFTED, models=pool, max_tokens=4)
+    race.run(lambda event: None)
+    assert race.can_continue
+    run_pair(run_settings(), PairSettings(100, 2, 5), pool)
+    events: list = []
+    race.continue_(4, events.append)
+    failed = next(event for event in events if isinstance(event, Failed))
+    assert "freed" in failed.message
+    race.close()
+    pool.close()
 
 
 def test_trouble_is_one_line(world, monkeypatch):
