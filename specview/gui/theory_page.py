@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QTabBar, QVBoxLayout
 
+from specview.errors import SpecviewError
 from specview.gui.concurrency_panel import ConcurrencyPanel
+from specview.gui.engine_thread import JobEnded, JobNews, JobProgress
 from specview.gui.pages import Page, PageContext
-from specview.gui.theory_panel import MODES, Point, TheoryPanel
+from specview.gui.theory_panel import ASSUMPTION, MODES, Point, TheoryPanel
+from specview.lab.calibrate import MOST_K, calibrate_passes
 from specview.lab.theory_points import lane_passes, point_of
 from specview.racing.settings import MAX_K
 
 VIEWS = ("Theory", "Concurrency")
+MEASURE_JOB = "measuring v(k)"
 _SHARE = 0.05
 """Of the Qt thread's time: what following a running race may take."""
 
@@ -28,6 +32,10 @@ class TheoryPage(Page):
         self.controller = context.controller
         self._open = False
         self._shown: Any = None
+        self._measuring = -1
+        self._calibrated: dict[int, float] | None = None  # seconds of this machine's passes by rows
+        self._calibrated_of: tuple[Any, ...] = ()  # engine and target
+        self._measuring_of: tuple[Any, ...] = ()
         self._rest_until = 0.0
         self.theory = TheoryPanel()
         self.concurrency = ConcurrencyPanel(context)
@@ -50,6 +58,9 @@ class TheoryPage(Page):
         column.setSpacing(0)
         column.addLayout(row)
         column.addWidget(self.stack, 1)
+        self.theory.measure_asked.connect(self.measure_v)
+        self.controller.job_news.connect(self._job_news)
+        self.controller.job_ended.connect(self._job_ended)
         self.controller.number_tick.connect(self._tick)
         self.controller.lanes_changed.connect(self._lanes_changed)
         self.controller.state_changed.connect(self._lanes_changed)
@@ -84,13 +95,54 @@ class TheoryPage(Page):
             if point is not None:
                 lanes.append((place, point))
         plain = race.baseline
-        passes = None
-        if plain is not None and plain.rounds and not self.controller.racing:
+        passes: Mapping[int, float] | None = None
+        ran = () if plain is None else tuple(plain.settings.get(name) for name in ("engine", "target"))
+        if self._calibrated and ran in ((), (None, None), self._calibrated_of):
+            passes = self._calibrated
+        elif plain is not None and plain.rounds and not self.controller.racing:
             passes = lane_passes([lane.rounds for lane in race.lanes if lane is not plain], plain.rounds)
         elif self.controller.racing:
             passes = self.theory.point.passes
         self.theory.show_lanes(lanes, passes)
         self.concurrency.show_lanes()
+
+    def measure_v(self) -> None:
+        """Time the target's passes on the engine thread: v(k) of this machine."""
+        controller = self.controller
+        if controller.busy_with:
+            self.context.show_message(f"{controller.busy_with} is under way. Stop it first, or wait.", "warning")
+            return
+        try:
+            settings = self.context.run_settings()
+        except SpecviewError as error:
+            self.context.show_message(str(error))
+            return
+
+        def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> dict[int, float]:
+            return calibrate_passes(
+                pool, settings, MOST_K, tell=lambda text, part: tell(JobProgress(text, part)), should_stop=should_stop
+            )
+
+        self._measuring = controller.start_job(MEASURE_JOB, work, settings)
+        self._measuring_of = (settings.engine, settings.target)
+        self.theory.assumption.set_full("Measuring the target's passes…")
+
+    def _job_news(self, news: JobNews) -> None:
+        if news.run_id == self._measuring and isinstance(news.news, JobProgress):
+            part = "" if news.news.fraction is None else f" {100 * news.news.fraction:.0f}%"
+            self.theory.assumption.set_full(f"{news.news.text}{part}")
+
+    def _job_ended(self, ended: JobEnded) -> None:
+        if ended.run_id != self._measuring:
+            return
+        self._measuring = -1
+        self.theory.assumption.set_full(ASSUMPTION)
+        if ended.result:
+            self._calibrated, self._calibrated_of, self._shown = ended.result, self._measuring_of, None
+            self.refresh()
+            self.theory.show_measured()
+        elif ended.message:
+            self.context.show_message(ended.message)
 
     def _lanes_changed(self) -> None:
         if self._open:

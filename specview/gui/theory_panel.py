@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -34,7 +34,8 @@ ASSUMPTION = (
     "Assumed (i.i.d.): every drafted token is accepted with the same chance α, whatever came before it. Real text is not so: "
     "easy stretches come together, which makes long drafts worth a little more than this says."
 )
-MODES = (("constant", "the same for every k"), ("line", "1 + r per row"), ("measured", "as measured in the race"))
+MODES = (("constant", "the same for every k"), ("line", "1 + r per row"), ("measured", "as measured"))
+MEASURE = ("measure", "measure it here…")
 _FAMILY = (0.5, 0.6, 0.7, 0.8, 0.9)
 _LENGTHS = (1, 2, 4, 8)
 _LEAST_K_SHOWN = 12
@@ -91,7 +92,12 @@ class Fact(QWidget):
 
 
 class TheoryPanel(QWidget):
-    """Fields, facts, five charts and the literature's tables; `point` is where it stands."""
+    """Fields, facts, five charts and the literature's tables; `point` is where it stands.
+
+    `measure_asked`: the user wants v(k) measured on this machine.
+    """
+
+    measure_asked = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +122,7 @@ class TheoryPanel(QWidget):
         self.k = NumberEdit("draft length k", 4, whole=True, minimum=1, maximum=MAX_K, digits=3)
         self.c = NumberEdit("draft cost c", 0.1, minimum=0, maximum=1000, step=0.01)
         self.v = NumberEdit("verify cost", 1.0, minimum=0.01, maximum=1000, step=0.05)
-        self.mode = Choice(MODES[:2])
+        self.mode = Choice((*MODES[:2], MEASURE))
         self.lane = Choice((("", "own figures"),))
         self.lane.setMinimumContentsLength(14)
         for edit in (self.alpha, self.k, self.c, self.v):
@@ -162,7 +168,9 @@ class TheoryPanel(QWidget):
             Field("α", self.alpha, "Acceptance rate: accepted / judged tokens, 0 to 1"),
             Field("k", self.k, "Drafted tokens a round"),
             Field("c", self.c, "A draft step in plain target steps"),
-            Field("verify cost v(k)", self.mode, "What a pass of k + 1 rows costs, in one-row passes"),
+            Field("verify cost v(k)", self.mode,
+                  "What a pass of k + 1 rows costs, in one-row passes; as measured: by "
+                  "the race's lanes, or by timing the target's passes here, lines between the measured rows"),
             self.v_field,
             Field("figures of", self.lane, "Take α, k, c and v as a lane of the race on screen measured them"),
         ):
@@ -235,7 +243,7 @@ class TheoryPanel(QWidget):
         if not usable and self.point.mode == "measured":
             self.point.mode = "constant"
         self._filling = True
-        self.mode.set_items(MODES if usable else MODES[:2])
+        self.mode.set_items((*(MODES if usable else MODES[:2]), MEASURE))
         self.mode.set_value(self.point.mode)
         self.lane.set_items((("", "own figures"), *((str(place), point.name) for place, point in self.lanes)))
         self._filling = False
@@ -272,8 +280,20 @@ class TheoryPanel(QWidget):
         self._later.start()
 
     def _mode_chosen(self) -> None:
-        if not self._filling:
-            self.point.mode = self.mode.value()
+        if self._filling:
+            return
+        if self.mode.value() == MEASURE[0]:
+            self._fill_fields()  # back to what holds until it is measured
+            self.measure_asked.emit()
+            return
+        self.point.mode = self.mode.value()
+        self._fill_fields()
+        self._later.start()
+
+    def show_measured(self) -> None:
+        """Take v(k) as measured, where it is there."""
+        if self.point.passes:
+            self.point.mode = "measured"
             self._fill_fields()
             self._later.start()
 

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QApplication
 from specview.decoding import theory
 from specview.errors import SpecviewError, Stopped
 from specview.gui import app as application
-from specview.gui import concurrency_panel, theme
+from specview.gui import concurrency_panel, theme, theory_page
 from specview.gui.controller import Controller
 from specview.gui.engine_thread import EngineThread
 from specview.gui.pages import PageContext
@@ -205,13 +205,45 @@ def test_the_races_lanes_are_points_and_their_figures_can_be_taken(bench, panel)
     assert panel.point.k == 4 and panel.point.value == pytest.approx(1.6, rel=0.02)
     assert panel.point.speedup() == pytest.approx(lane.predicted, rel=0.02)
     # v(k) as measured there: rows 1 and 5.
-    assert panel.mode.count() == 3
+    assert [panel.mode.itemData(place) for place in range(panel.mode.count())][2:] == ["measured", "measure"]
     panel.mode.setCurrentIndex(2)
     settle()
     assert panel.point.v(4) == pytest.approx(1.6) and panel.point.v(2) == pytest.approx(1.3)
     assert not panel.v.isEnabled() and PASS_S > 0
     panel.alpha.set_value(0.5)  # own figures again
     assert panel.lane.value() == ""
+
+
+def test_v_of_this_machine_is_measured_as_a_job(bench, panel, qtbot, monkeypatch):
+    asked = []
+
+    def calibrate(pool, settings, k, *, tell, should_stop):
+        asked.append((settings.prompt, k))
+        tell("Measuring the target's passes", 0.5)
+        return {1: 0.1, 3: 0.2, 9: 0.5}
+
+    monkeypatch.setattr(theory_page, "calibrate_passes", calibrate)
+    panel.mode.setCurrentIndex(panel.mode.findData("measure"))
+    assert panel.mode.value() == "constant"  # until there is something
+    qtbot.waitUntil(lambda: panel.mode.value() == "measured")
+    settle()
+    assert asked == [("hello", 8)]
+    assert [panel.point.v(k) for k in (1, 2, 8)] == pytest.approx([1.5, 2.0, 5.0])
+    assert panel.assumption.full.startswith("Assumed")
+    assert panel.facts["speedup"].value.text() == f"{theory.speedup(0.7, 4, 0.1, panel.point.v(4)):.2f}×"
+    feed(bench, standard())  # this machine's stands before the lanes' two row counts
+    assert panel.point.v(8) == pytest.approx(5.0)
+    other = [(name, {**flat, "target": "other.gguf"}, rounds) for name, flat, rounds in standard()]
+    feed(bench, other, run_id=1001)  # but not before those of another target
+    assert panel.point.v(4) == pytest.approx(1.6)
+
+    def fail(*_, **__):
+        raise SpecviewError("the target is gone.", "Choose another.")
+
+    monkeypatch.setattr(theory_page, "calibrate_passes", fail)
+    bench.page.measure_v()
+    qtbot.waitUntil(lambda: bool(bench.messages))
+    assert bench.messages == ["the target is gone. Choose another."] and panel.mode.value() == "measured"
 
 
 def test_what_was_set_is_remembered_and_what_does_not_fit_is_not(bench):
