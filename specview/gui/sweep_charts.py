@@ -70,7 +70,7 @@ class SweepCharts(QWidget):
             x="place in the output, %", y="acceptance α",
         )  # fmt: skip
         for chart in (self.positions, self.content, self.along):
-            chart.set_range(y=(0.0, 1.05))
+            chart.set_range(y=(0.0, 1.15 if chart is self.content else 1.05))  # room for the words above a bar of 1
         self._lay_out()
         self.compare.currentIndexChanged.connect(lambda _: self._chosen())
         for choice in self.fixed.values():
