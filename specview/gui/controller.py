@@ -262,7 +262,7 @@ class Controller(QObject):
             empty = RaceModel()
             empty.lanes = [LaneModel(name=lane.name, settings=lane.settings) for lane in self.race.lanes]
             self.race.show(empty)
-            self._lanes = []
+            self._lanes, self._live_since = [], None
             self._leave_recorded()
             self._update_state()
 

@@ -12,12 +12,12 @@ from specview.runs.tables import Column, Row
 RUN_COLUMNS = (
     Column("recorded", "recorded", "When the run began, on this machine's clock"),
     Column("title", "name", "The name you gave it; else what was run: workload or prompt, and methods"),
-    Column("target", "target", "The target model"),
     Column("lanes", "lanes", "How many lanes, plain decoding included", 0),
     Column("fastest", "fastest", "The lane with the most tokens a second"),
     Column("tok_s", "tok/s", "Decode tokens a second of the fastest lane: emitted / sum of round times", 1),
     Column("speedup", "speedup", "Of the fastest lane over plain decoding in the same run", 2, unit="×"),
     Column("end", "ended", "done, stopped, error, or interrupted: its program ended before the run did"),
+    Column("target", "target", "The target model"),
     Column("tags", "tags", "Your tags"),
     Column("size", "size", "On the disk", 0, 1e-3, " kB"),
     Column("engine", "engine", "Where the forward passes ran"),
@@ -135,6 +135,6 @@ def measured_lane_rows(entries: Sequence[Entry], lanes: Sequence[Beside]) -> lis
 
 def _when(recorded_at: str) -> str:
     try:
-        return datetime.fromisoformat(recorded_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return datetime.fromisoformat(recorded_at).astimezone().strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):
         return recorded_at[:20]
