@@ -140,7 +140,9 @@ def duration(seconds: float) -> str:
     if minutes < 120:
         return f"{minutes} min"
     hours = minutes // 60
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours / 24:.0f} days"
+    if hours >= 48:
+        return f"{hours / 24:.0f} days"
+    return f"{hours} h {minutes % 60} min" if minutes % 60 else f"{hours} h"
 
 
 class _Timer:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PySide6.QtCore import QEvent, QObject, QPointF, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QPointF, Qt, QTimer, Signal
 from PySide6.QtWidgets import QFileDialog
 
 from specview.errors import SpecviewError
@@ -196,6 +196,21 @@ def test_yes_runs_it(page, qtbot, monkeypatch):
     page.run.click()
     qtbot.waitUntil(lambda: page.results is not None and not page.running, timeout=WAIT_MS)
     assert len(asked) == 1 and len(page.results.runs) == 6
+
+
+@pytest.mark.parametrize("answer", ["Run it", "Cancel"])
+def test_the_question_says_how_long(bare, qapp, answer):
+    grid = replace(bare.form.grid(), repeats=3)
+    said = []
+
+    def press():
+        box = qapp.activeModalWidget()
+        said.append(box.text())
+        next(button for button in box.buttons() if button.text().replace("&", "") == answer).click()
+
+    QTimer.singleShot(0, press)
+    assert bare.ask(NeedsYes(grid, None, 24, 7200.0)) == (answer == "Run it")
+    assert said == ["8 cells are 24 races: about 2 h on this machine.\nIt can be stopped and resumed at any time."]
 
 
 def test_a_target_that_cannot_be_loaded_is_one_line(page, qtbot, world):

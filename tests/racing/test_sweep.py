@@ -651,7 +651,7 @@ def test_every_race_starts_with_its_own_plain_lane(world, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.2, "1 s"), (40, "40 s"), (89.4, "89 s"), (600, "10 min"), (12_000, "3 h 20 min"), (9e5, "10 days")]
+    ("seconds", "words"), [(0.2, "1 s"), (40, "40 s"), (89.4, "89 s"), (600, "10 min"), (7200, "2 h"), (12_000, "3 h 20 min"), (9e5, "10 days")]
 )
 def test_durations(seconds, words):
     assert duration(seconds) == words
