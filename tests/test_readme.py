@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -24,7 +25,9 @@ PARSERS = {"run": run_parser, "compare": compare_parser, "scan": scan_parser}
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_commands_are_as_the_program_takes_them(line: str) -> None:
+def test_commands_are_as_the_program_takes_them(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.jsonl").write_text('{"prompt": "Why is the sky blue?"}\n', encoding="utf-8")
     words = shlex.split(line)
     if words[0].startswith("./"):
         assert (ROOT / words[0]).stat().st_mode & 0o111
@@ -32,20 +35,23 @@ def test_commands_are_as_the_program_takes_them(line: str) -> None:
         return
     assert words[1] in cli.COMMANDS
     if words[1] not in PARSERS:
+        module = importlib.import_module(f"specview.commands.{words[1].replace('-', '_')}")
+        if hasattr(module, "make_parser"):
+            module.make_parser().parse_args(words[2:])
         return
     arguments.settings_of(PARSERS[words[1]]().parse_args(words[2:]), ("draft-model",)).checked()
 
 
 def test_every_flag_is_named_and_exists() -> None:
     section = README.split("## Commands")[1].split("## Methods")[0]
-    named = set(re.findall(r"--[a-z][a-z-]*", section)) - {"--help", "--tokens"}
+    named = set(re.findall(r"--[a-z][a-z-]*", section)) - {"--help", "--tokens", "--text"}
     known = {flag for parser in (run_parser(), compare_parser()) for flag in parser._option_string_actions}
     assert named == {flag for flag in known if flag.startswith("--")} - {"--help", "--trust-remote-code"}
 
 
 def test_every_command_is_named() -> None:
     section = README.split("## Commands")[1]
-    assert set(re.findall(r"\| `specview (\w+)[ A-Z]*` \|", section)) == set(cli.COMMANDS)
+    assert set(re.findall(r"\| `specview ([\w-]+)[ A-Z]*` \|", section)) == set(cli.COMMANDS)
 
 
 def test_the_drafter_of_the_readme_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
