@@ -90,14 +90,14 @@ class WhatIf:
         same = next(
             (one for one in self.alternatives if (one.policy, one.k, one.options) == (run.policy, run.k, run.options)), run
         )
-        now = same.speedup
+        now, basis = same.speedup, "as measured" if same is run else "by the same costs"
         if best.speedup.value < 1:
             return f"No draft length would have paid here: the best, {best.name}, predicts {best.speedup.value:.2f}x."
         if now is None or best.speedup.value <= 1.02 * now.value:
             beside = "" if best is same else f"; {best.name} comes to {best.speedup.value:.2f}x"
-            told = "" if now is None else f", {now.value:.2f}x by these costs"
+            told = "" if now is None else f", {now.value:.2f}x {basis}"
             return f"The recorded choice is about the best of these{told}{beside}."
         return (
             f"{best.name} would have been fastest: {best.speedup.value:.2f}x, where the recorded choice comes to "
-            f"{now.value:.2f}x by the same costs."
+            f"{now.value:.2f}x {basis}."
         )

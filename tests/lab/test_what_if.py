@@ -220,6 +220,16 @@ def test_the_oracles_are_never_beaten():
     assert result.best is not None and result.best.kind != "oracle"
 
 
+def test_the_sentence_compares_like_with_like_or_says_that_it_does_not():
+    lanes = [recorded(method="plain", count=100), recorded(k=8, count=100)]
+    replayed = replay_of_lane(lanes, 1)
+    every, few = what_if(replayed), what_if(replayed, lengths=[1, 2], thresholds=[], policies=[])
+    recomputed = next(one for one in every.alternatives if one.name == "k 8")
+    assert f"{recomputed.speedup.value:.2f}x by the same costs" in every.sentence or "k 8" in every.sentence
+    assert "as measured" in few.sentence or few.best.speedup.value < 1
+    assert "by the same costs" not in few.sentence
+
+
 def test_the_oracle_of_several_lanes_stops_where_their_texts_part():
     lanes = [recorded(k=4, count=50, seed=1), recorded(k=4, count=50, seed=1)]
     lanes[1].rounds[-1] = replace(lanes[1].rounds[-1], final=replace(lanes[1].rounds[-1].final, id=3 - 0)) \
