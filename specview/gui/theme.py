@@ -367,6 +367,7 @@ QScrollBar::handle {{ background: {theme.border}; border-radius: 4px; min-height
 QScrollBar::handle:hover {{ background: {theme.faint}; }}
 QScrollBar::add-line, QScrollBar::sub-line {{ width: 0; height: 0; }}
 QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
+QAbstractScrollArea::corner {{ background: transparent; border: none; }}
 QSplitter::handle {{ background: transparent; }}
 QSplitter::handle:hover {{ background: {theme.border}; }}
 """
