@@ -14,7 +14,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from specview.decoding.ledger import Candidate, DraftedToken, FinalKind, FinalToken, Guess, Rider, Round, Verdict
+from specview.decoding.ledger import (
+    Candidate,
+    DraftedToken,
+    FinalKind,
+    FinalToken,
+    Guess,
+    Rider,
+    Round,
+    Verdict,
+)
 
 TRACE_SCHEMA = "specview.trace/1"
 SIGNIFICANT_DIGITS = 7

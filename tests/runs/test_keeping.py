@@ -12,8 +12,8 @@ from specview.racing.events import LaneEnded, LaneRound, RaceEnded
 from specview.runs.keeping import RunKeeper
 from specview.runs.library import RunLibrary
 from specview.runs.reader import read_trace
-from specview.runs.replay import lane_end, race_end
 from specview.runs.repeat import settings_of_trace
+from specview.runs.replay import lane_end, race_end
 from tests.racing.world import DRAFTED, LOOKUP, World, last_ends, rounds_of
 
 
