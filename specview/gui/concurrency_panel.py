@@ -186,7 +186,7 @@ class ConcurrencyPanel(QWidget):
         race = self.controller.race
         plain = race.baseline
         self._lanes = {
-            f"lane {place}": (lane, plain)
+            f"lane {place}": (lane, None if lane.differs else plain)
             for place, lane in enumerate(race.lanes)
             if not lane.plain and any(round_.k for round_ in lane.rounds)
         }

@@ -100,7 +100,8 @@ class TheoryPage(Page):
         if self._calibrated and ran in ((), (None, None), self._calibrated_of):
             passes = self._calibrated
         elif plain is not None and plain.rounds and not self.controller.racing:
-            passes = lane_passes([lane.rounds for lane in race.lanes if lane is not plain], plain.rounds)
+            beside = [lane.rounds for lane in race.lanes if lane is not plain and not lane.differs]
+            passes = lane_passes(beside, plain.rounds)
         elif self.controller.racing:
             passes = self.theory.point.passes
         self.theory.show_lanes(lanes, passes)
