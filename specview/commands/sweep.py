@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signal
 from specview.commands.terminal import ProgressLine, figure, is_terminal, safe_text, table
 from specview.errors import SpecviewError, UsageError
 from specview.racing import workloads
-from specview.racing.sweep_file import SweepFile
+from specview.racing.sweep_file import SweepFile, new_path
 from specview.racing.sweep_grid import (
     ASK_RUNS,
     ASK_SECONDS,
@@ -35,7 +34,6 @@ from specview.racing.sweep_grid import (
     prompts_of_set,
 )
 from specview.racing.sweep_results import COLUMNS, FEW, CellRun, SweepResults
-from specview.runs.folders import data_folder
 from specview.runs.tables import table_csv, table_markdown
 
 if TYPE_CHECKING:
@@ -195,7 +193,7 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, outputs: Outputs, s
 def _new_path(given: str | None) -> Path:
     """Where a new sweep goes; refused before anything runs where it cannot."""
     if given is None:
-        return data_folder("sweeps", make=True) / f"{datetime.now():%Y-%m-%d %H.%M.%S}.jsonl"
+        return new_path()
     path = Path(given)
     if path.is_file() and path.stat().st_size:
         raise UsageError(f"{given!r} is there already.", "Resume it (--resume), or choose another name.")

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from specview.errors import SpecviewError
 from specview.gui.engine_thread import JobProgress
 from specview.racing.sweep import Estimate, SweepProgress, duration, estimate, run_sweep
-from specview.racing.sweep_file import SweepFile, read_sweep
+from specview.racing.sweep_file import SweepFile, new_path, read_sweep
 from specview.racing.sweep_grid import ASK_RUNS, ASK_SECONDS, Grid
 from specview.racing.sweep_results import CellRun, SweepResults
 from specview.runs.folders import data_folder
@@ -47,11 +46,6 @@ class NeedsYes:
     path: Path | None
     races: int
     seconds: float
-
-
-def new_path() -> Path:
-    """A new sweep's place in the data folder; raises SpecviewError where that cannot be made."""
-    return data_folder("sweeps", make=True) / f"{datetime.now():%Y-%m-%d %H.%M.%S}.jsonl"
 
 
 def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) -> Work:

@@ -20,6 +20,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.racing.sweep_grid import Grid, difference
 from specview.racing.sweep_results import CellRun, SweepResults
 from specview.runs.files import cannot_write, os_reason
+from specview.runs.folders import data_folder
 from specview.runs.schema import dumps, plain
 
 SCHEMA = "specview.sweep/1"
@@ -121,6 +122,17 @@ class SweepFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def new_path() -> Path:
+    """A new sweep's place in the data folder, named by the time; raises SpecviewError where the folder cannot be made."""
+    folder = data_folder("sweeps", make=True)
+    name = f"{datetime.now():%Y-%m-%d %H.%M.%S}"
+    path, number = folder / f"{name}.jsonl", 1
+    while path.exists():
+        number += 1
+        path = folder / f"{name} ({number}).jsonl"
+    return path
 
 
 def read_sweep(path: str | Path) -> SweepResults:

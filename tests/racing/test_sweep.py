@@ -21,7 +21,7 @@ from specview.racing.events import RaceStarted
 from specview.racing.pool import ModelPool
 from specview.racing.settings import BUNDLED, MAX_K, LaneSettings, RunSettings
 from specview.racing.sweep import SweepProgress, duration, estimate, run_sweep
-from specview.racing.sweep_file import SweepFile, read_header, read_sweep
+from specview.racing.sweep_file import SweepFile, new_path, read_header, read_sweep
 from specview.racing.sweep_grid import (
     MAX_RUNS,
     Grid,
@@ -501,6 +501,20 @@ def test_a_damaged_line_is_named(written, tmp_path, line):
     path.write_bytes(b"\n".join([*lines[:3], line, *lines[3:]]))
     with pytest.raises(SpecviewError, match="damaged in line 4"):
         read_sweep(path)
+
+
+def test_new_sweeps_never_share_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path))
+    paths = []
+    for _ in range(3):
+        path = new_path()
+        with SweepFile.begin(path, grid_of()):
+            paths.append(path)
+    assert len(set(paths)) == 3 and {path.parent for path in paths} == {tmp_path / "sweeps"}
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "file"))
+    with pytest.raises(SpecviewError, match="cannot write the folder"):
+        new_path()
 
 
 def test_a_missing_file_is_one_line(tmp_path):
