@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real_model
 
 @pytest.mark.parametrize("engine", ["llama.cpp", "transformers"])
 def test_the_bundled_pair(engine):
-    """Issue 5, "It must show", 3. Filters keep the prefixes few: about twenty passes carry 3,200 continuations."""
+    """Issue 5, "It must show", 3. Filters keep the prefixes few: about twenty passes carry 3,600 continuations."""
     if engine == "llama.cpp":
         pytest.importorskip("llama_cpp")
     workload = workloads.load("chat")
@@ -24,10 +24,10 @@ def test_the_bundled_pair(engine):
         threads=1,
         prompt=workload.prompt,
         system=workload.system,
-        sampling=SamplingParams(temperature=1.0, top_k=8, seed=1),
+        sampling=SamplingParams(temperature=1.0, top_k=8, seed=0),
         lanes=(LaneSettings(), LaneSettings("draft-model", k=2)),
     )
-    found = run_pair(settings, PairSettings(samples=800, tokens=2, greedy_tokens=12))
+    found = run_pair(settings, PairSettings(samples=900, tokens=2, greedy_tokens=12))
     assert found.holds
     assert found.rules["rejection"].differs is False
     naive = found.rules["naive"]
