@@ -90,7 +90,8 @@ def measured_costs(
 
     calibrated ({rows: seconds}, `racing.calibration`) gives the row counts that no round had; it is scaled to the
     lanes' own passes (median ratio over the counts that both know), since the machine may have sped up or slowed down
-    between. A count that fewer than ENOUGH rounds had keeps its calibration. A run's first two rounds are left out
+    between. A count that fewer than ENOUGH rounds had (the limit's last one) keeps its calibration, and without one is left out
+    where two others are known. A run's first two rounds are left out
     where there are more than eight: caches and clocks settle in them.
     drafter: only the drafts of this one (a cascade's member).
     """
@@ -112,7 +113,14 @@ def measured_costs(
     known = {rows: seconds for rows, seconds in sorted((calibrated or {}).items()) if seconds > 0}
     both = [own[rows] / known[rows] for rows in own if rows in known]
     scale = median(both) if both else 1.0
-    own = {rows: seconds for rows, seconds in own.items() if rows not in known or len(by_rows[rows]) >= ENOUGH}
+    plain_alone = 1 not in known  # then even one plain pass is all there is to compare with
+    steady = {
+        rows: seconds
+        for rows, seconds in own.items()
+        if len(by_rows[rows]) >= ENOUGH or (rows == 1 and plain_alone)
+    }
+    if len(steady.keys() | known.keys()) >= 2:
+        own = steady
     passes = dict(sorted(({rows: seconds * scale for rows, seconds in known.items()} | own).items()))
     if 1 not in passes:
         return None

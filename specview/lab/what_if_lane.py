@@ -10,7 +10,6 @@ models.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -26,7 +25,7 @@ from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext, MethodInfo
 from specview.errors import SpecviewError, UsageError
-from specview.lab.measured import ENOUGH, MeasuredCosts, measured_costs
+from specview.lab.measured import MeasuredCosts, measured_costs
 from specview.lab.what_if_figures import Alternative, How, Range
 from specview.lab.what_if_guesses import Answer, GuessTable, RecordedDrafter, Span, length_bounds, table_of
 from specview.lab.what_if_replay import OnPosition, replay, text_of
@@ -187,8 +186,6 @@ class Replay:
 
     def _costs(self, calibrated: Mapping[int, float] | None) -> MeasuredCosts | None:
         costs = measured_costs(self.record.rounds, self.plain, calibrated)
-        if costs is not None:
-            costs = _steady(costs, (*self.record.rounds, *self.plain), calibrated or {})
         if costs is None or costs.draft_start_s or self.method.name not in _ONE_PASS:
             return costs
         # One length was recorded, and it says what the pass takes.
@@ -448,17 +445,6 @@ class Replay:
         if name == "off-below":
             return f"off-below {values['threshold']:g}, k {k}"
         return f"{name} {'from' if name == 'heuristic' else 'up to'} {k}"
-
-
-def _steady(costs: MeasuredCosts, rounds: Sequence[Round], calibrated: Mapping[int, float]) -> MeasuredCosts:
-    """Leave out passes that one or two rounds had (the limit's last ones), where enough others are known."""
-    counts = Counter(round_.rows for round_ in rounds)
-    kept = {
-        rows: seconds
-        for rows, seconds in costs.passes.items()
-        if rows == 1 or rows in calibrated or counts[rows] >= ENOUGH
-    }
-    return costs if len(kept) < 2 else replace(costs, passes=kept, measured=costs.measured & kept.keys())
 
 
 def _copies(method: MethodInfo, options: Mapping[str, Any]) -> bool:

@@ -65,4 +65,14 @@ def test_a_count_that_few_rounds_had_keeps_its_calibration_and_says_where_each_c
         "measured", "calibrated", "interpolated", "measured", "calibrated", "extrapolated",
     ]  # fmt: skip
     bare = measured_costs(lane, plain)
-    assert bare is not None and bare.source(3) == "measured" and bare.source(2) == "interpolated"
+    assert bare is not None and bare.source(3) == "interpolated" and bare.source(5) == "measured"
+
+
+def test_a_count_that_one_or_two_rounds_had_is_left_out_where_others_are_known():
+    plain = [spec(i, 0, 0.0, 0.05) for i in range(5)]
+    lane = [spec(i, 4, 0.01, 0.08) for i in range(6)] + [spec(6, 2, 0.01, 0.30)]  # the limit's last round, disturbed
+    costs = measured_costs(lane, plain)
+    assert costs is not None and costs.measured == {1, 5}
+    assert costs.v(2) == pytest.approx(1.3)
+    alone = measured_costs([spec(0, 2, 0.01, 0.06)], [spec(0, 0, 0.0, 0.05)])
+    assert alone is not None and alone.measured == {1, 3}  # there is nothing better
