@@ -57,6 +57,8 @@ Numbers = NDArray[np.float64]
 Kind = Literal["curve", "bars"]
 CELLS_WITH_VALUES = 160
 _NEAR_PX = 40
+_WORDS_WIDE, _WORDS_TALL = 0.12, 0.15
+"""What a few words take of a plot, generously: of its width, of its height."""
 _PNG_SCALE = 2
 
 
@@ -449,10 +451,14 @@ class Chart(QFrame):
         item.showGrid(x=False, y=self._heat is None, alpha=0.18)
         if self._heat is not None:
             self._draw_heat(item, self._heat)
+        ends: list[tuple[float, float]] = []
         for series in self._series.values():
             (self._draw_bars if series.kind == "bars" else self._draw_curve)(item, series)
+            if series.end:
+                self._draw_end(item, series, ends)
+        taken: list[tuple[float, float]] = []
         for mark in self._marks.values():
-            self._draw_mark(item, mark)
+            self._draw_mark(item, mark, taken)
         for name, handle in self._handles.items():
             self._draw_handle(item, name, handle)
         self.key.show_entries(
@@ -543,12 +549,6 @@ class Chart(QFrame):
             elif s.lane and DASHES[s.lane % len(DASHES)]:
                 pen.setDashPattern(list(DASHES[s.lane % len(DASHES)]))
             item.addItem(pg.PlotCurveItem(x, y, pen=pen, connect="finite", antialias=True), ignoreBounds=True)
-        inside = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & self._in_view(x, y) & bool(s.end))
-        if len(inside):
-            words = pg.TextItem(visible(s.end), color=colour, anchor=(1.0, 1.0))
-            words.setFont(theme.ui_font(10))
-            words.setPos(float(x[inside[-1]]), float(y[inside[-1]]))
-            item.addItem(words, ignoreBounds=True)
         if s.points or len(x) == 1:
             ok = np.isfinite(x) & np.isfinite(y)
             item.addItem(
@@ -556,6 +556,25 @@ class Chart(QFrame):
                                    pen=pg.mkPen(QColor(theme.current().panel), width=1)),
                 ignoreBounds=True,
             )  # fmt: skip
+
+    def _draw_end(self, item: Any, s: _Series, taken: list[tuple[float, float]]) -> None:
+        """Write a curve's name at its right end, further left where another's stands already."""
+        x, y = self._at(0, s.x), self._at(1, s.y)
+        inside = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & self._in_view(x, y))
+        if not len(inside):
+            return
+        (x0, x1), (y0, y1) = self.plot.getPlotItem().getViewBox().viewRange()
+        places = [(float(x[i]), float(y[i])) for i in inside[::-1]]
+        free = (
+            place for place in places
+            if all(abs(place[0] - a) > _WORDS_WIDE * (x1 - x0) or abs(place[1] - b) > _WORDS_TALL * (y1 - y0) for a, b in taken)
+        )  # fmt: skip
+        place = next(free, places[0])
+        taken.append(place)
+        words = pg.TextItem(visible(s.end), color=QColor(s.as_drawn()), anchor=(1.0, 1.0))
+        words.setFont(theme.ui_font(10))
+        words.setPos(*place)
+        item.addItem(words, ignoreBounds=True)
 
     def _in_view(self, x: Numbers, y: Numbers) -> NDArray[np.bool_]:
         (x0, x1), (y0, y1) = self.plot.getPlotItem().getViewBox().viewRange()
@@ -604,7 +623,38 @@ class Chart(QFrame):
                         text.setPos(place, level)
                         item.addItem(text, ignoreBounds=True)
 
-    def _draw_mark(self, item: Any, mark: _Mark) -> None:
+    def _words_at(self, mark: _Mark, taken: list[tuple[float, float]]) -> tuple[float, bool]:
+        """Where the words of a level mark stand along it, 0 to 1, and whether above: clear of others' and of curves."""
+        (x0, x1), (y0, y1) = self.plot.getPlotItem().getViewBox().viewRange()
+        level, tall = self._one(1, mark.value), _WORDS_TALL * (y1 - y0)
+        half = (_WORDS_WIDE / 2 + 0.008 * len(mark.text)) * (x1 - x0) / 2
+        curves = [s for s in self._series.values() if s.kind == "curve" and len(s.x)]
+        spots = [(at, above) for above in (True, False) for at in (0.8, 0.5, 0.2)]
+        for at, above in spots:
+            middle = x0 + at * (x1 - x0)
+            low, high = (level, level + tall) if above else (level - tall, level)
+            if low < y0 or high > y1 or any(abs(at - a) < 0.25 and low < b + tall / 2 and high > b - tall / 2 for a, b in taken):
+                continue
+            if not any(self._crosses(s, (middle - half, middle + half), (low, high)) for s in curves):
+                taken.append((at, (low + high) / 2))
+                return at, above
+        taken.append((0.8, level + tall / 2))
+        return 0.8, True
+
+    def _crosses(self, s: _Series, x: tuple[float, float], y: tuple[float, float]) -> bool:
+        """Whether a curve, or a point of it, comes into a box of the plot."""
+        px, py = self._at(0, s.x), self._at(1, s.y)
+        known = np.isfinite(px) & np.isfinite(py)
+        px, py = px[known], py[known]
+        hit = (px >= x[0]) & (px <= x[1]) & (py >= y[0]) & (py <= y[1])
+        if hit.any() or not s.line or len(px) < 2:
+            return bool(hit.any())
+        order = np.argsort(px)
+        along = np.linspace(max(x[0], float(px.min())), min(x[1], float(px.max())), 9)
+        between = np.interp(along, px[order], py[order])
+        return bool(along[0] <= along[-1] and ((between >= y[0]) & (between <= y[1])).any())
+
+    def _draw_mark(self, item: Any, mark: _Mark, taken: list[tuple[float, float]]) -> None:
         now = theme.current()
         colour = QColor(str(getattr(now, mark.colour, mark.colour)))
         upright = mark.axis == 0
@@ -613,10 +663,14 @@ class Chart(QFrame):
             return
         pen = pg.mkPen(colour, width=1.2)
         pen.setDashPattern([2.0, 3.0])
+        at, above = (mark.at or 0.94, True)
+        if not upright and mark.text and mark.at is None:
+            at, above = self._words_at(mark, taken)
+        level = (0.5, 1.0 if above else 0.0)
         line = pg.InfiniteLine(
             pos=place, angle=90 if upright else 0, movable=False, pen=pen, label=visible(mark.text) or None,
-            labelOpts={"position": mark.at or (0.94 if upright else 0.8), "color": colour, "movable": False,
-                       "anchors": [(0, 0.5), (1, 0.5)] if upright else [(0.5, 1), (0.5, 1)]},
+            labelOpts={"position": at, "color": colour, "movable": False,
+                       "anchors": [(0, 0.5), (1, 0.5)] if upright else [level, level]},
         )  # fmt: skip
         if mark.text:
             line.label.setFont(theme.ui_font(10.5))

@@ -70,6 +70,10 @@ class Page(QWidget):
     def left(self) -> None:
         """Another tab came to the front: stop live drawing."""
 
+    def take_focus(self) -> bool:
+        """Take the keyboard where the widget that had it went with its tab; False leaves it to the row of tabs."""
+        return False
+
     def shut(self) -> None:
         """The window closes: end what runs on threads of your own."""
 
@@ -159,7 +163,7 @@ class Tabs(QFrame):
             page.shut()
 
     def _changed(self, place: int) -> None:
-        before = self.stack.currentWidget()
+        before, focus = self.stack.currentWidget(), self.window().focusWidget()
         if isinstance(before, Page):
             before.left()
         page = self.made(self.bar.tabText(place))
@@ -167,6 +171,9 @@ class Tabs(QFrame):
         if page is not None:
             page.opened()
         self.changed.emit(self.current)
+        gone = focus is not None and not focus.isVisible()
+        if gone and not (page is not None and page.take_focus()):  # Qt would give it to whatever comes next
+            self.bar.setFocus(Qt.FocusReason.OtherFocusReason)
 
     def _make(self, title: str) -> Page:
         assert self.context is not None

@@ -214,6 +214,13 @@ class RunsPage(Page):
         """Look for what is new."""
         self.rescan()
 
+    def take_focus(self) -> bool:
+        """To the list: arrow keys, Enter, F2 and Del work at once."""
+        if not self.entries or not self.runs.isVisible():
+            return False
+        self.runs.view.setFocus()
+        return True
+
     def left(self) -> None:
         """Keep what was typed."""
         self.details.save()

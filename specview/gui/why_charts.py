@@ -247,6 +247,8 @@ class LengthChart(Chart):
         if found.measured_speedup is not None and found.k is not None:
             self.curve("measured", [found.k], [found.measured_speedup], colour="bonus", line=False, points=True,
                        tips=[f"measured at k {found.k:g}: {times(found.measured_speedup)}"])  # fmt: skip
+        step = max(1, math.ceil(k[-1] / 12))
+        self.ticks("x", [(float(place), str(place)) for place in range(0, k[-1] + 1, step)])
         self.mark("plain", y=1.0, text="plain", colour="muted")
         if found.best_k is not None:
             best = f"best: k {found.best_k}" if found.best_k else "best: plain"

@@ -318,7 +318,7 @@ class WhyPage(Page):
             "what the formulas predict, where it breaks even and which draft length would be best.", "muted",
         )  # fmt: skip
         self.empty_words.setWordWrap(True)
-        self.empty_words.setMaximumWidth(theme.px(560))
+        self.empty_words.setAlignment(Qt.AlignmentFlag.AlignCenter)
         go = QPushButton("Go to the race")
         go.clicked.connect(lambda: self.context.goto(RACE))
         self.empty_button = go
@@ -331,6 +331,9 @@ class WhyPage(Page):
         return view
 
     def _restyle(self) -> None:
+        # Wrapped words that are centred in a column get the height of fewer lines: both are given.
+        self.empty_words.setFixedWidth(min(theme.px(560), 600))
+        self.empty_words.setFixedHeight(self.empty_words.heightForWidth(self.empty_words.width()))
         font = QFont(theme.ui_font(18, bold=True))
         self.sentence.setFont(font)
         self.sentence.setFixedHeight(2 * self.sentence.fontMetrics().lineSpacing() + theme.px(4))
@@ -631,7 +634,8 @@ def explanation_facts(found: Explanation) -> tuple[list[tuple[str, str, str]], l
     if found.tokens_per_pass is not None:
         facts.append(("tokens per pass", number(found.tokens_per_pass), "emitted / target passes"))
     if found.c is not None:
-        facts.append(("c", number(found.c, 3), "a drafted token's time / a plain target pass's (medians)"))
+        facts.append(("c, of medians", number(found.c, 3), "a drafted token's time / a plain target pass's, both medians; the "
+                      "race and All figures have the mean, which slow rounds raise"))  # fmt: skip
     if found.v is not None and found.rows is not None:
         rows = f"{found.rows:.0f}" if found.shape == "chain" else f"{found.rows:.1f}"
         facts.append((f"v, {rows} rows", f"{found.v:.2f} {found.v_source or ''}".strip(),

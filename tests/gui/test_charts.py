@@ -144,3 +144,37 @@ def test_words_stand_above_bars_and_none_where_there_is_no_bar(qtbot):
     words = {item.toPlainText(): item.pos() for item in chart.plot.getPlotItem().items if hasattr(item, "toPlainText")}
     assert set(words) == {"1.00", "-0.50"}
     assert words["-0.50"].y() == 1.0  # the upper end of a bar that goes down
+
+
+def _words(chart: Chart) -> list:
+    """The words of level marks, as rectangles of the scene."""
+    lines = [item for item in chart.plot.getPlotItem().items if getattr(item, "label", None) is not None]
+    return [line.label.mapRectToScene(line.label.boundingRect()) for line in lines if line.angle == 0]
+
+
+def test_words_of_level_marks_stand_clear_of_each_other_and_of_curves(chart, qapp):
+    chart.resize(620, 240)
+    chart.curve("eagle3", [1, 2, 3, 4], [1.26, 1.19, 1.18, 1.17], lane=1, points=True)
+    chart.mark("a", y=1.66, text="oracle: method 1.66×")
+    chart.mark("b", y=1.60, text="oracle: length 1.60×")
+    chart.mark("plain", y=1.1, text="plain")
+    chart.redraw()
+    qapp.processEvents()
+    a, b, plain = _words(chart)
+    assert not a.intersects(b)
+    for x in np.linspace(1, 4, 40):
+        assert not plain.contains(place(chart, x, float(np.interp(x, [1, 2, 3, 4], [1.26, 1.19, 1.18, 1.17]))))
+
+
+def test_words_at_the_ends_of_curves_give_way_to_each_other(qtbot, qapp):
+    chart = Chart("Speedup", x="k", y="times plain")
+    qtbot.addWidget(chart)
+    chart.resize(420, 300)
+    x = np.linspace(0, 10, 41)
+    for name, level in (("α 0.5", 1.0), ("α 0.6", 1.04), ("α 0.7", 2.0)):
+        chart.curve(name, x, level + 0 * x, end=name)
+    chart.redraw()
+    words = [item for item in chart.plot.getPlotItem().items if hasattr(item, "textItem")]
+    at = [item.pos() for item in words]
+    assert len(at) == 3 and at[0].x() == 10 and at[2].x() == 10
+    assert at[1].x() < 9  # beside the first, whose line is too near

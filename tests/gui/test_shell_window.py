@@ -735,3 +735,15 @@ def test_inspector_forgets_a_token_of_a_lane_or_run_that_is_gone(window, qtbot):
     assert inspector.show_token(race.lanes[0], 0, -1)
     ran(qtbot, window)
     assert inspector.inspection is None
+
+
+def test_the_keyboard_is_never_left_in_the_middle_of_another_tab(window, qtbot):
+    window.setup.run.setFocus()
+    window.tabs.open("Runs")  # the setup bar goes with the race
+    assert window.focusWidget() is window.tabs.bar  # no run is kept: nothing to be in
+    window.tabs.open("Exactness")
+    assert window.focusWidget() is window.tabs.bar
+    window.tabs.open("Race")
+    window.setup.run.setFocus()
+    window.tabs.open("Race")
+    assert window.focusWidget() is window.setup.run

@@ -460,7 +460,7 @@ def test_facts_name_what_is_measured_and_what_it_rests_on():
     found = explain(lane_rounds(60), lane_rounds(200, k=0), DRAFT)
     facts, paragraphs = explanation_facts(found)
     names = [name for name, _, _ in facts]
-    assert names == ["speedup", "acceptance rate α", "tokens per pass", "c", "v, 5 rows", "break-even", "best at this acceptance",
+    assert names == ["speedup", "acceptance rate α", "tokens per pass", "c, of medians", "v, 5 rows", "break-even", "best at this acceptance",
                      "rule of thumb α k"]  # fmt: skip
     assert {name: value for name, value, _ in facts}["v, 5 rows"] == "1.60 measured"
     assert any("It counts drafted tokens behind a rejection" in text for text in paragraphs)
@@ -474,3 +474,21 @@ def test_charts_save_as_files(bench, page, tmp_path: Path, qapp):
     for name in ("a.png", "a.svg", "a.csv"):
         page.waterfall.median.save(tmp_path / name)
         assert (tmp_path / name).stat().st_size > 100
+
+
+def test_the_words_of_the_empty_page_have_room(page, qapp):
+    settle(qapp)
+    words = page.empty_words
+    assert words.isVisible() and words.height() >= words.heightForWidth(words.width()) > 2 * words.fontMetrics().lineSpacing()
+    theme.apply(qapp, "dark", 1.4)
+    settle(qapp)
+    assert words.height() >= words.heightForWidth(words.width())
+    theme.apply(qapp, "dark", 1.0)
+
+
+def test_draft_lengths_have_whole_ticks(page, bench, qapp):
+    feed(bench, standard())
+    page.show_lane(1)
+    settle(qapp)
+    ticks = page.lengths._ticks["x"]
+    assert ticks[0] == (0.0, "0") and all(value == int(value) for value, _ in ticks) and len(ticks) <= 13
