@@ -444,6 +444,7 @@ class Chart(QFrame):
             if name:
                 # No ranges: even switched off, pyqtgraph scales an axis below 1 by a thousand when it is restyled.
                 axis.setLabel(name, siPrefixEnableRanges=(), **{"color": now.muted, "font-size": f"{theme.px(10)}px"})
+                axis.resizeEvent()  # centres the name, which pyqtgraph does only when the axis gets another size
             ticks = self._ticks.get("xy"[place])
             if side == "left":
                 axis.setWidth(self._left_width([text for _, text in ticks or ()]))

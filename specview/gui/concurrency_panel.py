@@ -271,7 +271,7 @@ class ConcurrencyPanel(QWidget):
     def start(self) -> None:
         """Measure, on the engine thread."""
         if self.controller.busy_with:
-            self.context.show_message(f"{self.controller.busy_with} is under way. Stop it first, or wait.", "warning")
+            self.context.show_message(self.controller.busy_words, "warning")
             return
         try:
             plan = self.plan()
@@ -308,7 +308,7 @@ class ConcurrencyPanel(QWidget):
     def _show_state(self) -> None:
         busy = self.controller.busy_with
         self.measure.setEnabled(not busy)
-        set_tip(self.measure, f"{busy} is under way" if busy else "Time the passes on this device; takes up to some minutes")
+        set_tip(self.measure, f"Wait: {busy} is under way" if busy else "Time the passes on this device; takes up to some minutes")
         self.stop.setEnabled(self.measuring)
         self.progress.setVisible(self.measuring)
         self.alpha.setEnabled(self.source.value() == NUMBER)

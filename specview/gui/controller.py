@@ -323,6 +323,12 @@ class Controller(QObject):
         """What runs on the engine thread, in words: 'a race', a job's name, or '' where it is free."""
         return "a race" if self.racing else self.job
 
+    @property
+    def busy_words(self) -> str:
+        """One line that says why nothing else can be started now; '' where it can."""
+        busy = self.busy_with
+        return f"The engine is busy with {busy}. Stop it first (Esc), or wait for its end." if busy else ""
+
     def target_known(self, engine: str, target: str) -> TargetKnown | None:
         """What a target said when it was last loaded in this session; None before."""
         return self._targets.get((engine, target))

@@ -119,7 +119,7 @@ class LabPanel(QWidget):
     def start(self) -> None:
         """Run it, on the engine thread."""
         if self.controller.busy_with:
-            self.context.show_message(f"{self.controller.busy_with} is under way. Stop it first, or wait.", "warning")
+            self.context.show_message(self.controller.busy_words, "warning")
             return
         try:
             work, settings = self.work()
@@ -156,6 +156,6 @@ class LabPanel(QWidget):
         """Say by the buttons what can be done."""
         busy = self.controller.busy_with
         self.run.setEnabled(not busy)
-        set_tip(self.run, f"{busy} is under way" if busy else self.run_tip)
+        set_tip(self.run, f"Wait: {busy} is under way" if busy else self.run_tip)
         self.stop.setEnabled(self.running)
         self.progress.setVisible(self.running)

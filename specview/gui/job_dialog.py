@@ -102,9 +102,9 @@ class JobDialog(QDialog):
 
     def begin(self, work: Work, settings: RunSettings, words: str) -> bool:
         """Start the work where nothing else runs; a line says why not."""
-        busy = self.context.controller.busy_with
+        busy = self.context.controller.busy_words
         if busy:
-            self.say(f"The models are at work ({busy}). Stop that first, or wait for its end.", "warning")
+            self.say(busy, "warning")
             return False
 
         def held(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> Any:

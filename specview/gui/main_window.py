@@ -191,7 +191,7 @@ class MainWindow(QMainWindow):
             return
         self.clear_message()
         if self.controller.job:
-            self.show_message(f"The {self.controller.job} is running. Stop it first (Esc).", "warning")
+            self.show_message(self.controller.busy_words, "warning")
             return
         self.tabs.open(RACE)
         try:
@@ -530,7 +530,7 @@ class MainWindow(QMainWindow):
         self._action(go, "&Follow-up line", "Ctrl+U", self.page.follow_up.setFocus)
         go.addSeparator()
         for place, title in enumerate(self.tabs.titles):
-            self._action(go, f"Tab {title}", f"Alt+{place + 1}", lambda title=title: self.tabs.open(title))
+            self._action(go, f"Tab {title}", f"Alt+{place + 1}", lambda title=title: self.tabs.enter(title))
         go.addSeparator()
         for number in range(MAX_LANES):
             self._action(go, f"Lane &{number + 1}", f"Ctrl+{number + 1}", lambda n=number: self.page.focus_lane(n))

@@ -145,6 +145,13 @@ class Tabs(QFrame):
         if title in self.titles:
             self.bar.setCurrentIndex(self.titles.index(title))
 
+    def enter(self, title: str) -> None:
+        """Bring a tab to the front, and the keyboard to where its page has use for it."""
+        self.open(title)
+        page = self.page(title)
+        if page is not None:
+            page.take_focus()
+
     def page(self, title: str) -> Page | None:
         """A tab's page; None where it was not opened yet."""
         return self._pages.get(title)

@@ -305,7 +305,7 @@ class PromptSetDialog(JobDialog):
 
     def _open(self, request: RequestResult) -> None:
         if self.context.controller.busy_with:
-            self.say(f"The models are at work ({self.context.controller.busy_with}). Stop that first, or wait for its end.", "warning")
+            self.say(self.context.controller.busy_words, "warning")
             return
         self.context.open_race(replace(request.settings, observe="full"))
         self.say(f"{request.name} is in the window now: press Run there.", "muted")

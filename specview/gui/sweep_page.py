@@ -245,7 +245,7 @@ class SweepPage(Page):
     def _begin(self, grid: Grid, path: Path | None, yes: bool) -> None:
         controller = self.context.controller
         if controller.busy_with:
-            self.banner.show_message(f"The engine is busy with {controller.busy_with}. Stop it first (Esc).", "warning")
+            self.banner.show_message(controller.busy_words, "warning")
             return
         self.banner.clear()
         now = self._settings()

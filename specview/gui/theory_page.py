@@ -111,7 +111,7 @@ class TheoryPage(Page):
         """Time the target's passes on the engine thread: v(k) of this machine."""
         controller = self.controller
         if controller.busy_with:
-            self.context.show_message(f"{controller.busy_with} is under way. Stop it first, or wait.", "warning")
+            self.context.show_message(controller.busy_words, "warning")
             return
         try:
             settings = self.context.run_settings()

@@ -178,3 +178,10 @@ def test_words_at_the_ends_of_curves_give_way_to_each_other(qtbot, qapp):
     at = [item.pos() for item in words]
     assert len(at) == 3 and at[0].x() == 10 and at[2].x() == 10
     assert at[1].x() < 9  # beside the first, whose line is too near
+
+
+def test_the_axis_names_stand_in_the_middle_from_the_start(chart, qapp):
+    qapp.processEvents()
+    axis = chart.plot.getAxis("bottom")
+    middle = axis.label.pos().x() + axis.label.boundingRect().width() / 2
+    assert abs(middle - axis.size().width() / 2) < 3

@@ -273,7 +273,7 @@ def test_one_job_at_a_time(page, pair, qtbot):
     page.context.show_message = lambda line, kind="error": shown.append(line)
     pair.start()
     assert not pair.running
-    assert "under way" in shown[0]
+    assert shown == ["The engine is busy with the toy proof. Stop it first (Esc), or wait for its end."]
     assert not pair.run.isEnabled()
     toy.controller.stop()
     qtbot.waitUntil(lambda: not toy.running, timeout=WAIT_MS)

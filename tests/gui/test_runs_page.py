@@ -130,6 +130,13 @@ def test_name_tags_and_note_are_kept(page, qtbot):
     assert "new name" in names(page) and "second" not in names(page)
 
 
+def test_the_tabs_key_goes_to_the_list(page, window):
+    window.tabs.open("Race")
+    window.setup.prompt.setFocus()
+    window.tabs.enter("Runs")
+    assert window.focusWidget() is page.runs.view
+
+
 def test_what_is_typed_is_kept_when_another_run_is_chosen_or_the_tab_left(page, window, qtbot):
     choose(page, "first")
     page.details.note.setPlainText("typed for first")

@@ -68,7 +68,7 @@ class FakeController(QObject):
     job_news = Signal(object)
     job_ended = Signal(object)
     state_changed = Signal()
-    busy_with = ""
+    busy_with = busy_words = ""
 
 
 @pytest.fixture
@@ -237,7 +237,8 @@ def test_a_cell_that_fails_is_told_and_the_others_run(page, qtbot, world):
 
 
 def test_a_busy_engine_is_said(bare, monkeypatch):
-    monkeypatch.setattr(type(bare.context.controller), "busy_with", property(lambda self: "a race"))
+    monkeypatch.setattr(type(bare.context.controller), "busy_with", "a race")
+    monkeypatch.setattr(type(bare.context.controller), "busy_words", "The engine is busy with a race.")
     bare.start()
     assert "busy with a race" in bare.banner.message and not bare.running
 

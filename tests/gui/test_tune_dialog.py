@@ -208,7 +208,7 @@ def test_it_waits_for_a_race_that_runs(window, dialog, asked, qtbot, script):
     window.setup.run.click()
     qtbot.waitUntil(lambda: window.controller.racing, timeout=5000)
     dialog.start.click()
-    assert not dialog.running and "The models are at work (a race)" in dialog.words.text()
+    assert not dialog.running and "The engine is busy with a race." in dialog.words.text()
     window.controller.stop()
     qtbot.waitUntil(lambda: not window.controller.racing, timeout=5000)
 

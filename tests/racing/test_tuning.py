@@ -130,6 +130,12 @@ def test_a_target_without_rollback_has_nothing_to_choose_among(monkeypatch):
     assert len(result.unusable) == 3
 
 
+def test_a_stop_before_the_first_race_is_not_blamed_on_a_method_that_cannot_run(world):
+    result = run(world, methods=("draft-model", "early-exit"), should_stop=lambda: True)
+    assert result.end == "stopped" and not result.arms
+    assert "it was stopped" in result.sentence and "early-exit" not in result.sentence
+
+
 def test_combined_methods_take_the_members_that_showed_best(world):
     result = run(world, methods=("draft-model", "prompt-lookup", "auto", "cascade"), seconds=4000.0)
     mixed = [arm.name for arm in result.arms if METHODS[arm.lane.method].combines]
