@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from functools import partial
 from pathlib import Path
 
@@ -82,6 +83,43 @@ def test_a_trace_says_the_same_without_a_model(world, trace, capsys):
     assert "lane 1: draft-model" in capsys.readouterr().out
 
 
+def test_a_trace_has_the_figures_that_the_race_had(world, trace, tmp_path, capsys):
+    copy = tmp_path / "uneven.jsonl"  # the first passes are slow: medians with and without them differ
+    records = [json.loads(line) for line in Path(trace).read_text().splitlines()]
+    plain = [record for record in records if record.get("lane") == 0 and "verify_s" in record]
+    for place, record in enumerate(plain):
+        record["verify_s"] *= 1 + place
+    copy.write_text("".join(json.dumps(record) + "\n" for record in records if record.get("lane") != 0 or record in plain))
+    assert cli.main(["explain", str(copy), "--json", "-"]) == 0
+    (lane,) = [one for one in json.loads(capsys.readouterr().out)["lanes"] if one["lane"] == 1]
+    step = statistics.median(record["verify_s"] for record in plain)
+    rounds = [record for record in records if record.get("lane") == 1 and "verify_s" in record]
+    c = sum(one["draft_s"] for one in rounds) / sum(len(one["drafted"]) for one in rounds) / step
+    assert lane["metrics"]["draft_cost"] == pytest.approx(c, rel=1e-5)
+    (alone,) = [one for one in lane["explanation"]["predictions"] if one["name"] == "c alone"]
+    assert alone["speedup"] == pytest.approx(lane["metrics"]["predicted_speedup"], rel=1e-6)
+
+
+def test_a_run_of_the_library_is_explained_by_its_name(trace, capsys):
+    assert cli.main(["runs", "import", trace]) == 0
+    capsys.readouterr()
+    for given in (["explain", "last", "--lane", "1"], ["theory", "--trace", "last"], ["what-if", "last", "--k", "1..2"]):
+        assert cli.main(given) == 0
+        assert "draft-model" in capsys.readouterr().out
+
+
+def test_passes_that_took_no_time_are_no_fault(trace, tmp_path, capsys):
+    records = [json.loads(line) for line in Path(trace).read_text().splitlines()]
+    for record in records:
+        record.update({key: 0.0 for key in ("t", "draft_s", "verify_s", "other_s") if key in record})
+    path = tmp_path / "zero.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    for given in (["explain"], ["what-if"], ["theory", "--trace"], ["replay", "--text"]):
+        assert cli.main([*given, str(path)]) == 0
+        out, err = capsys.readouterr()
+        assert err == "" and "nan" not in out and "inf" not in out.replace("info", "")
+
+
 @pytest.mark.parametrize("lane", ["1", "draft-model"])
 def test_one_lane_of_a_trace_by_number_or_name(trace, capsys, lane):
     assert cli.main(["explain", trace, "--lane", lane]) == 0
@@ -119,8 +157,10 @@ def test_bad_files_are_one_line(capsys, tmp_path):
     foreign.write_text('{"a": 1}\n')
     assert cli.main(["explain", str(foreign)]) == 1
     assert "not the header of a specview trace" in capsys.readouterr().err
-    assert cli.main(["explain", str(tmp_path / "none.jsonl")]) == 1
-    assert "cannot read the trace" in capsys.readouterr().err
+    assert cli.main(["explain", str(tmp_path / "none.jsonl")]) == 2
+    assert "there is no file" in capsys.readouterr().err
+    assert cli.main(["explain", "last"]) == 2
+    assert "the runs library holds" in capsys.readouterr().err
 
 
 def test_a_lane_that_fails_leaves_the_others_explained(world, capsys):

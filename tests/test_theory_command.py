@@ -44,6 +44,11 @@ def test_the_document_and_its_verify_cost(capsys):
     assert run(capsys, "--c", "5", "--k", "1")[1].count("never") == 1
 
 
+def test_ranges_of_draft_lengths(capsys):
+    for text in ("1..4", "1-4", "1,2,3,4", "1-2,3..4"):
+        assert json.loads(run(capsys, "--k", text, "--json", "-")[1])["k"] == [1, 2, 3, 4]
+
+
 def test_a_traces_lanes_stand_beside_what_predicts_them(tmp_path, capsys):
     from specview.runs.schema import dumps, round_to_json
 
@@ -67,6 +72,9 @@ def test_a_traces_lanes_stand_beside_what_predicts_them(tmp_path, capsys):
     assert lane["predicted_by_c"] > lane["predicted"]
     assert document["verify_cost"]["v"][2] == pytest.approx(1.5, rel=0.01)  # as measured there
     assert "drafting" in run(capsys, "--trace", str(path))[1]
+    # v(k) is known up to k 3: a longer best k would rest on nothing that was measured
+    found = json.loads(run(capsys, "--trace", str(path), "--alpha", "1", "--k", "1,2", "--json", "-")[1])
+    assert [one["best_k"] for one in found["tables"]] == [[3], [3]] and found["tables"][0]["best_k_of"] == [0, 3]
 
 
 def test_lanes_that_the_closed_forms_do_not_speak_of_have_no_point():
@@ -86,13 +94,14 @@ def test_lanes_that_the_closed_forms_do_not_speak_of_have_no_point():
         (["--alpha", ""], "--alpha is empty"),
         (["--alpha", "nan"], "'nan' is not a number"),
         (["--k", "0"], "k is 0"),
+        (["--k", "4..1"], "write the least first"),
         (["--k", "1.5"], "'1.5' is not a whole number"),
         (["--c", "-1"], "c is -1"),
         (["--v", "0"], "v is 0"),
         (["--v-per-row", "-1"], "v-per-row is -1"),
         (["--v", "1", "--v-per-row", "1"], "not allowed with"),
         (["--alpha", ",".join(["0.5"] * 700), "--k", "1,2,3,4,5,6,7,8"], "11,200 cells"),
-        (["--trace", "missing.jsonl"], "cannot read the trace"),
+        (["--trace", "missing.jsonl"], "there is no file 'missing.jsonl'"),
     ],
 )
 def test_bad_input_is_one_line(capsys, given, says):

@@ -110,6 +110,7 @@ def test_ctrl_c_keeps_what_there_is(world, capsys, monkeypatch):
         (["--minutes", "nan"], "is not a number"),
         (["--minutes", "1", "--seconds", "60"], "not allowed with argument"),
         (["--methods", "plain"], "there is no method 'plain' to try"),
+        (["--methods", ","], "--methods names none"),
         (["--methods", "guess"], "there is no method 'guess' to try"),
         (["--rule", "fair"], "there is no rule 'fair'"),
         (["--rule", "greedy", "--temperature", "1"], "greedy"),

@@ -144,6 +144,7 @@ def test_what_cannot_be_is_one_line(trace, tmp_path, capsys):
 
 def test_lists_and_ranges():
     assert whole_list("1-3, 8,2") == [1, 2, 3, 8]
+    assert whole_list("1..3,8") == [1, 2, 3, 8]
     assert real_list("0.5,0.2,0.5") == [0.2, 0.5]
     assert policy_of("adaptive, k=5, retry=2") == ("adaptive", {"retry": 2}, 5)
     with pytest.raises(UsageError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +50,24 @@ def whole(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+MOST_OF_A_RANGE = 10_000
+
+
+def wholes(text: str) -> tuple[int, ...]:
+    """Parse whole numbers with commas between them, and ranges of them: 1,2,4 or 1..8 or 1-8."""
+    found: list[int] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        span = re.fullmatch(r"(\d+)\s*(?:\.\.|-)\s*(\d+)", part)
+        if span is None:
+            found.append(whole(part))
+            continue
+        first, last = int(span[1]), int(span[2])
+        if not 0 <= last - first < MOST_OF_A_RANGE:
+            raise argparse.ArgumentTypeError(f"{part!r} holds no numbers, or too many; write the least first")
+        found += range(first, last + 1)
+    return tuple(found)
 
 
 def real(text: str) -> float:

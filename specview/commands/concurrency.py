@@ -7,7 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from specview.commands.arguments import Parser, add_prompt_flags, add_target_flags, real, settings_of, whole
+from specview.commands.arguments import (
+    Parser,
+    add_prompt_flags,
+    add_target_flags,
+    real,
+    settings_of,
+    whole,
+    wholes,
+)
 from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
@@ -55,9 +63,9 @@ def make_parser() -> Parser:
     model.add_argument("--draft-engine", help="the draft's engine (default: the target's)")
     add_prompt_flags(parser)
     sizes = parser.add_argument_group("sizes", conflict_handler="resolve")
-    sizes.add_argument("--batch", type=_numbers, default=BATCHES, metavar="B,B,..",
+    sizes.add_argument("--batch", type=wholes, default=BATCHES, metavar="B,B,..",
                        help="numbers of sequences (default: 1,2,4,8,16); those that memory does not hold are left out")  # fmt: skip
-    sizes.add_argument("--k", dest="ks", type=_numbers, default=(0, 2, 4), metavar="K,K,..",
+    sizes.add_argument("--k", dest="ks", type=wholes, default=(0, 2, 4), metavar="K,K,..",
                        help="draft lengths, 0 being plain (default: 0,2,4)")  # fmt: skip
     sizes.add_argument("--context", dest="tokens_each", type=whole, default=CONTEXT,
                        help=f"tokens that each sequence holds (default: {CONTEXT})")  # fmt: skip
@@ -66,7 +74,7 @@ def make_parser() -> Parser:
                        help=f"after which no further repeat begins (default: {SECONDS:g})")  # fmt: skip
     accepted = parser.add_argument_group("acceptance (default: a short race of the draft model on the prompt)")
     source = accepted.add_mutually_exclusive_group()
-    source.add_argument("--trace", dest="recorded", metavar="FILE", help="that of a trace's lane")
+    source.add_argument("--trace", dest="recorded", metavar="FILE", help="that of a trace's lane (or of a run of the library: last, an id, ..)")
     source.add_argument("--acceptance", type=real, metavar="ALPHA", help="a number from 0 to 1")
     accepted.add_argument("--trace-lane", metavar="NAME", help="the trace's lane (default: the first that drafts a chain)")
     accepted.add_argument("--draft-cost", type=real, metavar="C",
@@ -75,11 +83,6 @@ def make_parser() -> Parser:
     output.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
     parser.set_defaults(**_IDLE, engine=None, target=None, context=None)
     return parser
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """Parse whole numbers with commas between them."""
-    return tuple(whole(part) for part in text.split(",") if part.strip())
 
 
 def main(argv: Sequence[str]) -> int:
@@ -128,11 +131,15 @@ def _acceptance(arguments: argparse.Namespace) -> Acceptance | None:
     """The acceptance that was asked for; None is to be recorded."""
     from dataclasses import replace
 
+    from specview.commands.run_files import locate
+    from specview.runs.library import RunLibrary
+
     if arguments.acceptance is not None:
         return stated_acceptance(arguments.acceptance, arguments.draft_cost)
     if arguments.recorded is None:
         return None
-    found = trace_acceptance(arguments.recorded, arguments.trace_lane)
+    path, _ = locate(arguments.recorded, RunLibrary())
+    found = trace_acceptance(path, arguments.trace_lane)
     return found if arguments.draft_cost is None else replace(found, draft_cost=arguments.draft_cost, scaling="pass")
 
 

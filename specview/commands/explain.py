@@ -48,7 +48,8 @@ def make_parser() -> Parser:
     parser = Parser("specview explain", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
     parser.usage = "specview explain [options] [TRACE]"
     parser.add_argument("recorded", metavar="TRACE", nargs="?",
-                        help="a trace file; --lane N or NAME then chooses one of its lanes")  # fmt: skip
+                        help="a trace file, or a run of the library (an id, a name, last, ..); --lane N or NAME then "
+                             "chooses one of its lanes")  # fmt: skip
     add_shared_flags(parser)
     return parser
 
@@ -79,9 +80,10 @@ def _refuse_race_flags(parser: Parser, arguments: argparse.Namespace) -> None:
 
 
 def _explain_trace(arguments: argparse.Namespace, outputs: Outputs) -> int:
-    from specview.runs.reader import read_trace
+    from specview.commands.run_files import read_ref
+    from specview.runs.replay import plain_step_s
 
-    trace = read_trace(arguments.recorded)
+    trace = read_ref(arguments.recorded)
     chosen = _chosen([text for _, text in arguments.lanes or []], trace.records)
     document: Json = {
         "trace": arguments.recorded,
@@ -91,7 +93,9 @@ def _explain_trace(arguments: argparse.Namespace, outputs: Outputs) -> int:
     }
     if trace.cut and not outputs.to_stdout:
         sys.stdout.write("The trace ends in the middle of a line: the run was interrupted.\n\n")
-    _tell(document, trace.records, chosen, None, outputs, [None] * len(trace.records))
+    step = plain_step_s(trace)  # the figures are those of the race, as compare and runs show have them
+    metrics = [None if step is None else fold(record.rounds, record.prefill_s, step) for record in trace.records]
+    _tell(document, trace.records, chosen, None, outputs, metrics)
     return 0
 
 

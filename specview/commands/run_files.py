@@ -14,7 +14,7 @@ from specview.runs.export_rounds import load_arrow
 from specview.runs.exports import FORMS, TEXTS, Recorded, parquet_bytes
 from specview.runs.files import OutputFile
 from specview.runs.library import Entry, RunLibrary
-from specview.runs.reader import read_trace
+from specview.runs.reader import Trace, read_trace
 
 
 def locate(ref: str, library: RunLibrary, entries: Sequence[Entry] | None = None) -> tuple[Path, Entry | None]:
@@ -36,6 +36,12 @@ def locate(ref: str, library: RunLibrary, entries: Sequence[Entry] | None = None
             raise UsageError(f"there is no file {ref!r}.", "Give a trace file, or a run that specview runs list shows.") from None
         raise error
     return entry.path, entry
+
+
+def read_ref(ref: str) -> Trace:
+    """Read the trace file or the run of the library that `ref` names; raises SpecviewError, one line."""
+    path, _ = locate(ref, RunLibrary())
+    return read_trace(path)
 
 
 def read_all(refs: Sequence[str], library: RunLibrary) -> list[Recorded]:

@@ -69,6 +69,9 @@ _GRID_HELP = {
 _OUTPUTS = ("out", "resume", "yes", "json", "csv", "markdown")
 
 
+_LONGEST_NOTE = 60
+
+
 def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview sweep", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
@@ -274,7 +277,7 @@ def sweep_table(results: SweepResults) -> str:
                 figure(row["draft_cost"], 3),
                 figure(row["verify_cost"]),
                 row["equal_to_plain"] or "-",
-                _one(row["note"]),
+                _short(_one(row["note"])),
             ]
         )
     shown = table(rows, left=3 if prompts else 2)
@@ -302,3 +305,8 @@ def _notes(results: SweepResults) -> list[str]:
 
 def _one(text: str) -> str:
     return safe_text(text).replace("\n", " ")
+
+
+def _short(note: str) -> str:
+    """A note that does not push the table off the screen; why a cell failed stands in full on standard error."""
+    return note if len(note) <= _LONGEST_NOTE else f"{note[: _LONGEST_NOTE - 1]}…"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specview.commands.arguments import Parser, real, whole
+from specview.commands.arguments import Parser, real, wholes
 from specview.commands.outputs import Outputs
 from specview.commands.terminal import figure, safe_text, table
 from specview.decoding import theory
@@ -36,15 +36,16 @@ def make_parser() -> Parser:
     parser = Parser("specview theory", _DESCRIPTION, _EXAMPLES)
     parser.add_argument("--alpha", type=_reals, default=theory.TABLE_ALPHAS, metavar="A,A,..",
                         help="acceptance rates, 0 to 1 (default: 0.5 to 0.9)")  # fmt: skip
-    parser.add_argument("--k", type=_wholes, default=theory.TABLE_KS, metavar="K,K,..",
-                        help="draft lengths (default: 1 to 8)")  # fmt: skip
+    parser.add_argument("--k", type=wholes, default=theory.TABLE_KS, metavar="K,K,..",
+                        help="draft lengths: 1,2,4 or 1..8 (default: 1 to 8)")  # fmt: skip
     parser.add_argument("--c", type=_reals, default=theory.TABLE_COSTS, metavar="C,C,..",
                         help="draft costs, a table each (default: 0.05 and 0.2)")  # fmt: skip
     cost = parser.add_mutually_exclusive_group()
     cost.add_argument("--v", type=real, help="verify cost, the same for every k (default: 1)")
     cost.add_argument("--v-per-row", type=real, metavar="R", help="verify cost 1 + R k")
     parser.add_argument("--trace", dest="recorded", metavar="FILE",
-                        help="show this trace's lanes as measured; v(k) is theirs where --v says nothing")  # fmt: skip
+                        help="show this trace's lanes (or a library run's: last, an id, ..) as measured; v(k) is theirs where "
+                             "--v says nothing")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
     return parser
 
@@ -53,7 +54,7 @@ def _list(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
     return lambda text: tuple(parse(part) for part in text.split(",") if part.strip())
 
 
-_reals, _wholes = _list(real), _list(whole)
+_reals = _list(real)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,8 +70,11 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"that is {cells:,} cells.", f"Ask for {MAX_CELLS:,} or fewer.")
     points, passes = _measured(arguments.recorded) if arguments.recorded is not None else ([], None)
     words, v = _verify_cost(arguments.v, arguments.v_per_row, passes)
+    longest = MAX_K
+    if passes is not None and arguments.v is None and arguments.v_per_row is None:
+        longest = min(longest, max(max(passes) - 1, *arguments.k))  # beyond, nothing was measured
     with Outputs(arguments) as outputs:
-        document = _document(arguments.alpha, arguments.k, arguments.c, v, words, points)
+        document = _document(arguments.alpha, arguments.k, arguments.c, v, words, points, longest)
         outputs.document(plain(document))
         if not outputs.to_stdout:
             sys.stdout.write(_text(document, points))
@@ -93,14 +97,15 @@ def _verify_cost(v: float | None, per_row: float | None, passes: Any) -> tuple[s
         return f"v(k) = 1 + {per_row:g} k, as given", theory.line_v(per_row)
     if passes:
         rows = ", ".join(str(count) for count in passes)
-        return f"v(k) as measured in the trace for {rows} rows, interpolated between", theory.measured_v(passes)
+        words = f"v(k) as measured in the trace for {rows} rows, interpolated between and carried on beyond"
+        return words, theory.measured_v(passes)
     return "v = 1: verifying is free", theory.constant_v(1.0)
 
 
 def _measured(path: str) -> tuple[list[LanePoint], Any]:
-    from specview.runs.reader import read_trace
+    from specview.commands.run_files import read_ref
 
-    records = read_trace(path).records
+    records = read_ref(path).records
     baseline = next((record for record in records if str(record.settings.get("method")) == "plain"), None)
     rounds = baseline.rounds if baseline is not None else []
     lanes = [record for record in records if record is not baseline]
@@ -111,8 +116,9 @@ def _measured(path: str) -> tuple[list[LanePoint], Any]:
 
 
 def _document(
-    alphas: Sequence[float], ks: Sequence[int], costs: Sequence[float], v: theory.V, words: str, points: Sequence[LanePoint]
-) -> Json:
+    alphas: Sequence[float], ks: Sequence[int], costs: Sequence[float], v: theory.V, words: str,
+    points: Sequence[LanePoint], longest: int = MAX_K,
+) -> Json:  # fmt: skip
     """Everything, unrounded."""
     return {
         "name": "theory",
@@ -126,7 +132,8 @@ def _document(
         "tables": [{
             "c": c,
             "speedup": theory.table(c, alphas, ks, v),
-            "best_k": [theory.best_k(alpha, c, v, MAX_K) for alpha in alphas],
+            "best_k_of": [0, longest],
+            "best_k": [theory.best_k(alpha, c, v, longest) for alpha in alphas],
             "break_even_alpha": [theory.break_even_alpha(k, c, v(k)) for k in ks],
         } for c in costs],
         "lanes": [point.as_dict() for point in points],
@@ -158,5 +165,7 @@ def _text(document: Json, points: Sequence[LanePoint]) -> str:
         lanes += [[safe_text(one.name), figure(one.alpha, 3), figure(one.k), figure(one.c, 3), figure(one.v),
                    figure(one.predicted_by_c), figure(one.predicted), figure(one.measured)] for one in points]  # fmt: skip
         parts += ["measured lanes", table(lanes)]
+    if document["tables"]:
+        parts.append("best k: of 0 (plain) to {}, whatever the columns".format(document["tables"][0]["best_k_of"][1]))
     parts.append(f"assumed: {document['assumption']}; {document['source']}\n")
     return "\n".join(parts)

@@ -94,6 +94,8 @@ def main(argv: Sequence[str]) -> int:
         least, most = f"{LEAST_SECONDS:g} seconds", f"{MOST_SECONDS / 3600:g} hours"
         raise UsageError(f"the time budget is {seconds:g} s.", f"Use {least} to {most}.")
     methods = [name.strip() for name in (arguments.methods or "").split(",") if name.strip()]
+    if arguments.methods is not None and not methods:
+        raise UsageError("--methods names none.", "Give some, with commas between, or leave it out to try all.")
     for name in methods:
         if name not in METHODS or not METHODS[name].drafts:
             known = ", ".join(one.name for one in METHODS.values() if one.drafts)

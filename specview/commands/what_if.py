@@ -11,6 +11,7 @@ from typing import Any
 
 from specview.commands.arguments import Parser
 from specview.commands.outputs import Outputs
+from specview.commands.run_files import read_ref
 from specview.commands.stopping import stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.drafting.options import resolve
@@ -21,7 +22,7 @@ from specview.lab.what_if_figures import Alternative, Range, WhatIf
 from specview.lab.what_if_lane import Replay
 from specview.racing.settings import MAX_K
 from specview.runs.files import os_reason
-from specview.runs.reader import Trace, read_trace
+from specview.runs.reader import Trace
 from specview.runs.schema import Json, plain
 
 _DESCRIPTION = """\
@@ -49,7 +50,7 @@ def make_parser() -> Parser:
     parser.add_argument("trace_file", metavar="TRACE")
     asked = parser.add_argument_group("what to ask (default: a choice of all; with one of these, only those named)")
     asked.add_argument("--lane", metavar="N", help="a lane by number (0 is the first) or name (default: the first that drafts)")
-    asked.add_argument("--k", metavar="LIST", help="draft lengths: 1-4,8")
+    asked.add_argument("--k", metavar="LIST", help="draft lengths: 1-4,8 or 1..4,8")
     asked.add_argument("--threshold", metavar="LIST", help="thresholds of the confidence policy: 0.2,0.5")
     asked.add_argument("--policy", action="append", metavar="SPEC",
                        help=f'"NAME,k=8,OPTION=VALUE", repeatable: {", ".join(POLICIES)}')  # fmt: skip
@@ -77,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
             progress.show(text, fraction)
 
         try:
-            trace = _read(arguments.trace_file)
+            trace = read_ref(arguments.trace_file)
             calibrated = costs_of(arguments.costs) if arguments.costs is not None else {}
             lane = lane_of(arguments.lane, trace)
             replayed = replay_of_lane(trace.records, lane, trace.run, calibrated)
@@ -97,14 +98,6 @@ def main(argv: Sequence[str]) -> int:
             if not outputs.to_stdout:
                 sys.stdout.write(what_if_text(found))
     return 0
-
-
-def _read(ref: str) -> Trace:
-    from specview.commands.run_files import locate
-    from specview.runs.library import RunLibrary
-
-    path, _ = locate(ref, RunLibrary())
-    return read_trace(path)
 
 
 def lane_of(asked: str | None, trace: Trace) -> int:
@@ -136,10 +129,10 @@ def _others(trace: Trace, lane: int, calibrated: Mapping[int, float]) -> list[Re
 
 
 def whole_list(text: str) -> list[int]:
-    """The whole numbers of a list such as 1-4,8; raises UsageError."""
+    """The whole numbers of a list such as 1-4,8 or 1..4,8; raises UsageError."""
     found: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
+        first, dash, last = part.strip().replace("..", "-", 1).partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UsageError(f"--k is {text[:80]!r}.", "Use whole numbers and ranges, as 1-4,8.")
         low, high = int(first), int(last) if dash else int(first)
@@ -198,7 +191,7 @@ def costs_of(name: str) -> dict[int, float]:
         raise SpecviewError(f"cannot read {name!r}: {os_reason(error)}.", "Check the file's name.") from None
     except (ValueError, TypeError, RecursionError):
         pass  # not one JSON value: a trace, or nothing that we know
-    return passes_of(_read(name).records)
+    return passes_of(read_ref(name).records)
 
 
 def _document(name: str, lane: int, trace: Trace, found: WhatIf) -> Json:

@@ -207,7 +207,7 @@ class MetricsFold:
         expected = None
         if alpha is not None and not self._trees:  # the formula is of chains
             expected = theory.expected_tokens(alpha, self.proposed / self.rounds)
-        if plain_step_s is None or not self.proposed:
+        if not plain_step_s or not self.proposed:  # 0: a file whose passes took no time
             return {"expected_tokens": expected}
         mean_k = self.proposed / self.rounds
         c = self.draft_s / self.proposed / plain_step_s
@@ -255,10 +255,12 @@ def speedup_spread(
     if not lane or not plain:
         return None
     both = min(lane[-1].t, plain[-1].t)
-    if min(sum(round_.t <= both for round_ in rounds) for rounds in (lane, plain)) < 2 * slices:
+    if both <= 0 or min(sum(round_.t <= both for round_ in rounds) for rounds in (lane, plain)) < 2 * slices:
         return None
     edges = [both * index / slices for index in range(slices + 1)]
     counts = [[_tokens_at(rounds, edge) for edge in edges] for rounds in (lane, plain)]
+    if any(counts[1][i + 1] <= counts[1][i] for i in range(slices)):
+        return None  # rounds that took no time
     ratios = [(counts[0][i + 1] - counts[0][i]) / (counts[1][i + 1] - counts[1][i]) for i in range(slices)]
     low, high = percentile(ratios, 25), percentile(ratios, 75)
     return None if low is None or high is None else (low, high)

@@ -108,7 +108,7 @@ def measured_costs(
             longest = round_.k if round_.parents is None else max(depths(round_.parents)) + 1
             drafts.setdefault(longest, []).append(round_.draft_s)
     if baseline:  # of one-row passes the plain lane's count: a drafting lane has few, and they come after others
-        by_rows[1] = [round_.verify_s for round_ in baseline if round_.rows == 1] or by_rows.get(1, [])
+        by_rows[1] = [round_.verify_s for round_ in baseline if round_.rows == 1 and round_.verify_s > 0] or by_rows.get(1, [])
     own = {rows: median(times) for rows, times in sorted(by_rows.items()) if times}
     known = {rows: seconds for rows, seconds in sorted((calibrated or {}).items()) if seconds > 0}
     both = [own[rows] / known[rows] for rows in own if rows in known]

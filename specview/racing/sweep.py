@@ -95,13 +95,35 @@ def estimate(
     grid: Grid, pool: ModelPool, should_stop: ShouldStop = lambda: False, on_text: Callable[[str], None] = lambda text: None,
     clock: Clock = time.perf_counter,
 ) -> Estimate:  # fmt: skip
-    """What the grid will take here: a few plain tokens after its longest prompt are timed.
+    """What the grid will take here: a few plain tokens after its longest prompt that runs are timed.
 
     Raises SpecviewError where the target cannot run, Stopped where should_stop said so.
     """
-    longest = max(range(len(grid.prompts)), key=lambda place: len(grid.prompts[place].text))
-    settings = grid.race(Cell(0, 0, grid.lanes[0].k or 1, 0.0, longest))
-    settings = replace(settings, lanes=(LaneSettings(),), max_tokens=min(grid.settings.max_tokens, PROBE_TOKENS))
+    by_length = sorted(range(len(grid.prompts)), key=lambda place: -len(grid.prompts[place].text))
+    first: SpecviewError | None = None
+    held = pool.held
+    pool.held = held | _keys(grid)  # what the sweep is about to use stays loaded
+    try:
+        for place in by_length:
+            settings = grid.race(Cell(0, 0, grid.lanes[0].k or 1, 0.0, place))
+            settings = replace(
+                settings, lanes=(LaneSettings(),), max_tokens=min(grid.settings.max_tokens, PROBE_TOKENS)
+            )
+            try:
+                return _probe(settings, grid, pool, should_stop, on_text, clock)
+            except SpecviewError as error:
+                first = first or error
+                if target_key(settings) not in pool:
+                    raise
+    finally:
+        pool.held = held
+    raise first or SpecviewError("there is no prompt.")
+
+
+def _probe(
+    settings: RunSettings, grid: Grid, pool: ModelPool, should_stop: ShouldStop, on_text: Callable[[str], None], clock: Clock
+) -> Estimate:  # fmt: skip
+    """The estimate from one prompt; raises SpecviewError where it cannot run."""
     trouble: list[str] = []
 
     def listen(event: Event) -> None:
@@ -110,8 +132,6 @@ def estimate(
         elif isinstance(event, Progress):
             on_text(event.text)
 
-    held = pool.held
-    pool.held = held | _keys(grid)  # what the sweep is about to use stays loaded
     race = Race(settings, 0, pool, clock, oracles=False)
     try:
         race.run(listen, should_stop)
@@ -121,7 +141,6 @@ def estimate(
             raise Stopped
         record = race.records[0]
     finally:
-        pool.held = held
         race.close()
     if record.error:
         raise SpecviewError(record.error)

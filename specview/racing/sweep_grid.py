@@ -226,7 +226,8 @@ def prompts_of_set(loaded: workloads.Workload) -> tuple[GridPrompt, ...]:
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
-    """Draft lengths of "1..8", "1..16:3" (from 1 by steps of 3) or "1,2,4"; raises UsageError, one line."""
+    """Draft lengths of "1..8" (or "1-8"), "1..16:3" (from 1 by steps of 3) or "1,2,4"; raises UsageError, one line."""
+    text = re.sub(r"(\d)\s*-\s*(\d)", r"\1..\2", text)  # as what-if and people write it
     return _parse(text, "k", _as_whole, 1, 1, MAX_K)
 
 

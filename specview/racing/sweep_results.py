@@ -219,7 +219,9 @@ class Series:
                 words += f"; k {', '.join(map(str, others))} within its spread"
         told = self.best_predicted
         if told is not None:
-            words += f"; predicted best k {told.k} at {told.speedup:.2f}x"
+            raced = "" if any(point.k == told.k for point in self.points) else ", which was not raced"
+            wins = ", no faster than plain" if told.speedup <= 1 else ""
+            words += f"; predicted best k {told.k} at {told.speedup:.2f}x{wins}{raced}"
         return f"{words}."
 
 
@@ -424,8 +426,10 @@ class SweepResults:
         """Best k of its curve, plain wins, lossy, or why the cell has no figures."""
         words = []
         best = series.best
-        if best is not None and best.k == k:
-            words.append("plain wins" if series.plain_wins else "best k")
+        if best is not None and best.k == k and runs:
+            several = len({other.prompt for other in self.cells_of(series.key)}) > 1
+            over = f" over all {series.key.group}" if several else ""  # of one prompt the row may say another thing
+            words.append(("plain wins" if series.plain_wins else "best k") + over)
         if runs and is_lossy(runs[0].rule):
             words.append("lossy rule")
         if any(run.metrics is not None and not run.metrics.get("proposed") for run in runs):

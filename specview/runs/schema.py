@@ -110,11 +110,11 @@ def round_from_json(value: Any) -> tuple[int, Round]:
     final = data.get("final")
     round_ = Round(
         index=_int(data, "index"),
-        t=_real(data, "t"),
-        draft_s=_real(data, "draft_s"),
-        verify_s=_real(data, "verify_s"),
-        other_s=_real(data, "other_s"),
-        observe_s=_real(data, "observe_s") if "observe_s" in data else 0.0,
+        t=_duration(data, "t"),
+        draft_s=_duration(data, "draft_s"),
+        verify_s=_duration(data, "verify_s"),
+        other_s=_duration(data, "other_s"),
+        observe_s=_duration(data, "observe_s") if "observe_s" in data else 0.0,
         drafter=_text(data, "drafter", ""),
         parents=parents,
         drafted=drafted,
@@ -281,6 +281,13 @@ def _real(data: Mapping[str, Any], key: str) -> float:
     if key not in data:
         raise SchemaError(f"{key} is missing")
     return _finite(data[key], key)
+
+
+def _duration(data: Mapping[str, Any], key: str) -> float:
+    value = _real(data, key)
+    if value < 0:
+        raise SchemaError(f"{key} is {value:g}, and no time is below 0")
+    return value
 
 
 def _optional(data: Mapping[str, Any], key: str) -> float | None:

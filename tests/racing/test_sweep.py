@@ -69,7 +69,7 @@ def sweep(world, grid, path, *, should_stop=lambda: False, resume=False, pool=No
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1..8", tuple(range(1, 9))), ("1..16:5", (1, 6, 11, 16)), ("4, 1,2", (4, 1, 2)), ("2", (2,)), ("1..3,3,5", (1, 2, 3, 5))],
+    [("1..8", tuple(range(1, 9))), ("1..16:5", (1, 6, 11, 16)), ("4, 1,2", (4, 1, 2)), ("2", (2,)), ("1..3,3,5", (1, 2, 3, 5)), ("1-3, 5", (1, 2, 3, 5))],
 )
 def test_ks_are_read(text, expected):
     assert parse_ks(text) == expected
@@ -432,6 +432,16 @@ def test_an_estimate_is_what_the_sweep_takes(world, tmp_path):
         estimate(grid, ModelPool(), should_stop=lambda: True, clock=world.clock)
 
 
+def test_an_estimate_takes_the_longest_prompt_that_runs(world):
+    grid = grid_of(LaneSettings("prompt-lookup"), ks=(1,), prompts=(*PROMPTS, GridPrompt("long", "ab" * 100_000)))
+    pool = ModelPool()
+    assert estimate(grid, pool, clock=world.clock).seconds > 0
+    alone = grid_of(LaneSettings("prompt-lookup"), ks=(1,), prompts=(GridPrompt("long", "ab" * 100_000),))
+    with pytest.raises(SpecviewError, match="tokens"):
+        estimate(alone, pool, clock=world.clock)
+    pool.close()
+
+
 # -- the file ------------------------------------------------------------------------------------
 
 
@@ -578,6 +588,22 @@ def test_the_prediction_of_a_perfect_draft_is_what_is_measured(world, tmp_path):
         assert point.k == told.k
         assert told.speedup == pytest.approx(point.speedup, rel=0.04)
         assert told.c_alone > told.speedup, "verifying more rows costs more here"
+
+
+def test_words_say_what_the_rows_show():
+    several = (GridPrompt("set", "a", name="#1"), GridPrompt("set", "b", name="#2"))
+    results = made(grid_of(ks=(1, 3), prompts=several, repeats=1), lambda k, repeat: 2.0 if k == 3 else 1.5)
+    notes = [row["note"] for row in results.rows()]
+    assert sorted(notes) == ["", "", "best k over all set", "best k over all set"]
+    left = results.cells[-1]
+    del results.runs[left.number, 0]
+    results._rows.clear()
+    assert results.rows()[left.number]["note"] == "", "a cell that was not raced is not the best"
+    dear = made(grid_of(ks=(1, 3), prompts=PROMPTS[:1], repeats=1), lambda k, repeat: 0.5, alpha=0.6, c=0.01, v=3.0)
+    assert "no faster than plain" in dear.all_series()[0].sentence()
+    told = made(grid_of(ks=(1, 8), prompts=PROMPTS[:1], repeats=1), lambda k, repeat: 1.2, alpha=0.6, c=0.2, v=1.0)
+    series = told.all_series()[0]
+    assert series.best_predicted.k not in (1, 8) and series.sentence().endswith("which was not raced.")
 
 
 def test_between_measured_k_the_line_is_drawn_on():

@@ -103,6 +103,7 @@ def test_lone_surrogates_still_make_utf8() -> None:
     ("change", "says"),
     [
         ({"t": "soon"}, "t is 'soon'"),
+        ({"verify_s": -0.1}, "no time is below 0"),
         ({"index": 1.5}, "index is 1.5"),
         ({"k": 3}, "k is 3"),
         ({"drafted": [{"id": 1, "verdict": "maybe"}]}, "verdict"),
