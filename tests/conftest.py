@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -67,6 +68,21 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return max(1, min(usable, MOST_WORKERS, int(psutil.virtual_memory().available // BYTES_PER_WORKER)))
+
+
+# -- collected here only -------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect cycles between tests, on the main thread: another thread must never destroy a widget that it finds."""
+    gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Collect young cycles after every test, all of them after the last one of a file and after one with widgets."""
+    ends = nextitem is None or nextitem.path != item.path
+    gc.collect(2 if ends or "qtbot" in getattr(item, "fixturenames", ()) else 1)
 
 
 # -- no network ----------------------------------------------------------------------------------

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QEvent
 
 from tests.gui.shell_fake import FakeBackend, Script
-
-
-@pytest.fixture(autouse=True)
-def _collect_on_this_thread() -> Iterator[None]:
-    """Collect cycles on the Qt thread only, as the application does."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture
