@@ -626,8 +626,10 @@ class Chart(QFrame):
 
     def _words_at(self, mark: _Mark, taken: list[tuple[float, float]]) -> tuple[float, bool]:
         """Where the words of a level mark stand along it, 0 to 1, and whether above: clear of others' and of curves."""
-        (x0, x1), (y0, y1) = self.plot.getPlotItem().getViewBox().viewRange()
-        level, tall = self._one(1, mark.value), _WORDS_TALL * (y1 - y0)
+        view = self.plot.getPlotItem().getViewBox()
+        (x0, x1), (y0, y1) = view.viewRange()
+        share = min(max(_WORDS_TALL, theme.px(18) / max(view.sceneBoundingRect().height(), 1.0)), 0.4)
+        level, tall = self._one(1, mark.value), share * (y1 - y0)
         half = (_WORDS_WIDE / 2 + 0.008 * len(mark.text)) * (x1 - x0) / 2
         curves = [s for s in self._series.values() if s.kind == "curve" and len(s.x)]
         spots = [(at, above) for above in (True, False) for at in (0.8, 0.5, 0.2)]

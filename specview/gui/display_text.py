@@ -65,3 +65,8 @@ def tooltip(text: str) -> str:
 def clipboard(text: str) -> str:
     """Return `text` as it can be encoded: lone surrogates become replacement characters."""
     return text.encode("utf-8", "replace").decode("utf-8") if any(0xD800 <= ord(c) < 0xE000 for c in text) else text
+
+
+def brief(name: str, limit: int = 24) -> str:
+    """Return a name, cut in the middle where it is longer than `limit`."""
+    return name if len(name) <= limit else f"{name[: limit * 2 // 3].rstrip()}…{name[-(limit // 3 - 1) :].lstrip()}"

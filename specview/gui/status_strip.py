@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QS
 
 from specview.gui import theme
 from specview.gui.controller import Controller, State
+from specview.gui.display_text import brief
 from specview.gui.view_model import LaneModel
 from specview.gui.widgets import ElidedLabel, label, set_tip
 
@@ -173,7 +174,7 @@ class StatusStrip(QStatusBar):
             draft, verify = metrics.draft_cost, metrics.verify_cost
             if verify is not None:
                 mean_k = metrics.proposed / max(1, metrics.rounds)
-                name = "" if self._short else f"{lane.name}: "
+                name = "" if self._short else f"{brief(lane.name)}: "
                 text = f"{name}v({count_text(mean_k)}) {verify:.2f}"
                 if draft is not None:
                     text += f" · c {draft:.3f}" if self._short else f" · c {draft:.3f} a draft step"

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableWidget, QTab
 
 from specview.decoding.metrics import Metrics
 from specview.gui import figures, lane_words
-from specview.gui.display_text import clipboard, tooltip, visible
+from specview.gui.display_text import brief, clipboard, tooltip, visible
 from specview.gui.figures import FIGURES, MISSING, Figure, milliseconds, number, percent, whole
 from specview.gui.view_model import LaneModel, RaceModel
 
@@ -135,7 +135,7 @@ class FigureTable(QTableWidget):
             self._names = names
             self.clearContents()
             self.setColumnCount(last + 1)
-            self.setHorizontalHeaderLabels(["figure", *(visible(name) for name in names), "formula"])
+            self.setHorizontalHeaderLabels(["figure", *(brief(visible(name), 36) for name in names), "formula"])
             header = self.horizontalHeader()
             header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
             header.setSectionResizeMode(last, QHeaderView.ResizeMode.Stretch)
@@ -167,8 +167,8 @@ class FigureTable(QTableWidget):
         alone = len(chosen) < 2
         rows = list(range(self.rowCount())) if alone else sorted({index.row() for index in chosen})
         columns = list(range(self.columnCount())) if alone else sorted({0, *(index.column() for index in chosen)})
-        heads = [self.horizontalHeaderItem(column) for column in columns]
-        lines = ["\t".join(head.text() if head is not None else "" for head in heads)]
+        heads = ["figure", *(visible(name) for name in self._names), "formula"]
+        lines = ["\t".join(heads[column] for column in columns if column < len(heads))]
         for row in rows:
             cells = [self.item(row, column) for column in columns]
             lines.append("\t".join(item.text() if item is not None else "" for item in cells))

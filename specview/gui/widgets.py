@@ -28,6 +28,7 @@ from PySide6.QtWidgets import (
     QLineEdit,
     QPushButton,
     QRadioButton,
+    QScrollArea,
     QSizePolicy,
     QStyle,
     QStyleOptionButton,
@@ -63,6 +64,24 @@ def set_tip(widget: QWidget, text: str) -> None:
     """Give a widget a tooltip that is never read as HTML, and the same words for screen readers."""
     widget.setToolTip(tooltip(text))
     widget.setAccessibleDescription(text)
+
+
+class Scrolled(QScrollArea):
+    """A view that keeps a least height, in pixels at font scale 1: with less room it scrolls, its plots not crushed."""
+
+    def __init__(self, view: QWidget, least: int) -> None:
+        super().__init__()
+        self._view, self._least = view, least
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        view.setObjectName("scrolled")
+        self.setWidget(view)
+        theme.signals.changed.connect(self._fit)
+        self._fit()
+
+    def _fit(self) -> None:
+        self._view.setMinimumHeight(theme.px(self._least))
 
 
 class ElidedLabel(QLabel):

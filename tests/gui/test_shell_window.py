@@ -55,6 +55,15 @@ def test_the_status_bar_counts_threads_in_words(window, threads, words):
     assert window.status.machine.text().startswith(words)
 
 
+def test_a_long_lane_name_does_not_push_the_status_bar_out_of_the_window(make_window, qtbot):
+    name = "a lane with an exceedingly long name, longer than anybody should call it"
+    window = make_window(first=replace(first_settings(), lanes=(LaneSettings(), LaneSettings("draft-model", name=name))))
+    window.run()
+    wait_state(qtbot, window, "ended")
+    window.status.select(window.controller.race.lanes[1])
+    assert window.status.costs.text().startswith("a lane with an e…call it: v(")
+
+
 def test_models_are_never_touched_on_the_qt_thread(window, qtbot, script):
     ran(qtbot, window)
     assert script.threads == {"specview-engine"}
