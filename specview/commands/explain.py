@@ -23,6 +23,7 @@ from specview.decoding.ledger import RunRecord
 from specview.decoding.metrics import Metrics, fold
 from specview.errors import SpecviewError, UsageError
 from specview.lab.explain import Explanation, explain, per_round, signed
+from specview.lab.what_if import passes_of
 from specview.racing.events import Event, LaneRound, Progress
 from specview.racing.settings import RunSettings
 from specview.runs.documents import metrics_to_json
@@ -171,11 +172,14 @@ def _tell(
 ) -> None:
     """Explain the chosen lanes: the document where it was asked for, the text unless that is on standard output."""
     baseline = next((record for record in records if record.settings.get("method") == "plain"), None)
+    others = passes_of(records)
     lanes, texts = [], []
     for index in chosen:
         record = records[index]
         beside = () if baseline is None or baseline is record else baseline.rounds
-        found = explain(record.rounds, beside, record.settings, calibrated=calibrated, metrics=metrics[index])
+        shares = record.settings.get("method") != "early-exit"  # its passes are shorter ones
+        found = explain(record.rounds, beside, record.settings, calibrated=calibrated,
+                        others=others if shares else None, metrics=metrics[index])  # fmt: skip
         step = found.costs.plain_pass_s if found.costs is not None else None
         figures = metrics[index] or fold(record.rounds, record.prefill_s, step)
         details = details_of(record.rounds, record.prefill_s)
@@ -208,7 +212,8 @@ def _lane(index: int, record: RunRecord, found: Explanation, metrics: Metrics, d
 def lane_text(index: int, record: RunRecord, found: Explanation, metrics: Metrics, details: Details) -> str:
     """Return a lane's explanation for people."""
     name = safe_text(record.name).replace("\n", " ")
-    lines = [f"lane {index}: {name}", f"  {found.sentence}"]
+    sentence = found.sentence if record.rounds or record.end is None else "It has no rounds."
+    lines = [f"lane {index}: {name}", f"  {sentence}"]
     if record.error:
         lines.append(f"  ended by an error: {safe_text(record.error)}")
     lines += [f"  ! {safe_text(banner.text)}" for banner in found.banners]
@@ -259,6 +264,10 @@ def _facts(found: Explanation) -> list[str]:
         words = f"best at this acceptance: {best}"
         if found.best_k_speedup is not None and found.best_k:
             words += f", {found.best_k_speedup:.2f} times plain"
+        other = next((point for point in found.lengths if point.k == found.best_k_formula), None)
+        if other is not None and found.best_k_formula != found.best_k:
+            told = f"k {other.k}, {other.by_formula:.2f}" if other.k else "plain"
+            words += f"; by one alpha for all positions: {told}"
         lines.append(f"{words} ({found.best_k_note})")
     return lines
 

@@ -37,6 +37,7 @@ from specview.gui.why_charts import DetailView, LengthChart, PredictionChart, Wa
 from specview.gui.why_figures import FigureTable
 from specview.gui.widgets import Choice, ElidedLabel, label, set_kind, set_tip
 from specview.lab.explain import Banner, Explanation, explain, per_round
+from specview.lab.what_if import passes_of
 from specview.racing.settings import RunSettings
 
 MEASURE = "measuring v(k)"
@@ -465,8 +466,10 @@ class WhyPage(Page):
         rounds = list(lane.rounds)
         metrics = race.metrics(lane)
         apart = plain is None or plain is lane or bool(lane.differs)  # a lane of another run has no plain one here
+        alike = [] if apart or lane.settings.get("method") == "early-exit" else [one for one in race.lanes if not one.differs]
+        others = passes_of(alike)
         found = explain(rounds, () if apart or plain is None else list(plain.rounds), lane.settings,
-                        calibrated=self.calibrated, metrics=metrics)  # fmt: skip
+                        calibrated=self.calibrated, others=others, metrics=metrics)  # fmt: skip
         self.explanation = found
         self.sentence.setText(found.sentence)
         self.banners.show_banners(found.banners)

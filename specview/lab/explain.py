@@ -25,6 +25,9 @@ HIGH_DRAFT_SHARE = 0.2
 HIGH_OTHER_SHARE = 0.1
 FEW_ROUNDS = 16
 """Rounds, of the lane's with a draft and of plain's, under which the figures are too uncertain to act upon."""
+FOLLOW_TEXT = frozenset(("draft-model", "early-exit", "prompt-lookup", "ngram-simple", "ngram-map-k",
+                         "ngram-map-k4v", "ngram-mod", "suffix"))  # fmt: skip
+"""Methods whose guess of a token hangs on the text before it, not (or hardly) on where its draft began."""
 SMALL_LOSS = 0.05
 """Of the speedup: a largest loss under this is not worth a complaint."""
 NEAR = 0.05
@@ -140,7 +143,8 @@ class LengthPoint:
     """One draft length and the speedup that it would have by this lane's costs.
 
     by_formula takes one alpha for every position. by_positions cuts the lane's own drafts, so it has the acceptance of
-    each position, and goes on from the last with alpha; None where the lane's lengths vary. source is the pass's.
+    each position, and goes on from the last with alpha; of drafters that guess from the text alone it walks along this
+    text, as acceptance that comes in stretches gives short drafts more. None where lengths vary. source is the pass's.
     """
 
     k: int
@@ -254,6 +258,7 @@ def explain(
     settings: Mapping[str, Any] | None = None,
     *,
     calibrated: Mapping[int, float] | None = None,
+    others: Mapping[int, float] | None = None,
     metrics: Metrics | None = None,
 ) -> Explanation:
     """Explain a lane from its rounds, its race's plain lane and, where there is one, a calibration of passes.
@@ -261,6 +266,7 @@ def explain(
     rounds      the lane's;  plain those of plain decoding in the same race, () where there were none
     settings    the lane's flat settings (rule, method, check_mode are looked at)
     calibrated  {rows: seconds} of target passes measured here
+    others      the same of the race's lanes together (`what_if.passes_of`), which stand before the calibration's
     metrics     the lane's figures where they are there already
     """
     settings = settings or {}
@@ -269,7 +275,7 @@ def explain(
     baseline = settings.get("method") == "plain" or (bool(rounds) and not metrics.proposed and not plain)
     if not rounds:
         return Explanation("none", "No rounds yet: run a race.", (), 0)
-    costs = measured_costs(rounds, plain, calibrated)
+    costs = measured_costs(rounds, plain, {**(calibrated or {}), **(others or {})})
     if baseline:
         return _plain(rounds, metrics, costs)
     return _Lane(rounds, plain, settings, metrics, costs, bool(calibrated)).explanation()
@@ -492,10 +498,13 @@ class _Lane:
     def position_tokens(self, limit: int) -> list[float]:
         """Tokens per pass by k up to `limit`: 1 + the chance of 1, 2, ... k tokens accepted.
 
-        Up to the lane's own k as its drafts would have been cut, then on by alpha.
+        Up to the lane's own k as its drafts would have been cut, then on by alpha; along the text where guesses are its.
         """
         if self.shape != "chain" or self.k is None or self.alpha is None:
             return []
+        if self.settings.get("method") in FOLLOW_TEXT:
+            marks = _marks(self.rounds, self.alpha, self.settings.get("rule") in ("greedy", "match"))
+            return [len(marks) / _walk(marks, length) for length in range(max(limit, self.k) + 1)]
         at = [round_.accepted for round_ in self.rounds if round_.k == self.k]
         tokens, survives = [1.0], 1.0
         for place in range(1, max(limit, self.k) + 1):
@@ -507,7 +516,10 @@ class _Lane:
         """What the best k rests on."""
         if not lengths or self.costs is None:
             return ""
-        sources = Counter(point.source for point in lengths[1:])
+        sources = Counter(
+            "from other lanes" if point.source == "calibrated" and not self.calibrated else point.source
+            for point in lengths[1:]
+        )
         words = f"of k 1 to {lengths[-1].k}: passes {', '.join(f'{n} {source}' for source, n in sources.items())}"
         drafts = len({_depth(round_) for round_ in self.drafting})
         if drafts == 1:
@@ -577,6 +589,12 @@ class _Lane:
         if not found.best_k and found.measured_speedup is not None and found.measured_speedup > 1:
             return "its rounds' times vary too much to say which k is best"  # by the medians plain wins, measured it does not
         at = f"at acceptance rate {found.alpha:.2f}"
+        if self.shape == "chain" and bool(found.best_k) != bool(found.best_k_formula):
+            pays = next(point for point in found.lengths if point.k == (found.best_k or found.best_k_formula))
+            speed = pays.by_positions if found.best_k else pays.by_formula
+            each = f"k {pays.k} would run at {speed:.2f} times plain" if found.best_k else "no k pays"
+            one = "no k pays" if found.best_k else f"k {pays.k} would run at {speed:.2f} times plain"
+            return f"by its acceptance at each position {each}, by one rate of {found.alpha:.2f} {one}: what-if replays it"
         if self.shape == "varying":
             best = f"a fixed k of {found.best_k} would be best" if found.best_k else "no fixed k would pay"
             return f"{needs}; by the formula {at} {best}"
@@ -638,6 +656,8 @@ class _Lane:
                 f"{got:.2f} tokens came per pass, {more} than the formula's {expected:.2f} for one α at every position: "
                 f"{self.position_words()}"
             )
+        if found.costs is not None and self.drafting:
+            told += [doubt] if (doubt := found.costs.doubt({point.k + 1 + self.riders for point in found.lengths})) else []
         if found.plain_source and found.plain_source != "plain lane":
             told.append(f"The cost of a plain step is from the {found.plain_source}.")
         return tuple(told)
@@ -648,6 +668,40 @@ class _Lane:
         if len(rates) < 2:
             return "acceptance is not the same in every round."
         return f"acceptance is {rates[0]:.2f} at the first drafted token and {max(rates[1:]):.2f} at a later one."
+
+
+def _marks(rounds: Sequence[Round], alpha: float, guesses: bool) -> list[bool]:
+    """Whether the drafter guesses each token of the output right; what no draft and no recorded guess tells, by alpha."""
+    output: list[int] = []
+    marks: list[bool | None] = []
+    for round_ in rounds:
+        for back, guess in enumerate(reversed(round_.guesses if guesses else ())):
+            place = len(output) - 1 - back
+            if place >= 0 and marks[place] is None:
+                marks[place] = guess.id == output[place]
+        emitted = round_.emitted
+        marks += [True] * round_.accepted
+        if len(emitted) > round_.accepted:
+            marks.append(False if round_.k > round_.accepted else None)
+        output += emitted
+    found, share = [], 0.5
+    for mark in marks:
+        share += alpha if mark is None else 0.0
+        found.append(share >= 1 if mark is None else mark)
+        share -= mark is None and share >= 1
+    return found
+
+
+def _walk(marks: Sequence[bool], k: int) -> int:
+    """Rounds of drafts of k over an output whose tokens are guessed right or wrong."""
+    place = rounds = 0
+    while place < len(marks):
+        end = min(place + k, len(marks))
+        while place < end and marks[place]:
+            place += 1
+        place += 1  # the target's own
+        rounds += 1
+    return rounds
 
 
 def _steady_k(rounds: Sequence[Round]) -> int | None:

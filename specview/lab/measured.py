@@ -13,6 +13,9 @@ from specview.decoding.ledger import Round, depths
 ENOUGH = 3
 """Rounds of one row count from which on their median stands before a calibration's."""
 
+SHORTER = 0.1
+"""By what share a pass of several rows may be timed shorter than a plain one before that is spoken of."""
+
 Source = Literal["measured", "calibrated", "interpolated", "extrapolated"]
 """Where the cost of a pass comes from: the lanes' own rounds, a calibration, between two known counts, beyond them."""
 
@@ -66,6 +69,17 @@ class MeasuredCosts:
     def v(self, k: int) -> float:
         """Verify cost: a pass of k + 1 rows / a pass of one row."""
         return self.pass_s(k + 1) / self.plain_pass_s
+
+    def doubt(self, counts: Iterable[int]) -> str:
+        """A line on passes of these row counts that were timed shorter than a plain one; '' where none was."""
+        short = sorted(rows for rows in counts if rows > 1 and self.pass_s(rows) < (1 - SHORTER) * self.plain_pass_s)
+        if not short:
+            return ""
+        rows = min(short, key=self.pass_s)
+        return (
+            f"A pass of {rows} rows comes to {self.pass_s(rows) / self.plain_pass_s:.2f} plain passes here, and more rows "
+            "do not take less time: the machine was busy at times, and what rests on it is too good."
+        )
 
     def draft_s(self, k: int) -> float:
         """Drafting k tokens; 0 for an empty draft."""

@@ -5,11 +5,12 @@ The single lane is what_if_lane.py's; here stand the oracles, and everything at 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
-from specview.decoding.ledger import RunRecord
+from specview.decoding.ledger import Round, RunRecord
 from specview.drafting.policies import POLICIES
 from specview.lab.measured import ENOUGH
 from specview.lab.what_if_figures import Alternative, Range, WhatIf
@@ -88,17 +89,31 @@ def _common(texts: Sequence[Sequence[int]]) -> int:
     return min(map(len, texts))
 
 
-def passes_of(records: Iterable[RunRecord]) -> dict[int, float]:
+class HasRounds(Protocol):
+    """A lane: a record of one, or the window's own."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Flat settings, the method among them."""
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """Its rounds so far."""
+
+
+def passes_of(records: Iterable[HasRounds]) -> dict[int, float]:
     """Median seconds of a target pass by its rows, over all lanes of a race whose passes are whole ones.
 
-    A count that fewer than three rounds had is left out.
+    A count that fewer than three rounds had is left out, and so is what a lane had only once: mostly its last pass,
+    cut by the limit, when other lanes have ended and a machine may be less busy.
     """
     times: dict[int, list[float]] = {}
     for record in records:
         if record.settings.get("method") == "early-exit":
             continue  # its passes take up what the first layers have done
+        counts = Counter(round_.rows for round_ in record.rounds)
         for round_ in record.rounds:
-            if round_.verify_s > 0:
+            if round_.verify_s > 0 and counts[round_.rows] > 1:
                 times.setdefault(round_.rows, []).append(round_.verify_s)
     return {rows: median(seconds) for rows, seconds in sorted(times.items()) if len(seconds) >= ENOUGH}
 

@@ -117,6 +117,8 @@ class Replay:
             found.append("Recorded in check mode, where one-row passes are padded: no times to go by.")
         elif self.table is not None and self.fixed:
             found.append("Exact up to the engine's kernels: near-ties of logits can fall otherwise in a pass of other rows.")
+        if self.costs is not None and (doubt := self.costs.doubt(range(2, min(self.k, self.longest) + 2))):
+            found.append(doubt)
         if self.costs is None:
             found.append("No one-row pass is in the trace: no times. Record it beside a plain lane.")
         asked = self.settings.get("max_tokens")

@@ -157,6 +157,51 @@ def test_best_k_is_that_of_a_brute_force_over_the_costs(alpha, c, slope):
         assert value == pytest.approx(by_formula(length), rel=0.12)
 
 
+def lane_along(right: list[bool], k: int) -> list[Round]:
+    """The lane that drafts k over a text whose tokens the drafter guesses right or wrong."""
+    specs, place = [], 0
+    while place < len(right):
+        drafted = min(k, len(right) - place - 1)
+        accepted = 0
+        while accepted < drafted and right[place + accepted]:
+            accepted += 1
+        specs.append((drafted, accepted, drafted * 0.1 * PLAIN_S, (1 + 0.15 * drafted) * PLAIN_S, PLAIN_OTHER))
+        place += accepted + 1
+    return make_lane(specs)
+
+
+def test_acceptance_in_stretches_gives_short_drafts_more_than_cut_drafts_say():
+    right = ([True] * 7 + [False] * 4) * 60
+    calibrated = {rows: PLAIN_S * (1 + 0.15 * (rows - 1)) for rows in range(1, 10)}
+    long = explain(lane_along(right, 8), plain_lane(900), REJECTION, calibrated=calibrated)
+    assert long.shape == "chain" and long.k == 8
+    for k in (1, 2, 3, 4, 6):
+        real = explain(lane_along(right, k), plain_lane(900), REJECTION, calibrated=calibrated)
+        assert long.lengths[k].by_positions == pytest.approx(real.waterfall.tokens / real.waterfall.cost, rel=0.02)
+    head = explain(lane_along(right, 8), plain_lane(900), {**REJECTION, "method": "eagle3"}, calibrated=calibrated)
+    assert head.lengths[2].by_positions < 0.9 * long.lengths[2].by_positions, "its guesses hang on where the draft began"
+
+
+def test_where_the_two_ways_to_reckon_disagree_on_whether_drafting_pays_it_is_said():
+    right = ([True] * 12 + [False] * 9) * 40
+    lane, dear = lane_along(right, 4), {rows: PLAIN_S * (1 + 0.3 * (rows - 1)) for rows in range(1, 6)}
+    for slope in (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65):
+        dear = {rows: PLAIN_S * (1 + slope * (rows - 1)) for rows in range(1, 6)}
+        slow = [replace(r, verify_s=dear[r.rows], t=r.t) for r in lane]
+        found = explain(slow, plain_lane(900), REJECTION, calibrated=dear)
+        if bool(found.best_k) != bool(found.best_k_formula):
+            assert "what-if replays it" in found.sentence and "at each position" in found.sentence
+            break
+    else:
+        pytest.fail("no slope at which they disagree")
+
+
+def test_passes_of_other_lanes_stand_in_for_what_this_one_did_not_measure():
+    found = explain(lane_of(0.7, 4, 0.1, 1.5), plain_lane(400), REJECTION, others={1: PLAIN_S, 2: 1.2 * PLAIN_S})
+    assert found.costs.v(1) == pytest.approx(1.2, rel=0.01) and found.lengths[1].source == "calibrated"
+    assert "1 from other lanes" in found.best_k_note and "measure v(k) to be sure" in found.best_k_note
+
+
 @given(alpha=st.floats(0.05, 0.95), k=st.integers(1, 8), c=st.floats(0, 0.5), v=st.floats(0.8, 4), other=st.floats(0, 0.5))
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_at_break_even_the_formula_gives_plain_speed(alpha, k, c, v, other):

@@ -49,6 +49,15 @@ def test_without_a_one_row_pass_there_is_nothing_to_compare_with():
     assert measured_costs([]) is None
 
 
+def test_passes_that_cannot_be_so_short_are_spoken_of():
+    plain = [spec(i, 0, 0.0, 0.05) for i in range(5)]
+    lane = [spec(i, 1, 0.01, 0.024) for i in range(5)] + [spec(i, 3, 0.01, 0.047) for i in range(5)]
+    costs = measured_costs(lane, plain)
+    assert costs is not None
+    assert "A pass of 2 rows comes to 0.48 plain passes here" in costs.doubt(range(1, 5))
+    assert costs.doubt([1, 4]) == "", "a little less is noise"
+
+
 def test_a_members_drafts_alone():
     lane = [replace(spec(0, 2, 0.02, 0.06), drafter="model"), replace(spec(1, 2, 0.0002, 0.06), drafter="lookup")]
     costs = measured_costs(lane, [spec(0, 0, 0, 0.05)], drafter="lookup")
