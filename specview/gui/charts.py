@@ -86,6 +86,7 @@ class _Series:
     width_px: float = 1.6
     shape: int = 0  # of its points: a lane's
     end: str = ""  # written at its right end
+    quiet: bool = False  # a part of the drawing that has nothing to say: not pointed at
 
     def as_drawn(self) -> str:
         """The colour, '#rrggbb'."""
@@ -268,20 +269,22 @@ class Chart(QFrame):
         width_px: float = 1.6,
         shape: int | None = None,
         end: str = "",
+        quiet: bool = False,
     ) -> None:
         """Draw a curve (line), its points (points), or both; NaN leaves a gap.
 
         lane gives a lane's colour and shape (0 plain, 1 to 4); colour is one of the theme's names ('accepted', 'muted', ...)
         or '#rrggbb'. Modelled curves are dashed, measured ones solid. low and high are drawn as a band or as bars. tips:
         per point, what the readout says instead of x and y. shape: a lane's shape for points that have a colour of their own.
-        end: a few signs written at the curve's right end, which the key may then leave out (in_key).
+        end: a few signs written at the curve's right end, which the key may then leave out (in_key). quiet: it connects
+        other things, and is not pointed at.
         """
         made = _Series("curve", _array(x), _array(y), lane, colour, line, dashed, points)
         made.low, made.high = (None if v is None else _array(v) for v in (low, high))
         made.spread, made.in_key, made.width_px = spread, in_key, width_px
         made.tips = None if tips is None else tuple(tips)
         made.shape = (lane or 0) if shape is None else shape
-        made.end = end
+        made.end, made.quiet = end, quiet
         if len(made.x) != len(made.y):
             raise ValueError(f"{name}: {len(made.x)} x and {len(made.y)} y")
         self._put(name, made)
@@ -724,7 +727,7 @@ class Chart(QFrame):
         """The point nearest to a place of the scene, (series, index); None where none is near."""
         best: tuple[float, str, int] | None = None
         for name, s in self._series.items():
-            if not len(s.x):
+            if s.quiet or not len(s.x):
                 continue
             dx, dy = (self._pixels(name) - (where.x(), where.y())).T
             far = np.hypot(dx, dy)
@@ -813,7 +816,7 @@ class Chart(QFrame):
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Left and Right go through the points, Up and Down through the series, Enter picks."""
         key = event.key()
-        names = [name for name, s in self._series.items() if len(s.x)]
+        names = [name for name, s in self._series.items() if len(s.x) and not s.quiet]
         if not names or key not in (Qt.Key.Key_Left, Qt.Key.Key_Right, Qt.Key.Key_Up, Qt.Key.Key_Down,
                                     Qt.Key.Key_Return, Qt.Key.Key_Enter):  # fmt: skip
             super().keyPressEvent(event)

@@ -116,7 +116,8 @@ class WaterfallView(QWidget):
         )  # fmt: skip
         for place, (left, right) in enumerate(zip(steps[:-1], steps[1:], strict=True)):  # from bar to bar
             level = left.after
-            chart.curve(f"level {place}", [place + 0.36, place + 0.64], [level, level], colour="muted", in_key=False, width_px=1)
+            chart.curve(f"level {place}", [place + 0.36, place + 0.64], [level, level], colour="muted", in_key=False,
+                        width_px=1, quiet=True)  # fmt: skip
             if right.name == "net":
                 break
         chart.ticks("x", [(float(place), step.label) for place, step in enumerate(steps)])

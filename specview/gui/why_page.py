@@ -35,7 +35,7 @@ from specview.gui.view_model import LaneModel
 from specview.gui.what_if_panel import WhatIfPanel
 from specview.gui.why_charts import DetailView, LengthChart, PredictionChart, WaterfallView
 from specview.gui.why_figures import FigureTable
-from specview.gui.widgets import Choice, ElidedLabel, label, set_kind, set_tip
+from specview.gui.widgets import Choice, ElidedLabel, Scrolled, label, set_kind, set_tip
 from specview.lab.explain import Banner, Explanation, explain, per_round
 from specview.lab.what_if import passes_of
 from specview.racing.settings import RunSettings
@@ -265,7 +265,8 @@ class WhyPage(Page):
         self.details = DetailView()
         self.details.timeline.picked.connect(self._picked)
         self.figures = FigureTable()
-        for title, view in zip(VIEWS, (self._explanation_view(), self.details, self.figures), strict=True):
+        views = (Scrolled(self._explanation_view(), 360), Scrolled(self.details, 400), self.figures)
+        for title, view in zip(VIEWS, views, strict=True):
             self.views.addTab(title)
             self.stack.addWidget(view)
         self.what_if: WhatIfPanel | None = None  # made when it is first looked at
@@ -274,7 +275,7 @@ class WhyPage(Page):
         self._what_if_slot.setContentsMargins(0, 0, 0, 0)
         holder = QWidget()
         holder.setLayout(self._what_if_slot)
-        self.stack.addWidget(holder)
+        self.stack.addWidget(Scrolled(holder, 420))
         self.views.currentChanged.connect(self._view_changed)
         switch = QHBoxLayout()
         switch.setSpacing(theme.px(6))

@@ -185,3 +185,12 @@ def test_the_axis_names_stand_in_the_middle_from_the_start(chart, qapp):
     axis = chart.plot.getAxis("bottom")
     middle = axis.label.pos().x() + axis.label.boundingRect().width() / 2
     assert abs(middle - axis.size().width() / 2) < 3
+
+
+def test_lines_that_only_connect_are_not_pointed_at(chart, qtbot):
+    chart.curve("level", [2.0, 2.2], [1.3, 1.3], in_key=False, quiet=True)
+    chart.redraw()
+    assert chart.nearest(place(chart, 2.2, 1.3)) == ("eagle3", 1)
+    qtbot.keyClick(chart, Qt.Key.Key_Right)
+    qtbot.keyClick(chart, Qt.Key.Key_Down)
+    assert chart.readout.full.startswith("eagle3")

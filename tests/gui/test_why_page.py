@@ -16,6 +16,7 @@ from specview.decoding.details import details_of
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.gui import app as application
 from specview.gui import theme
+from specview.gui.charts import Chart
 from specview.gui.controller import Controller
 from specview.gui.engine_thread import EngineThread
 from specview.gui.figures import MISSING
@@ -492,3 +493,27 @@ def test_draft_lengths_have_whole_ticks(page, bench, qapp):
     settle(qapp)
     ticks = page.lengths._ticks["x"]
     assert ticks[0] == (0.0, "0") and all(value == int(value) for value, _ in ticks) and len(ticks) <= 13
+
+
+def test_in_a_low_window_the_plots_scroll_and_are_not_crushed(page, bench, qapp):
+    feed(bench, standard())
+    page.show_lane(1)
+    theme.apply(qapp, "dark", 1.4)
+    page.resize(1000, 560)
+    for place in range(page.views.count()):
+        page.views.setCurrentIndex(place)
+        settle(qapp)
+        for chart in page.stack.currentWidget().findChildren(Chart):
+            if chart.isVisible():
+                assert chart.plot.height() >= theme.px(45), (place, chart.title, chart.plot.height())
+    theme.apply(qapp, "dark", 1.0)
+
+
+def test_a_long_lane_name_leaves_room_for_the_other_lanes_figures(page, bench, qapp):
+    name = "a lane with an exceedingly long name, longer than anybody should call it"
+    feed(bench, [standard()[0], (name, DRAFT, lane_rounds(30))])
+    page.show_lane(1)
+    page.views.setCurrentIndex(2)
+    settle(qapp)
+    assert page.figures.columnWidth(2) < 0.3 * page.width()
+    assert name in page.figures.text()
