@@ -78,6 +78,7 @@ class Controller(QObject):
         self._preload_id = -1
         self._preload_settings: RunSettings | None = None
         self._count_id = -1
+        self._counted: tuple[str, int | None] = ("", None)  # the last prompt whose length is known
         self._jobs: dict[int, str] = {}
         self._targets: dict[tuple[str, str], TargetKnown] = {}
         self._count_settings: RunSettings | None = None
@@ -281,7 +282,7 @@ class Controller(QObject):
     def count_tokens(self, settings: RunSettings | None) -> None:
         """Ask for the prompt's length, a moment after the last change; None tells that it is unknown."""
         self._count_settings = settings
-        self.tokens_counted.emit(None)
+        self._tell_count(None)
         if settings is not None:
             self._count_timer.start()
 
@@ -343,6 +344,16 @@ class Controller(QObject):
 
     # -- events ----------------------------------------------------------------------------------
 
+    def _tell_count(self, count: int | None) -> None:
+        """Tell the prompt's length; where it cannot be had now (a job freed the target), what it was before."""
+        asked = self._count_settings
+        key = "" if asked is None else repr((asked.engine, asked.target, asked.prompt, asked.system, asked.chat, asked.history))
+        if count is None and key == self._counted[0]:
+            count = self._counted[1]
+        elif count is not None:
+            self._counted = key, count
+        self.tokens_counted.emit(count)
+
     def _ask_count(self) -> None:
         if self._count_settings is not None and not self._busy:
             self._count_id = self.engine.count_tokens(self._count_settings)
@@ -398,7 +409,7 @@ class Controller(QObject):
                         self.warned.emit(event.message)
                 case TokensCounted():
                     if event.run_id == self._count_id:
-                        self.tokens_counted.emit(event.count)
+                        self._tell_count(event.count)
                 case TargetKnown():
                     self._targets[event.engine, event.target] = event
                 case JobNews() | JobEnded():

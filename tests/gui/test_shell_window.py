@@ -756,3 +756,16 @@ def test_the_keyboard_is_never_left_in_the_middle_of_another_tab(window, qtbot):
     window.setup.run.setFocus()
     window.tabs.open("Race")
     assert window.focusWidget() is window.setup.run
+
+
+def test_the_prompts_length_stays_known_when_the_target_is_not_in_memory(window, qtbot):
+    heard = []
+    window.controller.tokens_counted.connect(heard.append)
+    settings = window.run_settings()
+    with qtbot.waitSignal(window.controller.tokens_counted, check_params_cb=lambda count: bool(count), timeout=5000):
+        window.controller.count_tokens(settings)
+    known = heard[-1]
+    window.controller._tell_count(None)  # asked again, after a job that freed the target
+    assert heard[-1] == known
+    window.controller.count_tokens(replace(settings, prompt="another one"))
+    assert heard[-1] is None
