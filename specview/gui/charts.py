@@ -28,6 +28,7 @@ from PySide6.QtGui import (
     QMouseEvent,
     QPainter,
     QPainterPath,
+    QResizeEvent,
     QTransform,
     QWheelEvent,
 )
@@ -247,6 +248,12 @@ class Chart(QFrame):
 
     def sizeHint(self) -> QSize:
         return QSize(theme.px(360), theme.px(240))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Words have another room then."""
+        super().resizeEvent(event)
+        if self._heat is not None or any(mark.axis == 1 and mark.text for mark in self._marks.values()):
+            self._change()
 
     # -- data ------------------------------------------------------------------------------------------------
 
@@ -614,7 +621,7 @@ class Chart(QFrame):
         (x0, x1), (y0, y1) = ((float(a[0]), float(b[0])) for a, b in (_edges(heat.x), _edges(heat.y)))
         image.setRect(QRectF(x0, y0, x1 - x0, y1 - y0))
         item.addItem(image, ignoreBounds=True)
-        if heat.z.size <= CELLS_WITH_VALUES:
+        if heat.z.size <= CELLS_WITH_VALUES and self._values_fit(heat, known):
             xs = np.linspace(x0, x1, 2 * len(heat.x) + 1)[1::2]
             ys = np.linspace(y0, y1, 2 * len(heat.y) + 1)[1::2]
             for row, level in enumerate(ys):
@@ -627,6 +634,13 @@ class Chart(QFrame):
                         text.setPos(place, level)
                         item.addItem(text, ignoreBounds=True)
 
+    def _values_fit(self, heat: _Heat, known: Numbers) -> bool:
+        """Whether a cell has room for its value; the readout says it where it has not."""
+        metrics = QFontMetricsF(theme.ui_font(10))
+        longest = max(metrics.horizontalAdvance(heat.form(float(value))) for value in known)
+        area = self.plot.getPlotItem().getViewBox().sceneBoundingRect()
+        return bool(area.width() >= len(heat.x) * (longest + theme.px(3)) and area.height() >= len(heat.y) * metrics.height())
+
     def _words_at(self, mark: _Mark, taken: list[tuple[float, float]]) -> tuple[float, bool]:
         """Where the words of a level mark stand along it, 0 to 1, and whether above: clear of others' and of curves."""
         view = self.plot.getPlotItem().getViewBox()
@@ -634,21 +648,26 @@ class Chart(QFrame):
         share = min(max(_WORDS_TALL, theme.px(18) / max(view.sceneBoundingRect().height(), 1.0)), 0.4)
         level, tall = self._one(1, mark.value), share * (y1 - y0)
         half = (_WORDS_WIDE / 2 + 0.008 * len(mark.text)) * (x1 - x0) / 2
-        curves = [s for s in self._series.values() if s.kind == "curve" and len(s.x)]
+        drawn = [s for s in self._series.values() if len(s.x)]
         spots = [(at, above) for above in (True, False) for at in (0.8, 0.5, 0.2)]
         for at, above in spots:
             middle = x0 + at * (x1 - x0)
             low, high = (level, level + tall) if above else (level - tall, level)
             if low < y0 or high > y1 or any(abs(at - a) < 0.25 and low < b + tall / 2 and high > b - tall / 2 for a, b in taken):
                 continue
-            if not any(self._crosses(s, (middle - half, middle + half), (low, high)) for s in curves):
+            if not any(self._crosses(s, (middle - half, middle + half), (low, high)) for s in drawn):
                 taken.append((at, (low + high) / 2))
                 return at, above
         taken.append((0.8, level + tall / 2))
         return 0.8, True
 
     def _crosses(self, s: _Series, x: tuple[float, float], y: tuple[float, float]) -> bool:
-        """Whether a curve, or a point of it, comes into a box of the plot."""
+        """Whether a curve, a point of it, or a bar comes into a box of the plot."""
+        if s.kind == "bars":
+            begin = s.bottom if s.bottom is not None else np.zeros(len(s.y))
+            low, high = self._at(1, np.minimum(begin, begin + s.y)), self._at(1, np.maximum(begin, begin + s.y))
+            across = (s.x - s.width / 2 <= x[1]) & (s.x + s.width / 2 >= x[0])
+            return bool((across & (low < y[1]) & (high > y[0])).any())
         px, py = self._at(0, s.x), self._at(1, s.y)
         known = np.isfinite(px) & np.isfinite(py)
         px, py = px[known], py[known]

@@ -41,7 +41,7 @@ from specview.gui.sweep_work import (
     newest_sweeps,
     sweep_work,
 )
-from specview.gui.widgets import Banner, ElidedLabel, label, set_kind, set_tip
+from specview.gui.widgets import Banner, ElidedLabel, Scrolled, label, set_kind, set_tip
 from specview.racing.settings import RunSettings
 from specview.racing.sweep import Estimate, SweepProgress, duration
 from specview.racing.sweep_file import read_sweep
@@ -154,7 +154,7 @@ class SweepPage(Page):
         right.addWidget(self.progress)
         right.addWidget(self.words)
         right.addWidget(self.banner)
-        right.addWidget(self.split, 1)
+        right.addWidget(Scrolled(self.split, 540), 1)
         row = QHBoxLayout(self)
         row.setContentsMargins(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
         row.setSpacing(theme.px(10))

@@ -194,3 +194,34 @@ def test_lines_that_only_connect_are_not_pointed_at(chart, qtbot):
     qtbot.keyClick(chart, Qt.Key.Key_Right)
     qtbot.keyClick(chart, Qt.Key.Key_Down)
     assert chart.readout.full.startswith("eagle3")
+
+
+def test_values_are_written_into_cells_only_where_they_fit(qtbot, qapp):
+    chart = Chart("Map", x="k", y="T")
+    qtbot.addWidget(chart)
+    chart.heat(range(8), range(2), np.full((2, 8), 1.25), centre=1.0)
+    chart.resize(520, 200)
+    chart.show()
+
+    def values() -> int:
+        qtbot.wait(30)
+        return sum(hasattr(item, "textItem") for item in chart.plot.getPlotItem().items)
+
+    assert values() == 16
+    chart.resize(240, 200)
+    assert values() == 0
+    chart.resize(520, 200)
+    assert values() == 16
+
+
+def test_words_of_level_marks_stand_beside_bars(qtbot, qapp):
+    chart = Chart("Rounds", x="round", y="tokens")
+    qtbot.addWidget(chart)
+    chart.resize(620, 240)
+    chart.show()
+    chart.bars("speed", range(10), [0.4] * 4 + [3.0] * 6, width=0.9)
+    chart.mark("plain", y=1.0, text="plain")
+    chart.redraw()
+    qapp.processEvents()
+    (words,) = _words(chart)
+    assert words.right() < place(chart, 3.5, 1.0).x()

@@ -517,3 +517,9 @@ def test_every_control_has_a_name_and_takes_the_keyboard(bare):
                    bare.form.prompts, bare.form.lanes, bare.form.repeats, bare.form.file, bare.charts.compare):  # fmt: skip
         assert widget.focusPolicy() & Qt.FocusPolicy.TabFocus
         assert widget.accessibleName() or getattr(widget, "text", str)()
+
+
+def test_in_a_low_window_the_plots_scroll_and_are_not_crushed(bare, qtbot):
+    bare.resize(940, 420)
+    qtbot.wait(30)
+    assert all(chart.height() >= theme.px(130) for chart in bare.charts.charts if chart.isVisible())
