@@ -133,6 +133,17 @@ def test_a_sweep_prints_a_table_and_keeps_a_file(world, capsys, tmp_path):
     assert "\x1b" not in out
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_or_a_folder_is_no_place_for_a_sweep_and_nothing_waits(world, capsys, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in (str(pipe), str(tmp_path)):
+        for resume in ((), ("--resume",)):
+            code, out, err = run(capsys, *RAW[: 0 if resume else None], "--out", place, *resume)
+            assert code in (1, 2) and out == "" and err.count("\n") == 1, (place, resume)
+    assert world.loads == []
+
+
 def test_without_out_it_is_kept_in_the_data_folder(world, capsys, tmp_path):
     code, _, err = run(capsys, *RAW, "--k", "2")
     assert code == 0

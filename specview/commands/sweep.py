@@ -198,6 +198,8 @@ def _new_path(given: str | None) -> Path:
     if given is None:
         return new_path()
     path = Path(given)
+    if path.is_dir() or path.is_fifo():
+        raise UsageError(f"{given!r} is a {'folder' if path.is_dir() else 'pipe'}.", "Give a file's name.")
     if path.is_file() and path.stat().st_size:
         raise UsageError(f"{given!r} is there already.", "Resume it (--resume), or choose another name.")
     if not path.parent.is_dir():

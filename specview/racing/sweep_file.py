@@ -21,6 +21,7 @@ from specview.racing.sweep_grid import Grid, difference
 from specview.racing.sweep_results import CellRun, SweepResults
 from specview.runs.files import cannot_write, os_reason
 from specview.runs.folders import data_folder
+from specview.runs.reader import open_regular
 from specview.runs.schema import dumps, plain
 
 SCHEMA = "specview.sweep/1"
@@ -143,7 +144,7 @@ def read_sweep(path: str | Path) -> SweepResults:
 def read_header(path: str | Path) -> Mapping[str, Any] | None:
     """The first line of a sweep's file; None where it is none. Reads no further."""
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(path) as file:
             line = file.readline(16 << 20)
         found = json.loads(line)
     except (OSError, ValueError, RecursionError):
@@ -156,7 +157,8 @@ def _read(path: Path) -> tuple[SweepResults, int]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise SpecviewError(f"{str(path)!r} is larger than {MAX_FILE_BYTES >> 30} GB.", "Choose a sweep's file.")
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except OSError as error:
         raise SpecviewError(f"cannot read the sweep {str(path)!r}: {os_reason(error)}.", "Check the file's name.") from None
     lines = data.split(b"\n")
