@@ -38,7 +38,7 @@ from PySide6.QtWidgets import (
 
 from specview.errors import SpecviewError, UsageError
 from specview.gui import theme
-from specview.gui.display_text import tooltip
+from specview.gui.display_text import brief, tooltip
 
 
 def set_kind(widget: QWidget, kind: str, name: str = "kind") -> None:
@@ -263,11 +263,11 @@ class NumberEdit(QLineEdit):
             kind = "a whole number" if self._whole else "a number"
             said = f"is {text!r}" if text else "is empty"
             raise UsageError(f"{self.name} {said}.", f"Use {kind}.") from None
-        if not math.isfinite(number):
+        if not self._whole and not math.isfinite(number):  # a whole number may be too large to ask
             raise UsageError(f"{self.name} is {text}.", "Use a number.")
         low, high = self._minimum, self._maximum
         if (low is not None and number < low) or (high is not None and number > high):
-            raise UsageError(f"{self.name} is {text}.", f"Use {self._range()}.")
+            raise UsageError(f"{self.name} is {brief(text)}.", f"Use {self._range()}.")
         if self._check is not None:
             self._check(number)
         return number
@@ -302,10 +302,9 @@ class NumberEdit(QLineEdit):
             self.selectAll()
 
     def _range(self) -> str:
-        low, high = self._minimum, self._maximum
-        if low is not None and high is not None:
-            return f"a value from {low:,.10g} to {high:,.10g}"
-        return f"{low:,.10g} or more" if low is not None else f"{high:,.10g} or less"
+        low, high = ("" if bound is None else format(int(bound), ",") if self._whole else format(bound, ",.10g")
+                     for bound in (self._minimum, self._maximum))  # fmt: skip
+        return f"a value from {low} to {high}" if low and high else f"{low} or more" if low else f"{high} or less"
 
     def _on_text(self) -> None:
         problem = self.problem()

@@ -769,3 +769,13 @@ def test_the_prompts_length_stays_known_when_the_target_is_not_in_memory(window,
     assert heard[-1] == known
     window.controller.count_tokens(replace(settings, prompt="another one"))
     assert heard[-1] is None
+
+
+def test_numbers_too_large_for_a_float_are_said_in_one_line(window):
+    field = window.setup.max_tokens
+    field.setText("9" * 400)
+    assert "Use a value from 1 to 1,000,000" in field.problem() and len(field.problem()) < 120
+    window.run()
+    assert "max tokens" in window.banner.message and not window.controller.racing
+    window.setup.seed.setText("-1")
+    assert "e+" not in window.setup.seed.problem()
