@@ -103,6 +103,15 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], library: RunL
     assert len(library.scan()) == 1
 
 
+def test_what_another_program_deleted_first_is_said(
+    capsys: pytest.CaptureFixture[str], library: RunLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(library)
+    monkeypatch.setattr(RunLibrary, "delete", lambda self, ids: [])
+    code, out, err = typed(capsys, "runs", "delete", "last")
+    assert code == 1 and out == "" and "gone already" in err
+
+
 def test_rename_note_tag_delete_restore(
     capsys: pytest.CaptureFixture[str], library: RunLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

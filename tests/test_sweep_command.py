@@ -183,7 +183,7 @@ def test_stop_and_resume(world, capsys, tmp_path, monkeypatch):
     code, out, err = run(capsys, *RAW, "--k", "1..4", "--repeats", "2", "--out", str(path), "--resume")
     assert code == 2 and "another grid: k were 1, 2, 3 and are 1, 2, 3, 4" in err
     code, out, err = run(capsys, "--resume", "--out", str(path))  # with the grid of the file
-    assert code == 0 and f"{6 - done} races left" in err
+    assert code == 0 and f"{6 - done} race" in err and " left: about " in err
     assert len(read_sweep(path).runs) == 6
     loads = len(world.loads)
     assert run(capsys, *flags, "--resume")[0] == 0

@@ -127,6 +127,13 @@ def test_bad_flags_are_one_line(world, capsys, flags, line):
     assert not world.loads
 
 
+def test_a_draft_that_is_not_there_is_no_silent_bundled_one(world, capsys):
+    assert cli.main([*ARGUMENTS, "--draft", "/no/such/head"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "no file or folder '/no/such/head'" in err
+    assert not world.loads
+
+
 def test_a_target_that_is_not_there_is_one_line(capsys):
     assert cli.main(["tune", "--target", "/no/such/model.gguf", "--seconds", "5"]) == 1
     assert "no/such/model.gguf" in capsys.readouterr().err

@@ -238,6 +238,8 @@ def _delete(argv: Sequence[str], library: RunLibrary) -> int:
     found = [library.find(ref, entries=entries) for ref in arguments.runs]
     moved = library.delete([entry.id for entry in found])
     library.empty_trash(TRASH_DAYS)
+    if not moved:  # another program was faster
+        raise SpecviewError("these runs are gone already.", "specview runs list --trash shows what was deleted.")
     sys.stdout.write(f"{', '.join(moved)} in the trash. Back again: specview runs restore {' '.join(moved)}\n")
     return 0
 
@@ -249,6 +251,8 @@ def _restore(argv: Sequence[str], library: RunLibrary) -> int:
     entries = library.scan(trash=True)
     found = [library.find(ref, trash=True, entries=entries) for ref in arguments.runs or ["last"]]
     back = library.restore([entry.id for entry in found])
+    if not back:
+        raise SpecviewError("these runs are no longer in the trash.", "specview runs list shows what there is.")
     sys.stdout.write(f"{', '.join(back)} back in the library.\n")
     return 0
 

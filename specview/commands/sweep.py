@@ -216,10 +216,10 @@ def _ask(
     told = estimate(grid, models, should_stop, progress.show)
     progress.clear()
     seconds = told.seconds * races / grid.run_count
-    words = f"{grid.cell_count:,} cells"
+    words = f"{grid.cell_count:,} cell{'' if grid.cell_count == 1 else 's'}"
     if grid.repeats > 1:
         words += f" x {grid.repeats} repeats"
-    words += f", {races:,} races" + (" left" if races != grid.run_count else "")
+    words += f", {races:,} race{'' if races == 1 else 's'}" + (" left" if races != grid.run_count else "")
     words += f": about {duration(seconds)} here (plain decoding: {told.plain_tokens_per_s:.1f} tok/s)"
     if races <= ASK_RUNS and seconds <= ASK_SECONDS or yes:
         _say(f"{words}.")

@@ -6,6 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specview.commands.arguments import (
@@ -100,10 +101,26 @@ def main(argv: Sequence[str]) -> int:
         if name not in METHODS or not METHODS[name].drafts:
             known = ", ".join(one.name for one in METHODS.values() if one.drafts)
             raise UsageError(f"there is no method {name!r} to try.", f"Methods: {known}.")
+    for draft in arguments.drafts or ():
+        _require_draft(draft)
     settings = settings_of(arguments, ("plain",)).checked()
     prompts = prompts_of(arguments)
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
         return _tune(settings, prompts, seconds, methods, arguments.drafts or (), arguments.rule, outputs, should_stop)
+
+
+def _require_draft(draft: str) -> None:
+    """Refuse a draft that is neither here nor a hub id: every method would otherwise go on with the bundled one."""
+    from specview.models import hub
+
+    text = draft.strip()
+    try:
+        there = text == BUNDLED or Path(text).expanduser().exists()
+    except OSError:
+        there = True  # it is there and cannot be looked at: loading says why
+    named = not Path(text).is_absolute() and (hub.is_repo_id(text) or hub.split_gguf_id(text) is not None)
+    if not text or not (there or named):
+        raise SpecviewError(f"--draft: there is no file or folder {text!r}.", "Check the path, or give a hub id (owner/name).")
 
 
 def _tune(

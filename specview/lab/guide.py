@@ -136,7 +136,7 @@ def _verify(result: TuneResult) -> Iterable[Advice]:
     if 4 not in result.v:
         return
     v = result.v
-    known = ", ".join(f"{k} tokens {v[k]:.2f}" for k in (1, 2, 4, 8) if k in v)
+    known = ", ".join(f"{k} token{'' if k == 1 else 's'} {v[k]:.2f}" for k in (1, 2, 4, 8) if k in v)
     words = f"verifying costs, in plain passes: {known}"
     if v[4] >= STEEP:
         need = theory.break_even_alpha(4, 0.0, v[4])

@@ -185,7 +185,7 @@ class RuleResult:
         p = f"p {p_text(self.p)}" + (f" over {len(self.tests)} depths" if len(self.tests) > 1 else "")
         if not self.lossy:
             return f"DIFFERS from plain decoding ({p})" if self.differs else f"no difference from plain found ({p})"
-        text = f"lossy, and caught ({p})" if self.differs else f"lossy, not caught ({p})"
+        text = f"lossy, and caught ({p})" if self.differs else f"lossy, not caught ({p}, not under {SIGNIFICANCE:g})"
         if self.bias is not None:
             agreement = "agreeing with" if self.bias.agrees else "NOT agreeing with"
             text += f"; bias {self.bias.measured:.3f} measured, {agreement} its closed form {self.bias.closed:.3f}"
