@@ -315,7 +315,7 @@ class TheoryPanel(QWidget):
         self._filling = False
 
     def _moved(self, name: str, value: float) -> None:
-        point = self.point
+        point, value = self.point, round(value, 3)  # a hand is no finer, and the fields show it whole
         if name == "α":
             point.alpha = min(max(value, 0.0), 1.0)
         elif name == "k":
@@ -325,7 +325,7 @@ class TheoryPanel(QWidget):
         elif point.mode == "constant":
             point.value = max(value, 0.01)
         elif point.mode == "line":
-            point.per_row = max((value - 1) / point.k, 0.01)
+            point.per_row = max(round((value - 1) / point.k, 3), 0.01)
         self._own_figures()
         self._fill_fields()
         self._later.start()

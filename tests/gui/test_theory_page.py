@@ -132,6 +132,13 @@ def test_handles_drag_alpha_k_c_and_v(panel):
     assert panel.point.alpha == 1
 
 
+def test_what_is_dragged_fits_into_its_field(panel):
+    for name, value in (("α", 0.8023456789), ("c", 1.60474747), ("v", 2.718281828)):
+        panel._moved(name, value)
+    settle()
+    assert (panel.alpha.text(), panel.c.text(), panel.v.text()) == ("0.802", "1.605", "2.718")
+
+
 def test_the_chart_under_the_hand_is_drawn_when_it_is_let_go(panel, monkeypatch):
     settle()
     line = panel.over_cost._lines["v"]
