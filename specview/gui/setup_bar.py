@@ -315,6 +315,7 @@ class SetupBar(QFrame):
                 line.takeAt(0)
         self.target.set_short(shape == "tiny")
         self.tokens.setVisible(shape != "tiny")
+        self.tune.setVisible(shape != "tiny")  # the menu has it
         self.prompt.setMinimumWidth(theme.px(120) if shape == "tiny" else 180)
         self._first.addWidget(self._target_field)
         self._first.addWidget(self._prompt_box, 1)
@@ -333,6 +334,8 @@ class SetupBar(QFrame):
     def _fitting(self) -> str:
         """The shape that the present width has room for."""
         rest = self._numbers.sizeHint().width() + self._buttons.sizeHint().width()
+        if self.tune.isHidden():  # the same answer in every shape
+            rest += self.tune.sizeHint().width() + 8
         whole = self.target.wide_width() + rest + theme.px(250) + 58
         return "wide" if self.width() >= whole else "narrow" if self.width() >= rest + 28 + 20 else "tiny"
 
