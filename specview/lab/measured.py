@@ -125,8 +125,9 @@ def measured_costs(
         by_rows[1] = [round_.verify_s for round_ in baseline if round_.rows == 1 and round_.verify_s > 0] or by_rows.get(1, [])
     own = {rows: median(times) for rows, times in sorted(by_rows.items()) if times}
     known = {rows: seconds for rows, seconds in sorted((calibrated or {}).items()) if seconds > 0}
-    both = [own[rows] / known[rows] for rows in own if rows in known]
-    scale = median(both) if both else 1.0
+    both = {rows: own[rows] / known[rows] for rows in own if rows in known}
+    sure = [ratio for rows, ratio in both.items() if len(by_rows[rows]) >= ENOUGH]
+    scale = median(sure or both.values()) if both else 1.0
     plain_alone = 1 not in known  # then even one plain pass is all there is to compare with
     steady = {
         rows: seconds

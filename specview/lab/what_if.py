@@ -198,4 +198,5 @@ def what_if(
         tuple(found),
         replayed.costs,
         tuple(notes),
+        timed=not replayed.settings.get("check_mode"),
     )

@@ -74,10 +74,13 @@ class WhatIf:
     alternatives: tuple[Alternative, ...]
     costs: MeasuredCosts | None
     notes: tuple[str, ...] = ()
+    timed: bool = True  # False: recorded in check mode, whose times say nothing
 
     @property
     def best(self) -> Alternative | None:
-        """The fastest that is no oracle."""
+        """The fastest that is no oracle; None where times say nothing."""
+        if not self.timed:
+            return None
         real = [one for one in self.alternatives if one.kind != "oracle" and one.speedup is not None]
         return max(real, key=lambda one: one.speedup.value if one.speedup else 0.0, default=None)
 
@@ -85,6 +88,15 @@ class WhatIf:
     def sentence(self) -> str:
         """What to take from it, in plain words."""
         best, run = self.best, self.recorded
+        if not self.timed:
+            real = [one for one in self.alternatives if one.kind != "oracle"]
+            fewest = min(real, key=lambda one: one.rounds.value, default=None)
+            if fewest is None:
+                return "Check mode's times say nothing, and nothing else was asked for."
+            return (
+                f"Check mode's times say nothing; of target passes {fewest.name} takes the fewest here, "
+                f"{fewest.rounds.value:.0f} beside {run.rounds.value:.0f} as recorded."
+            )
         if best is None or best.speedup is None:
             return "Times are not known: record the run beside a plain lane (specview compare --trace)."
         same = next(

@@ -223,7 +223,8 @@ class TuneResult:
         """What came of it, in one sentence."""
         arm, found = self.winner, self.interval
         if arm is None:
-            if not self.arms and self.unusable and self.end != "stopped":
+            over = self.spent_s >= self.seconds  # what was refused before is not why nothing ran then
+            if not self.arms and self.unusable and self.end != "stopped" and not over:
                 return f"Nothing to choose among: {self.unusable[0].method}: {self.unusable[0].reason}"
             when = "it was stopped" if self.end == "stopped" else f"the budget of {self.seconds:.0f} s was over"
             return f"Nothing was measured: {when} before the first race ended. Give it more time."

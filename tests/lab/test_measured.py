@@ -49,6 +49,13 @@ def test_without_a_one_row_pass_there_is_nothing_to_compare_with():
     assert measured_costs([]) is None
 
 
+def test_the_scale_of_a_calibration_is_that_of_counts_with_enough_rounds():
+    plain = [spec(i, 0, 0.0, 0.05) for i in range(5)]
+    odd = [spec(0, 1, 0.01, 0.02), spec(1, 2, 0.01, 0.02)]  # one quick round of each count
+    costs = measured_costs(odd, plain, {1: 0.05, 2: 0.06, 3: 0.07})
+    assert costs is not None and costs.v(1) == pytest.approx(1.2) and costs.v(2) == pytest.approx(1.4)
+
+
 def test_passes_that_cannot_be_so_short_are_spoken_of():
     plain = [spec(i, 0, 0.0, 0.05) for i in range(5)]
     lane = [spec(i, 1, 0.01, 0.024) for i in range(5)] + [spec(i, 3, 0.01, 0.047) for i in range(5)]

@@ -230,6 +230,14 @@ def test_the_sentence_compares_like_with_like_or_says_that_it_does_not():
     assert "by the same costs" not in few.sentence
 
 
+def test_in_check_mode_the_sentence_speaks_of_passes_not_of_times():
+    lanes = [recorded(method="plain", count=100), recorded(k=8, count=100)]
+    lanes[1].settings = {**lanes[1].settings, "check_mode": True}
+    result = what_if(replay_of_lane(lanes, 1), lengths=[1, 4], thresholds=[], policies=[])
+    assert result.best is None and "times say nothing" in result.sentence and "k 4 takes the fewest" in result.sentence
+    assert "x" not in result.sentence.replace("exact", "")
+
+
 def test_the_oracle_of_several_lanes_stops_where_their_texts_part():
     lanes = [recorded(k=4, count=50, seed=1), recorded(k=4, count=50, seed=1)]
     lanes[1].rounds[-1] = replace(lanes[1].rounds[-1], final=replace(lanes[1].rounds[-1].final, id=3 - 0)) \

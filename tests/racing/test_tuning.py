@@ -104,6 +104,12 @@ def test_plain_wins_where_nothing_pays(monkeypatch):
     assert tune_document(result)["best"]["pays"] is False
 
 
+def test_a_budget_that_was_over_is_the_reason_not_what_was_refused_before(world):
+    result = run(world, methods=("eagle",))
+    assert "no bundled head" in result.sentence
+    assert "before the first race ended" in replace(result, spent_s=result.seconds).sentence
+
+
 def test_unusable_methods_are_listed_with_their_reason(world):
     result = run(world, methods=("draft-model", "early-exit", "eagle"))
     reasons = {one.method: one.reason for one in result.unusable}
