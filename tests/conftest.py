@@ -83,6 +83,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Collect young cycles after every test, all of them after the last one of a file and after one with widgets."""
     ends = nextitem is None or nextitem.path != item.path
     gc.collect(2 if ends or "qtbot" in getattr(item, "fixturenames", ()) else 1)
+    if ends:
+        gc.freeze()  # libraries stay: a collection need not look at them again
 
 
 # -- no network ----------------------------------------------------------------------------------
