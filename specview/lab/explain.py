@@ -555,6 +555,9 @@ class _Lane:
         fall = found.waterfall
         if fall is None:
             return "The rounds took no time that could be measured, so nothing says what drafting is worth."
+        if self.settings.get("check_mode"):
+            rate = "" if found.alpha is None else f" at acceptance rate {found.alpha:.2f}"
+            return f"Recorded in check mode, whose times say nothing: what stands is {fall.tokens:.2f} tokens per target pass{rate}."
         return f"{self.cause(found, fall)}; {self.advice(found, fall)}."
 
     def cause(self, found: Explanation, fall: Waterfall) -> str:

@@ -599,12 +599,15 @@ def _median(values: Sequence[Any]) -> Any:
 
 
 def _weighted_median(values: Sequence[tuple[float, int]]) -> float:
+    """The value in the middle of the weights; where it falls between two, half way, as of two repeats."""
     ordered = sorted(values)
-    half, passed = sum(weight for _, weight in ordered) / 2, 0.0
-    for value, weight in ordered:
+    total, passed = sum(weight for _, weight in ordered), 0
+    for place, (value, weight) in enumerate(ordered):
         passed += weight
-        if passed >= half:
+        if 2 * passed > total:
             return value
+        if 2 * passed == total and place + 1 < len(ordered):
+            return (value + ordered[place + 1][0]) / 2
     return ordered[-1][0]
 
 

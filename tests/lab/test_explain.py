@@ -270,6 +270,7 @@ def test_banners_come_at_their_bounds_and_not_before():
     assert kinds(explain(lane_of(0.8, 4, 0.05, 1.1, count=FEW_ROUNDS), plain_lane(), REJECTION)) == set()
     check = explain(lane_of(0.8, 4, 0.05, 1.1), plain_lane(), {**REJECTION, "check_mode": True})
     assert kinds(check) == {"check-mode"}
+    assert "times say nothing" in check.sentence and "best" not in check.sentence
 
 
 @pytest.mark.parametrize("rule", ["greedy", "rejection", "match", "auto", None])

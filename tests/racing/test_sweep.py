@@ -590,6 +590,14 @@ def test_the_prediction_of_a_perfect_draft_is_what_is_measured(world, tmp_path):
         assert told.c_alone > told.speedup, "verifying more rows costs more here"
 
 
+def test_of_two_repeats_the_pooled_pass_lies_half_way():
+    results = made(grid_of(ks=(2,), prompts=PROMPTS[:1], repeats=2), lambda k, repeat: 1.0)
+    for (cell, repeat), run in list(results.runs.items()):
+        passes = {"1": 0.1, "3": (0.08, 0.2)[repeat]}  # one of them timed at a noisy moment
+        results.add(replace(run, cell=cell, costs={**run.costs, "passes": passes}))
+    assert results.all_series()[0].costs.v(2) == pytest.approx(1.4)
+
+
 def test_words_say_what_the_rows_show():
     several = (GridPrompt("set", "a", name="#1"), GridPrompt("set", "b", name="#2"))
     results = made(grid_of(ks=(1, 3), prompts=several, repeats=1), lambda k, repeat: 2.0 if k == 3 else 1.5)
