@@ -85,6 +85,36 @@ class Page(QWidget):
         """Take what `kept` returned, in this or another version: skip what does not fit."""
 
 
+class ViewsPage(Page):
+    """A page of several views under a row of tabs of its own: `views` and `stack`."""
+
+    def set_views(self, name: str, views: Mapping[str, QWidget]) -> None:
+        """Lay the views (title -> widget) out; name is what a screen reader calls the row of tabs."""
+        self.views = QTabBar()
+        self.views.setDrawBase(False)
+        self.views.setExpanding(False)
+        self.views.setAccessibleName(name)
+        self.views.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.stack = QStackedWidget()
+        for title, view in views.items():
+            self.views.addTab(title)
+            self.stack.addWidget(view)
+        self.views.currentChanged.connect(self.view_changed)
+        row = QHBoxLayout()
+        row.setContentsMargins(8, 0, 8, 0)
+        row.addWidget(self.views)
+        row.addStretch(1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addLayout(row)
+        column.addWidget(self.stack, 1)
+
+    def view_changed(self, place: int) -> None:
+        """Show the view of a tab."""
+        self.stack.setCurrentIndex(place)
+
+
 class Broken(Page):
     """What stands in place of a page that could not be made."""
 

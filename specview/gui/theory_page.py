@@ -6,13 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QTabBar, QVBoxLayout
-
 from specview.errors import SpecviewError
 from specview.gui.concurrency_panel import ConcurrencyPanel
 from specview.gui.engine_thread import JobEnded, JobNews, JobProgress
-from specview.gui.pages import Page, PageContext
+from specview.gui.pages import PageContext, ViewsPage
 from specview.gui.theory_panel import ASSUMPTION, MODES, Point, TheoryPanel
 from specview.lab.calibrate import MOST_K, calibrate_passes
 from specview.lab.theory_points import lane_passes, point_of
@@ -23,8 +20,7 @@ MEASURE_JOB = "measuring v(k)"
 _SHARE = 0.05
 """Of the Qt thread's time: what following a running race may take."""
 
-
-class TheoryPage(Page):
+class TheoryPage(ViewsPage):
     """Two views: the theory explorer with the race's lanes on it, and concurrency."""
 
     def __init__(self, context: PageContext) -> None:
@@ -39,25 +35,7 @@ class TheoryPage(Page):
         self._rest_until = 0.0
         self.theory = TheoryPanel()
         self.concurrency = ConcurrencyPanel(context)
-        self.views = QTabBar()
-        self.views.setDrawBase(False)
-        self.views.setExpanding(False)
-        self.views.setAccessibleName("Views of the theory")
-        self.views.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.stack = QStackedWidget()
-        for title, view in zip(VIEWS, (self.theory, self.concurrency), strict=True):
-            self.views.addTab(title)
-            self.stack.addWidget(view)
-        self.views.currentChanged.connect(self._view_changed)
-        row = QHBoxLayout()
-        row.setContentsMargins(8, 0, 8, 0)
-        row.addWidget(self.views)
-        row.addStretch(1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addLayout(row)
-        column.addWidget(self.stack, 1)
+        self.set_views("Views of the theory", dict(zip(VIEWS, (self.theory, self.concurrency), strict=True)))
         self.theory.measure_asked.connect(self.measure_v)
         self.controller.job_news.connect(self._job_news)
         self.controller.job_ended.connect(self._job_ended)
@@ -65,8 +43,9 @@ class TheoryPage(Page):
         self.controller.lanes_changed.connect(self._lanes_changed)
         self.controller.state_changed.connect(self._lanes_changed)
 
-    def _view_changed(self, place: int) -> None:
-        self.stack.setCurrentIndex(place)
+    def view_changed(self, place: int) -> None:
+        """Show a view, and the setup bar where it matters."""
+        super().view_changed(place)
         self.needs_setup = place == 1  # the target and the prompt that are measured
         self.setup_wanted.emit()
 
@@ -177,7 +156,6 @@ class TheoryPage(Page):
             self.theory.which.set_value(str(kept["table"]))
         if isinstance(kept.get("concurrency"), Mapping):
             self.concurrency.restore(kept["concurrency"])
-
 
 def _point(kept: Mapping[str, Any]) -> Point:
     """Where the explorer stood, figure by figure where it fits."""
