@@ -21,7 +21,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("specview", deadline=None)  # a busy machine is no fault of a test's
+hypothesis.settings.load_profile("specview")
 
 MOST_WORKERS = 4
 BYTES_PER_WORKER = 3_000_000_000

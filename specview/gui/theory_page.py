@@ -20,6 +20,7 @@ MEASURE_JOB = "measuring v(k)"
 _SHARE = 0.05
 """Of the Qt thread's time: what following a running race may take."""
 
+
 class TheoryPage(ViewsPage):
     """Two views: the theory explorer with the race's lanes on it, and concurrency."""
 
@@ -156,6 +157,7 @@ class TheoryPage(ViewsPage):
             self.theory.which.set_value(str(kept["table"]))
         if isinstance(kept.get("concurrency"), Mapping):
             self.concurrency.restore(kept["concurrency"])
+
 
 def _point(kept: Mapping[str, Any]) -> Point:
     """Where the explorer stood, figure by figure where it fits."""
