@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 
-from specview.errors import SpecviewError, Stopped
+from specview.errors import SpecviewError
+from specview.gui.latest_work import LatestWork, Tell
 from specview.gui.view_model import RaceModel
 from specview.racing.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded
 from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
@@ -18,10 +17,6 @@ from specview.runs import replay
 from specview.runs.beside import Beside, difference, lay_beside
 from specview.runs.reader import Trace, read_trace
 from specview.runs.repeat import settings_of_trace
-
-log = logging.getLogger(__name__)
-
-POLL_MS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,80 +156,44 @@ class RunOpener(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-        self._wanted: list[Pick] = []
-        self._fraction = 0.0
-        self._result: Opened | str | None = None
-        self._timer = QTimer(self)
-        self._timer.setInterval(POLL_MS)
-        self._timer.timeout.connect(self._poll)
+        self._work = LatestWork(self)
+        self._work.progressed.connect(lambda _, fraction: self.progressed.emit(fraction))
+        self._work.done.connect(self._done)
+        self._work.failed.connect(self._failed)
 
     @property
     def busy(self) -> bool:
         """Whether something is being read."""
-        return self._thread is not None
+        return self._work.busy
 
     def open(self, picks: Sequence[Pick]) -> None:
         """Read these traces; what comes of it is told by a signal."""
-        self._wanted = list(picks)
-        if self._thread is not None:
-            self._stop.set()
-        else:
-            self._begin()
+        wanted = list(picks)
+        self._work.want(None, lambda tell: _read_all(wanted, tell))
 
-    def _begin(self) -> None:
-        picks, self._wanted = self._wanted, []
-        self._stop = threading.Event()
-        self._fraction, self._result = 0.0, None
-        self._thread = threading.Thread(target=self._work, args=(picks, self._stop), name="specview-open", daemon=True)
-        self._thread.start()
-        self._timer.start()
-
-    def _work(self, picks: Sequence[Pick], stop: threading.Event) -> None:
-        try:
-            traces: list[Trace] = []
-            for place, pick in enumerate(picks):
-
-                def tell(fraction: float, place: int = place) -> None:
-                    self._fraction = (place + fraction) / len(picks)
-
-                traces.append(read_trace(pick.path, tell, stop.is_set))
-            self._result = open_picks(picks, traces)
-        except Stopped:
-            pass
-        except SpecviewError as error:
-            self._result = str(error)
-        except MemoryError:
-            self._result = "There is not enough memory for this run. Close other programs."
-        except Exception as error:
-            log.exception("opening %s failed", [str(pick.path) for pick in picks])
-            what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            self._result = f"The run cannot be shown: {what}. The log has more; please report it."
-
-    def _poll(self) -> None:
-        if self._thread is None:
-            return
-        if self._thread.is_alive():
-            self.progressed.emit(self._fraction)
-            return
-        self._thread = None
-        self._timer.stop()
-        result, self._result = self._result, None
-        if self._wanted:
-            self._begin()
-            return
+    def _done(self, question: object, opened: Opened) -> None:
         self.progressed.emit(None)
-        if isinstance(result, Opened):
-            self.opened.emit(result)
-        elif result is not None:
-            self.failed.emit(result)
+        self.opened.emit(opened)
+
+    def _failed(self, question: object, line: str) -> None:
+        self.progressed.emit(None)
+        self.failed.emit(line)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Tell nothing any more, and wait briefly for what is under way."""
-        self._timer.stop()
-        self._wanted = []
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            self._thread = None
+        self._work.close(timeout_s)
+
+
+def _read_all(picks: Sequence[Pick], tell: Tell) -> Opened:
+    """Read and fold traces; raises SpecviewError, one line, and Stopped from tell."""
+    try:
+        traces: list[Trace] = []
+        for place, pick in enumerate(picks):
+
+            def tell_part(part: float, place: int = place) -> None:
+                tell("", (place + part) / len(picks))
+
+            traces.append(read_trace(pick.path, tell_part))
+        return open_picks(picks, traces)
+    except MemoryError:
+        raise SpecviewError("There is not enough memory for this run.", "Close other programs.") from None

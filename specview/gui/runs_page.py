@@ -27,6 +27,7 @@ from PySide6.QtWidgets import (
 from specview.errors import SpecviewError
 from specview.gui.display_text import clipboard
 from specview.gui.engine_thread import RunKept
+from specview.gui.file_work import FileWork
 from specview.gui.open_run import Pick
 from specview.gui.pages import Page, PageContext
 from specview.gui.results_table import ResultsTable
@@ -40,7 +41,6 @@ from specview.gui.runs_rows import (
     measured_lane_rows,
     run_row,
 )
-from specview.gui.runs_work import RunsWork
 from specview.gui.widgets import Check, ElidedLabel, label, set_tip
 from specview.runs.beside import lay_beside
 from specview.runs.exports import FORMS, Recorded, export_runs
@@ -62,7 +62,7 @@ class RunsPage(Page):
     def __init__(self, context: PageContext) -> None:
         super().__init__(context)
         self.library = RunLibrary()
-        self.work = RunsWork(self)
+        self.work = FileWork(self)
         self.entries: list[Entry] = []
         self._traces: dict[tuple[Path, int], Trace] = {}
         self._undo: list[str] = []

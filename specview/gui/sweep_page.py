@@ -27,6 +27,7 @@ from PySide6.QtWidgets import (
 from specview.errors import SpecviewError
 from specview.gui import theme
 from specview.gui.engine_thread import JobEnded, JobNews
+from specview.gui.file_work import FileWork
 from specview.gui.pages import Page, PageContext
 from specview.gui.results_table import ResultsTable
 from specview.gui.sweep_charts import SweepCharts
@@ -35,7 +36,6 @@ from specview.gui.sweep_work import (
     JOB,
     FoundSweep,
     NeedsYes,
-    Reader,
     SweepBegun,
     estimate_words,
     newest_sweeps,
@@ -53,7 +53,6 @@ from specview.runs.schema import dumps
 _REDRAW_MS = 1000
 _SHARE = 0.05
 """Of the Qt thread's time: what drawing may take while races are timed."""
-_FOLDER, _FILE = "folder", "file"
 
 
 class SweepPage(Page):
@@ -76,7 +75,7 @@ class SweepPage(Page):
         self.table = ResultsTable(
             COLUMNS, identity="cell", hidden={column.key for column in COLUMNS} - set(FEW), name="sweep"
         )
-        self.reader = Reader(self)
+        self.reader = FileWork(self)
         self._make_controls()
         self._lay_out()
         self._connect()
@@ -179,7 +178,7 @@ class SweepPage(Page):
         self.charts.cell.connect(self.open_cell)
         self.open_menu.aboutToShow.connect(self._fill_open_menu)
         self.export_menu.aboutToShow.connect(self._fill_export_menu)
-        self.reader.done.connect(self._read)
+        self.reader.failed.connect(self._read_failed)
         self._later.timeout.connect(self._redraw)
         controller.job_news.connect(self._on_news)
         controller.job_ended.connect(self._on_end)
@@ -193,7 +192,7 @@ class SweepPage(Page):
         self.form.show_settings(self._settings())
         if not self._looked:
             self._looked = True
-            self.reader.read(_FOLDER, newest_sweeps)
+            self.reader.do(newest_sweeps, self._listed, "folder")
         self._show_state()
 
     def kept(self) -> dict[str, Any]:
@@ -417,7 +416,7 @@ class SweepPage(Page):
         if self.found:
             self.open_menu.addSeparator()
         self.open_menu.addAction("File…", self._choose)
-        self.reader.read(_FOLDER, newest_sweeps)
+        self.reader.do(newest_sweeps, self._listed, "folder")
 
     def _open_found(self, found: FoundSweep) -> None:
         if found.results is None:
@@ -434,18 +433,19 @@ class SweepPage(Page):
         """Open a sweep's file; it is read in the background."""
         if not self.running:
             self._wanted = path
-            self.reader.read(_FILE, lambda: (path, _folded(path)))
+            self.reader.do(lambda: (path, _folded(path)), self._opened)
 
-    def _read(self, what: str, result: Any) -> None:
-        if what == _FOLDER:
-            if isinstance(result, list):
-                self.found = result
-                self._offer()
-            return
+    def _listed(self, found: list[FoundSweep]) -> None:
+        self.found = found
+        self._offer()
+
+    def _read_failed(self, line: str) -> None:
         self._wanted = None
-        if isinstance(result, SpecviewError):
-            self.banner.show_message(str(result))
-        elif not self.running:
+        self.banner.show_message(line)
+
+    def _opened(self, result: tuple[Path, SweepResults]) -> None:
+        self._wanted = None
+        if not self.running:
             path, results = result
             self.banner.clear()
             self.form.show_grid(results.grid)

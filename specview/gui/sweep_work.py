@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from PySide6.QtCore import QObject, QTimer, Signal
 
 from specview.errors import SpecviewError
 from specview.gui.engine_thread import JobProgress
@@ -25,7 +22,6 @@ JOB = "sweep"
 """The job's name."""
 NEWEST = 12
 """Sweeps of the data folder that are offered."""
-_POLL_MS = 30
 
 Work = Callable[[Any, Callable[[Any], None], Callable[[], bool]], Any]
 
@@ -136,57 +132,6 @@ def newest_sweeps() -> list[FoundSweep]:
         except SpecviewError as error:
             found.append(FoundSweep(path, None, str(error)))
     return found
-
-
-class Reader(QObject):
-    """Reads files on a short-lived thread; `done(what, result)` on the Qt thread, the result perhaps a SpecviewError."""
-
-    done = Signal(str, object)
-
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self._waiting: list[tuple[str, Callable[[], Any]]] = []
-        self._what = ""
-        self._result: Any = None
-        self._thread: threading.Thread | None = None
-        self._timer = QTimer(self)
-        self._timer.setInterval(_POLL_MS)
-        self._timer.timeout.connect(self._poll)
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is being read."""
-        return self._thread is not None
-
-    def read(self, what: str, work: Callable[[], Any]) -> None:
-        """Do work() in the background; one after the other."""
-        self._waiting.append((what, work))
-        self._begin()
-
-    def _begin(self) -> None:
-        if self._thread is None and self._waiting:
-            self._what, work = self._waiting.pop(0)
-            self._thread = threading.Thread(target=self._work, args=(work,), name="specview-sweeps", daemon=True)
-            self._thread.start()
-            self._timer.start()
-
-    def _work(self, work: Callable[[], Any]) -> None:
-        try:
-            self._result = work()
-        except SpecviewError as error:
-            self._result = error
-        except Exception as error:
-            log.exception("reading sweeps failed")
-            self._result = SpecviewError(f"{type(error).__name__}: {error}", "The log has more.")
-
-    def _poll(self) -> None:
-        if self._thread is None or self._thread.is_alive():
-            return
-        what, result = self._what, self._result
-        self._thread = self._result = None
-        self._timer.stop()
-        self._begin()
-        self.done.emit(what, result)
 
 
 def estimate_words(grid: Grid, rate: Estimate | None) -> str:

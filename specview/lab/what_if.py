@@ -14,7 +14,7 @@ from specview.decoding.ledger import Round, RunRecord
 from specview.drafting.policies import POLICIES
 from specview.lab.measured import ENOUGH
 from specview.lab.what_if_figures import Alternative, Range, WhatIf
-from specview.lab.what_if_lane import NEVER, Replay
+from specview.lab.what_if_lane import never, Replay
 from specview.lab.what_if_replay import OnPosition
 from specview.racing.oracle import Reach, fastest_by_times
 
@@ -23,7 +23,7 @@ LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64)
 POLICIES_ASKED = tuple(name for name in POLICIES if name not in ("constant", "confidence"))
 
 
-def best_of(replays: Sequence[Replay], k: int | None = None, tell: OnPosition = NEVER) -> Alternative | None:
+def best_of(replays: Sequence[Replay], k: int | None = None, tell: OnPosition = never) -> Alternative | None:
     """An oracle: the right length in every round and, of several lanes of one prompt, the right method.
 
     Plain steps are among its choices. Of several lanes, over the text that they have in common. None where no times

@@ -42,7 +42,9 @@ _ONE_PASS = ("pard", "p-eagle")
 _LEARN_LENGTHS = ("ngram-map-k", "ngram-map-k4v", "ngram-mod")
 """Copying methods that learn from how their drafts fared: asked at every place they would say other things."""
 
-NEVER: OnPosition = lambda done, total: None  # noqa: E731 - a default
+
+def never(done: int, total: int) -> None:
+    """Tell nobody."""
 
 
 class Replay:
@@ -218,11 +220,11 @@ class Replay:
             options=self._policy_options(),
         )
 
-    def length(self, k: int, tell: OnPosition = NEVER) -> Alternative:
+    def length(self, k: int, tell: OnPosition = never) -> Alternative:
         """Every round drafts k tokens."""
         return self.policy_of("constant", {}, k, tell)
 
-    def policy_of(self, name: str, options: Mapping[str, Any], k: int, tell: OnPosition = NEVER) -> Alternative:
+    def policy_of(self, name: str, options: Mapping[str, Any], k: int, tell: OnPosition = never) -> Alternative:
         """A length policy with options of its own, from or up to k.
 
         Raises UsageError on values that do not fit, SpecviewError where the trace cannot say.
@@ -260,7 +262,7 @@ class Replay:
             )
         return self._alternative(name, values, k, [rounds], how, why)
 
-    def reaches(self, k: int, tell: OnPosition = NEVER) -> tuple[list[Reach], list[Reach], list[Reach]]:
+    def reaches(self, k: int, tell: OnPosition = never) -> tuple[list[Reach], list[Reach], list[Reach]]:
         """Per output place how many tokens a draft has at most and how many hold: at least, likely, at most."""
         if self.table is None:
             drafter, _ = self._drafter()
@@ -419,7 +421,7 @@ class Replay:
     def _self_check(self) -> tuple[int, int]:
         """Rounds in which the drafter, run again as it was recorded, drafts otherwise, and rounds in all."""
         if self._same is None:
-            rounds = self._again(self.policy, self._policy_options(), self.k, NEVER)
+            rounds = self._again(self.policy, self._policy_options(), self.k, never)
             ours = [tuple(token.id for token in round_.drafted) for round_ in rounds]
             theirs = [tuple(token.id for token in round_.drafted) for round_ in self.record.rounds]
             differing = sum(one != other for one, other in zip(ours, theirs, strict=False))

@@ -83,7 +83,7 @@ class ModelPool:
         self._engines: dict[EngineKey, Engine] = {}
         self._heads: dict[HeadKey, LoadedHead] = {}
         self.warm: set[EngineKey] = set()
-        self.warm_heads: set[Hashable] = set()  # with the weights that they draft with
+        self.warm_heads: set[tuple[HeadKey, str]] = set()  # with the weights that they draft with
         self.kernel_margins: dict[Hashable, float] = {}
         self.pass_seconds: dict[EngineKey, dict[int, float]] = {}  # by rows, as calibrated
         self._memories: dict[EngineKey, dict[str, Any]] = {}
@@ -157,7 +157,7 @@ class ModelPool:
         keys = keys | self.held
         for head in [head for head in self._heads if head not in keys or head.target not in keys]:
             del self._heads[head]
-            self.warm_heads = {warm for warm in self.warm_heads if isinstance(warm, tuple) and warm[0] != head}
+            self.warm_heads = {warm for warm in self.warm_heads if warm[0] != head}
         for key in [key for key in self._engines if key not in keys]:
             self._engines.pop(key).close()
             self.warm.discard(key)

@@ -334,15 +334,19 @@ class Race:
         """Draft once with every newly loaded head; what fails here fails in the lane, which says why."""
         for (index, _), key in keys.items():
             lane = lanes.get(index)
-            warm = (key, str(lane.settings.options.get(WEIGHTS.name, ""))) if lane is not None else None
-            if lane is None or warm in self.models.warm_heads:
+            if lane is None:
+                continue
+            warm = key, str(lane.settings.options.get(WEIGHTS.name, ""))
+            if warm in self.models.warm_heads:
                 continue
             self._emit(Progress(self.run_id, "warm-up", "Warming up"))
             self._stop_here()
             try:
                 lane.warm_up()
-            except SpecviewError as error:
-                log.info("warming %s up: %s", lane.record.name, error)
+            except Stopped:
+                raise
+            except Exception as error:  # noqa: BLE001 - the lane meets it too, and says it
+                log.info("warming %s up: %s", lane.record.name, one_line(error))
             self.models.warm_heads.add(warm)
 
     def _calibrate(self, lanes: list[Lane]) -> None:

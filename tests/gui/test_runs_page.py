@@ -95,7 +95,7 @@ def test_files_are_read_on_another_thread(page, qtbot, monkeypatch):
     keep(RunLibrary(), seed=9)
     page.rescan()
     settled(qtbot, page)
-    assert len(page.entries) == 4 and threads == {"specview-runs"}
+    assert len(page.entries) == 4 and threads == {"specview-files"}
 
 
 def test_an_unreadable_file_is_listed_and_says_why(page, window, qtbot):

@@ -263,3 +263,13 @@ def test_a_head_is_warmed_up_once_in_sessions_that_are_thrown_away(world: World,
     assert len(Quiet.made) == 6
     pool.close()
     assert not pool.warm_heads
+
+
+def test_a_warm_up_that_fails_is_no_races_trouble(world: World, heads: Heads, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr("specview.racing.lane.Lane.warm_up", broken)
+    race, events = world.run(LaneSettings("low"), max_tokens=4)
+    assert race_end(events).end == "done" and len(race.lanes[1].record.rounds) == 4
+    race.close()

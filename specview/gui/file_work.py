@@ -1,4 +1,4 @@
-"""Work on files for the runs tab, one thing after the other on a short-lived thread; answers come on the Qt thread."""
+"""Work on files for a page, one thing after the other on a short-lived thread; answers come on the Qt thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_MS = 30
 Then = Callable[[Any], None]
 
 
-class RunsWork(QObject):
+class FileWork(QObject):
     """`do(work, then)` calls work() on the thread and then(its result) on the Qt thread.
 
     signals: failed(str: one line), changed (it began or ended to be busy)
@@ -59,7 +59,7 @@ class RunsWork(QObject):
 
     def _next(self) -> None:
         _, work, self._then = self._waiting.popleft()
-        self._thread = threading.Thread(target=self._run, args=(work,), name="specview-runs", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(work,), name="specview-files", daemon=True)
         self._thread.start()
         self._timer.start()
         self.changed.emit()
@@ -72,9 +72,9 @@ class RunsWork(QObject):
         except SpecviewError as error:
             self._answer = None, str(error)
         except Exception as error:
-            log.exception("work on the runs library failed")
+            log.exception("work on files failed")
             what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            self._answer = None, f"Something went wrong in the runs library: {what}"
+            self._answer = None, f"Something went wrong with the files: {what}. The log has more."
 
     def _poll(self) -> None:
         if self._thread is None or self._thread.is_alive():
