@@ -14,7 +14,7 @@ from specview.decoding.ledger import Round, RunRecord
 from specview.drafting.policies import POLICIES
 from specview.lab.measured import ENOUGH
 from specview.lab.what_if_figures import Alternative, Range, WhatIf
-from specview.lab.what_if_lane import never, Replay
+from specview.lab.what_if_lane import Replay, never
 from specview.lab.what_if_replay import OnPosition
 from specview.racing.oracle import Reach, fastest_by_times
 
