@@ -5,8 +5,6 @@ Import this late (a page's module does): pyqtgraph takes half a second.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,23 +14,19 @@ from typing import Any, Literal
 import numpy as np
 import pyqtgraph as pg
 from numpy.typing import ArrayLike, NDArray
-from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
     QFocusEvent,
     QFontMetricsF,
-    QImage,
-    QImageWriter,
     QKeyEvent,
     QMouseEvent,
-    QPainter,
     QPainterPath,
     QResizeEvent,
     QTransform,
     QWheelEvent,
 )
-from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import (
     QFileDialog,
     QFrame,
@@ -47,12 +41,14 @@ from PySide6.QtWidgets import (
 
 from specview.errors import SpecviewError
 from specview.gui import theme
+from specview.gui.chart_files import as_png, as_svg
 from specview.gui.chart_key import ChartKey, KeyEntry
 from specview.gui.display_text import tooltip, visible
 from specview.gui.lane_markers import DASHES, marker
 from specview.gui.plots import Headline
 from specview.gui.widgets import ElidedLabel, label
 from specview.runs.files import OutputFile
+from specview.runs.tables import Column, table_csv
 
 Numbers = NDArray[np.float64]
 Kind = Literal["curve", "bars"]
@@ -60,7 +56,6 @@ CELLS_WITH_VALUES = 160
 _NEAR_PX = 40
 _WORDS_WIDE, _WORDS_TALL = 0.12, 0.15
 """What a few words take of a plot, generously: of its width, of its height."""
-_PNG_SCALE = 2
 
 
 @dataclass(slots=True)
@@ -895,69 +890,37 @@ class Chart(QFrame):
     def save(self, path: str | Path) -> None:
         """Write the plot as .png, .svg or .csv by the name's ending; raises SpecviewError, the old file intact."""
         ending = Path(path).suffix.lower()
-        made = {".png": self._png, ".svg": self._svg, ".csv": lambda: self.csv().encode("utf-8")}.get(ending)
-        if made is None:
+        forms: dict[str, Callable[[], bytes]] = {
+            ".png": lambda: as_png(self),
+            ".svg": lambda: as_svg(self, self.title),
+            ".csv": lambda: self.csv().encode("utf-8"),
+        }
+        if ending not in forms:
             raise SpecviewError(f"a plot cannot be saved as {ending or 'a file without an ending'!r}.",
                                 "Use .png, .svg or .csv.")  # fmt: skip
-        with OutputFile(path, "plot") as file:
-            file.write_bytes(made())
-
-    def csv(self) -> str:
-        """All values: series, x, y and, where there is one, the spread."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["series", self.x_name or "x", self.y_name or "y", "low", "high"])
-        for name, s in self._series.items():
-            text = f"'{name}" if name[:1] in "=+-@" else name  # data, never a formula
-            for place in range(len(s.x)):
-                edges = [_cell(edge[place]) if edge is not None else "" for edge in (s.low, s.high)]
-                writer.writerow([text, _cell(s.x[place]), _cell(s.y[place]), *edges])
-        if self._heat is not None:
-            for row, level in enumerate(self._heat.y):
-                for column, place in enumerate(self._heat.x):
-                    writer.writerow(["heat map", _cell(place), _cell(level), _cell(self._heat.z[row, column]), ""])
-        return out.getvalue()
-
-    def _settle(self) -> None:
         if self._dirty:
             self.redraw()
         self.point_at("", -1)
-
-    def _png(self) -> bytes:
-        self._settle()
-        image = QImage(self.size() * _PNG_SCALE, QImage.Format.Format_RGB32)
-        image.setDevicePixelRatio(_PNG_SCALE)
-        image.fill(QColor(theme.current().panel))
         self.menu_button.hide()
         try:
-            self.render(image)
+            data = forms[ending]()
         finally:
             self.menu_button.show()
-        data = QByteArray()
-        buffer = QBuffer(data)
-        buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-        QImageWriter(buffer, QByteArray(b"png")).write(image)
-        return bytes(data.data())
+        with OutputFile(path, "plot") as file:
+            file.write_bytes(data)
 
-    def _svg(self) -> bytes:
-        self._settle()
-        data = QByteArray()
-        buffer = QBuffer(data)
-        buffer.open(QIODevice.OpenModeFlag.WriteOnly)
-        made = QSvgGenerator()
-        made.setOutputDevice(buffer)
-        made.setSize(self.size())
-        made.setViewBox(self.rect())
-        made.setTitle(self.title)
-        self.menu_button.hide()
-        try:
-            painter = QPainter(made)
-            painter.fillRect(self.rect(), QColor(theme.current().panel))
-            self.render(painter, self.rect().topLeft())
-            painter.end()
-        finally:
-            self.menu_button.show()
-        return bytes(data.data())
+    def csv(self) -> str:
+        """All values: series, x, y and, where there is one, the spread."""
+        names = ("series", self.x_name or "x", self.y_name or "y", "low", "high")
+        rows: list[tuple[Any, ...]] = []
+        for name, s in self._series.items():
+            none = [None] * len(s.x)
+            low, high = (none if edge is None else edge for edge in (s.low, s.high))
+            rows += [(name, *values) for values in zip(s.x, s.y, low, high, strict=True)]
+        if self._heat is not None:
+            for level, line in zip(self._heat.y, self._heat.z, strict=True):
+                rows += [("heat map", place, level, value, None) for place, value in zip(self._heat.x, line, strict=True)]
+        return table_csv([Column(name, name, "") for name in names], [dict(zip(names, map(_whole, row), strict=True)) for row in rows])
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         """Take the keyboard."""
@@ -1008,14 +971,15 @@ def _symbol(lane: int) -> QPainterPath:
     return QTransform.fromScale(1.0, 1.0).map(marker(lane))
 
 
+def _whole(value: Any) -> Any:
+    """A whole number without its point."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _short(value: float) -> str:
     if not math.isfinite(value):
         return "–"
     return f"{value:.0f}" if abs(value - round(value)) < 1e-9 and abs(value) < 1e6 else f"{value:.3g}"
-
-
-def _cell(value: float) -> str:
-    return f"{value:.7g}" if math.isfinite(value) else ""
 
 
 __all__ = ["Chart", "Kind", "Numbers"]
