@@ -105,11 +105,14 @@ def load(
             getattr(torch, computed),
             halves=halves,
             check_mode=check_mode,
+            twice=_room_for_copies(needed, place),
             progress=on_layer,
         )
     else:
         halves = halves or stored_as_halves(tensors)
-        runner, problem = _load_module(path, place, computed, halves, check_mode, trust_remote_code, problem)
+        runner, problem = _load_module(
+            path, place, computed, halves, check_mode, trust_remote_code, problem, _room_for_copies(needed, place)
+        )
     _check_stop(should_stop)
     _report(progress, 1.0)
     return TransformersEngine(
@@ -263,6 +266,7 @@ def _load_module(
     check_mode: bool,
     trust_remote_code: bool,
     problem: str | None,
+    twice: bool,
 ) -> tuple[Any, str | None]:
     """Load through transformers' own classes; return the runner and why it cannot be rolled back, if so."""
     import torch
@@ -285,7 +289,7 @@ def _load_module(
         return runner, problem
     if place.type == "cpu" and dtype == "float32":
         try:
-            pack_linear_layers(model, maker(place, model.dtype, halves, timed=not check_mode))
+            pack_linear_layers(model, maker(place, model.dtype, halves, timed=not check_mode, twice=twice))
             same = agree(runner.trial(), expected, torch.float16 if halves else torch.float32)
         except Exception:  # noqa: BLE001 - whatever a model does with its layers, its own serve
             same = False
@@ -425,17 +429,25 @@ def _set_threads(threads: int | None) -> None:
     torch.set_num_threads(threads or _own_threads)
 
 
-def _require_memory(name: str, needed: int, place: Any) -> None:
+def _room_for_copies(needed: int, place: Any) -> bool:
+    """Whether weights of so many bytes may be kept in two layouts: both together in half of what is free now."""
+    return place.type == "cpu" and 4 * needed <= _free_memory(place)
+
+
+def _free_memory(place: Any) -> int:
+    """Bytes."""
     if place.type == "cuda":
         import torch
 
-        free = int(torch.cuda.mem_get_info(place)[0])
-        where = f"memory on {place}"
-    else:
-        import psutil
+        return int(torch.cuda.mem_get_info(place)[0])
+    import psutil
 
-        free = int(psutil.virtual_memory().available)
-        where = "memory"
+    return int(psutil.virtual_memory().available)
+
+
+def _require_memory(name: str, needed: int, place: Any) -> None:
+    free = _free_memory(place)
+    where = f"memory on {place}" if place.type == "cuda" else "memory"
     wanted = needed + _MARGIN
     if wanted > free:
         raise SpecviewError(

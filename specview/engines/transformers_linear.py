@@ -1,8 +1,10 @@
-"""Matrix products of a few rows on a CPU, each weight kept once, in the layout that is fastest here.
+"""Matrix products of a few rows on a CPU, each weight in the layout that is fastest here.
 
-torch's own product of few rows is slow in float32: a pass of four rows takes twice as long as one
-(FACTS.md). oneDNN's product with a packed weight takes little more for eight rows than for one; where a
-checkpoint stores float16, fbgemm's product reads those halves, exactly, and sums in float32.
+torch's own product of few rows is slow in float32: MKL's kernel for up to three rows reads a weight about as fast as
+memory gives it, its kernel for more packs the whole weight anew at every call, so that a pass of four rows takes half
+as long again as one of three (FACTS.md). With the weight packed once, beforehand, the jump goes. oneDNN's product with
+a packed weight takes little more for eight rows than for one, but more for one than MKL's; where a checkpoint stores
+float16, fbgemm's product reads those halves, exactly, and sums in float32.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from torch.nn import functional
 
 _PACK_ROWS = 4  # the layout oneDNN makes for about this many rows serves 1 to 16 best (measured)
 _ADVANTAGE = 0.85  # another product than the usual one must be this much faster: timing is noisy
-_TIMED_NUMBERS = 16_000_000  # larger weights take the usual product: making several would take long
+_TIMED_NUMBERS = 8_000_000  # of larger weights only the first outputs are timed
+_TIMED_ROWS = (1, 2, 3, 4, 6)  # what plain decoding and short drafts ask for
+_CACHE_NUMBERS = 4_000_000  # read between two timings: a pass finds no weight in the cores' own caches
 
 
 class Linear(Protocol):
     """y = x W^T + b for x [n, in], and y joined to another tensor [n, out] in the same step."""
 
-    nbytes: int  # of the weight as it is kept
+    nbytes: int  # of the weight as it is kept, copies included
+    read_bytes: int  # of it that a product of few rows reads
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return y."""
@@ -65,7 +70,7 @@ class PlainLinear(_Unfused):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._weight, self._bias = weight, bias
-        self.nbytes = weight.nbytes
+        self.nbytes = self.read_bytes = weight.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return y."""
@@ -78,7 +83,7 @@ class PackedLinear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_ROWS)
         self._bias = bias
-        self.nbytes = weight.nbytes
+        self.nbytes = self.read_bytes = weight.nbytes
         self._unary = torch.ops.mkldnn._linear_pointwise.default
         self._binary = torch.ops.mkldnn._linear_pointwise.binary
 
@@ -99,6 +104,41 @@ class PackedLinear:
         return self._binary(x, other, self._weight, self._bias, "add")
 
 
+class MklLinear(_Unfused):
+    """MKL's product with a packed float32 weight.
+
+    MKL allocates more for a packed weight than it fills; what it fills is what the weight takes.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
+        self._shape_only = weight.new_empty(1).expand(weight.shape)  # the operator asks it for its shape alone
+        self._bias = bias
+        self.nbytes = self.read_bytes = weight.nbytes
+        self._product = torch.ops.mkl._mkl_linear.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return y."""
+        # The operator takes the packed weight where it is told that it was packed for as many rows as there are;
+        # MKL's own packing does not depend on their number (cblas_sgemm_pack: only the layout must be the same).
+        return self._product(x, self._packed, self._shape_only, self._bias, len(x))
+
+
+class TwiceKeptLinear(_Unfused):
+    """torch's own product of up to FEW rows with the weight as it is, MKL's of more with a packed copy."""
+
+    FEW = 3
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._few, self._more = PlainLinear(weight, bias), MklLinear(weight, bias)
+        self.read_bytes = self._few.nbytes
+        self.nbytes = self._few.nbytes + self._more.nbytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return y."""
+        return self._few(x) if len(x) <= self.FEW else self._more(x)
+
+
 class HalfLinear(_Unfused):
     """fbgemm's product of float32 rows with a float16 weight, summed in float32.
 
@@ -107,7 +147,7 @@ class HalfLinear(_Unfused):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias)
-        self.nbytes = 2 * weight.numel()
+        self.nbytes = self.read_bytes = 2 * weight.numel()
         self._product = torch.ops.quantized.linear_dynamic_fp16.default
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -130,7 +170,8 @@ class Int8Linear(_Unfused):
         self._weight = (weight / scale[:, None]).round_().to(torch.int8).contiguous()
         self._scale = scale.bfloat16()
         self._bias, self._wide = bias, wide
-        self.nbytes = weight.numel() + wide.nbytes
+        self.read_bytes = weight.numel()
+        self.nbytes = self.read_bytes + wide.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return y."""
@@ -171,17 +212,21 @@ def int8_maker(wide: Make) -> Make:
     return lambda weight, bias: Int8Linear(weight, bias, wide(weight, bias))
 
 
-def maker(device: torch.device, dtype: torch.dtype, halves: bool, *, timed: bool = True) -> Make:
+def maker(
+    device: torch.device, dtype: torch.dtype, halves: bool, *, timed: bool = True, twice: bool = False
+) -> Make:
     """Return what makes the fastest product here for each weight of a model.
 
     dtype is what is computed in. halves: the weights are float16 in their file, or are to be rounded to
-    it. Without `timed` the usual product is taken, so that two loads of one model compute the same bits.
+    it. Without `timed` the usual product is taken, so that two loads of one model compute the same bits, whatever
+    the number of rows beyond one. twice: there is memory to keep a weight in two layouts where that is faster.
     """
     if device.type != "cpu" or dtype != torch.float32:
         return PlainLinear
     # The usual order of merit for weights that do not fit a cache.
+    of_mkl = [TwiceKeptLinear if twice else MklLinear] if timed else []
     kinds: list[Any] = [HalfLinear] if halves and has_half_products() else []
-    kinds += [PackedLinear] if _works(PackedLinear) else []
+    kinds += [kind for kind in (*of_mkl, PackedLinear) if _works(kind)]
     return _Chooser([*kinds, PlainLinear]) if timed else (kinds or [PlainLinear])[0]
 
 
@@ -190,22 +235,22 @@ class _Chooser:
 
     def __init__(self, kinds: Sequence[Any]) -> None:
         self._kinds = kinds
-        self.chosen: dict[tuple[int, ...], Any] = {}
+        self._chosen: dict[tuple[int, ...], Any] = {}
 
     @torch.no_grad()
     def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         shape = tuple(weight.shape)
-        if shape not in self.chosen:
-            self.chosen[shape] = self._kinds[0] if weight.numel() > _TIMED_NUMBERS else self._fastest(weight)
-        made: Linear = self.chosen[shape](weight, bias)
+        if shape not in self._chosen:
+            self._chosen[shape] = self._fastest(weight[: max(1, _TIMED_NUMBERS // shape[1])])
+        made: Linear = self._chosen[shape](weight, bias)
         return made
 
     def _fastest(self, weight: torch.Tensor) -> Any:
-        products: dict[Any, Linear] = {kind: kind(weight, None) for kind in self._kinds}
-        seconds = {
-            kind: sum(_seconds(products[kind], rows, weight.shape[1]) for rows in (1, 4)) for kind in products
-        }
-        best = min(products, key=lambda kind: seconds[kind])
+        seconds: dict[Any, float] = {}
+        for kind in self._kinds:
+            product = kind(weight, None)
+            seconds[kind] = sum(_seconds(product, rows, weight.shape[1]) for rows in _TIMED_ROWS)
+        best = min(seconds, key=lambda kind: seconds[kind])
         return best if seconds[best] < _ADVANTAGE * seconds[self._kinds[0]] else self._kinds[0]
 
 
@@ -220,10 +265,11 @@ def _works(kind: Any) -> bool:
 
 def _seconds(product: Linear, rows: int, columns: int) -> float:
     """The least time of a few runs: what a busy machine adds is noise."""
-    x = torch.ones(rows, columns)
+    x, others = torch.ones(rows, columns), torch.ones(_CACHE_NUMBERS)
     product(x)
     best = float("inf")
-    for _ in range(5):
+    for _ in range(3):
+        others.sum()
         begin = time.perf_counter()
         product(x)
         best = min(best, time.perf_counter() - begin)

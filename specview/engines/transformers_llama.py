@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from torch.nn import functional
 
-from specview.engines.transformers_linear import Linear, Make, PlainLinear, maker
+from specview.engines.transformers_linear import Linear, Make, PlainLinear, TwiceKeptLinear, maker
 from specview.engines.transformers_llama_cpu import MAX_ROWS, FewRows, Pass
 from specview.engines.transformers_llama_shape import LlamaShape, read_shape, rotary_frequencies
 from specview.engines.transformers_session import CHECK_BLOCK
@@ -72,18 +72,19 @@ def load_llama(
     *,
     halves: bool = False,
     check_mode: bool = False,
+    twice: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> LlamaRunner:
     """Read the weights of a folder that `supports` accepted and lay them out for this machine.
 
-    halves keeps the weights as float16 while dtype, float32, is computed in (CPU). progress gets
-    fractions 0..1 and may raise to stop. Raises SpecviewError when a GPU's memory runs out.
+    halves keeps the weights as float16 while dtype, float32, is computed in (CPU). twice: a weight may be kept in two
+    layouts (transformers_linear). progress gets fractions 0..1 and may raise to stop. Raises SpecviewError when a GPU's memory runs out.
     """
     shape = read_shape(config)
     reader = _Reader(tensors, device, dtype)
     steps = shape.layers + 2
     try:
-        make = maker(device, dtype, halves or stored_as_halves(tensors), timed=not check_mode)
+        make = maker(device, dtype, halves or stored_as_halves(tensors), timed=not check_mode, twice=twice)
         layers = []
         for index in range(shape.layers):
             layers.append(_load_layer(reader, f"model.layers.{index}.", shape, make))
@@ -224,9 +225,9 @@ class LlamaRunner:
         self.device: torch.device = embedding.device
         products = [getattr(layer, name) for layer in layers for name in ("qkv", "out", "gate", "up", "down")]
         self.weight_bytes: int = embedding.nbytes + sum(product.nbytes for product in [*products, head])
-        self.product_bytes = self.weight_bytes - embedding.nbytes  # what every pass reads
-        if shape.tied and isinstance(head, PlainLinear):
-            self.weight_bytes -= head.nbytes  # it is the embedding
+        self.product_bytes = sum(product.read_bytes for product in [*products, head])  # what every pass reads
+        if shape.tied and isinstance(head, (PlainLinear, TwiceKeptLinear)):
+            self.weight_bytes -= embedding.nbytes  # the head's weight as it is
         self.vocab_size = shape.vocab
         self.hidden_size = shape.hidden
         self.layers = shape.layers

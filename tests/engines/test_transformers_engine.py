@@ -277,7 +277,7 @@ def test_logits_may_be_changed_in_place(engines: dict[str, Any]) -> None:
         assert logits[0, 3] == -torch.inf
 
 
-@pytest.mark.parametrize("product", ("HalfLinear", "PackedLinear", "PlainLinear"))
+@pytest.mark.parametrize("product", ("HalfLinear", "PackedLinear", "MklLinear", "TwiceKeptLinear", "PlainLinear"))
 def test_products(product: str) -> None:
     from specview.engines import transformers_linear
 
@@ -286,7 +286,7 @@ def test_products(product: str) -> None:
         pytest.skip("not in this build of torch")
     torch.manual_seed(1)
     weight, bias = torch.randn(24, 16).half().float(), torch.randn(24)
-    for rows in (1, 3, 40):
+    for rows in (1, 2, 3, 4, 7, 40):
         x, other = torch.randn(rows, 16), torch.randn(rows, 24)
         for given in (None, bias):
             linear = kind(weight, given)
@@ -296,6 +296,49 @@ def test_products(product: str) -> None:
             torch.testing.assert_close(linear.silu(x), torch.nn.functional.silu(y), **close)
             torch.testing.assert_close(linear.times(x, other), y * other, **close)
             torch.testing.assert_close(linear.plus(x, other), y + other, **close)
+
+
+def test_a_packed_weight_serves_any_number_of_rows_and_threads() -> None:
+    """MKL is told of one number of rows when it packs, and of others when it multiplies."""
+    from specview.engines import transformers_linear as linear
+
+    if not linear._works(linear.MklLinear):
+        pytest.skip("no MKL in this build of torch")
+    torch.manual_seed(2)
+    threads = torch.get_num_threads()
+    try:
+        for outputs, inputs in ((33, 7), (577, 131), (64, 960)):
+            weight = torch.randn(outputs, inputs)
+            torch.set_num_threads(2)
+            product = linear.MklLinear(weight.t().contiguous().t(), None)  # not contiguous, as a transposed one is
+            for used in (1, 2, 3):
+                torch.set_num_threads(used)
+                for rows in range(1, 35):
+                    x = torch.randn(rows, inputs)
+                    exact = (x.double() @ weight.double().T).float()
+                    torch.testing.assert_close(product(x), exact, atol=1e-4, rtol=1e-4)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_weights_are_kept_twice_only_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is what is said, and both ways give the same logits."""
+    from specview.engines import transformers_linear
+
+    if not transformers_linear._works(transformers_linear.TwiceKeptLinear):
+        pytest.skip("no MKL in this build of torch")
+    monkeypatch.setattr(transformers_linear, "_ADVANTAGE", 0.0)  # no timing: the first of the kinds is taken
+    folder = save_model(tmp_path / "model", tiny("llama-tied"))
+    needed = transformers_engine.weight_bytes(folder, "float32")
+    found = {}
+    for free in (4 * needed + 1, 4 * needed - 1):
+        monkeypatch.setattr(transformers_engine, "_free_memory", lambda place, free=free: free)
+        monkeypatch.setattr(transformers_engine, "_MARGIN", 0)
+        engine = transformers_engine.load(folder, device="cpu")
+        found[free > 4 * needed] = engine.weight_bytes, engine.new_session(20).forward(list(range(9))).logits
+    assert found[True][0] > 1.5 * needed  # the embedding, which is the head, and a copy of every product's weight
+    assert found[True][0] <= 2 * needed
+    torch.testing.assert_close(found[True][1], found[False][1], atol=1e-5, rtol=1e-4)
 
 
 def test_float16_checkpoints_keep_their_halves(tmp_path: Path) -> None:
