@@ -268,7 +268,7 @@ def _seconds(product: Linear, rows: int, columns: int) -> float:
     x, others = torch.ones(rows, columns), torch.ones(_CACHE_NUMBERS)
     product(x)
     best = float("inf")
-    for _ in range(3):
+    for _ in range(5):
         others.sum()
         begin = time.perf_counter()
         product(x)
