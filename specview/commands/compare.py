@@ -191,7 +191,14 @@ def _compare_set(
     for lane in result.requests[-1].lanes[1:]:
         if lane.error and not any(one.metrics for request in result.requests for one in request.lanes if one.name == lane.name):
             raise SpecviewError(f"lane {lane.name}: {lane.error}")
-    return STOPPED_CODE if result.end == "stopped" else 0
+    if result.end == "stopped":
+        return STOPPED_CODE
+    if result.failures:
+        first = result.failures[0]
+        raise SpecviewError(
+            f"{len(result.failures)} of {len(result.requests)} requests did not run. The first, {first.number}: {first.error}"
+        )
+    return 0
 
 
 def _exit_code(document: Json, *, stopped: bool) -> int:

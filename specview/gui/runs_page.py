@@ -327,7 +327,7 @@ class RunsPage(Page):
         readable = [entry for entry in entries if not entry.problem]
         self.lanes.set_rows(lane_rows(readable))
         self._refresh()
-        unfinished = any(entry.end == "interrupted" or lane.speedup is None for entry in readable for lane in entry.lanes)
+        unfinished = any(entry.end == "unfinished" or lane.speedup is None for entry in readable for lane in entry.lanes)
         if readable and len(readable) <= MOST_COMPARED and (len(readable) > 1 or unfinished):
             self.work.do(lambda: self._compare(readable), self._compared, "compare")
 

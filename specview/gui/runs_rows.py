@@ -16,7 +16,7 @@ RUN_COLUMNS = (
     Column("fastest", "fastest", "The lane with the most tokens a second"),
     Column("tok_s", "tok/s", "Decode tokens a second of the fastest lane: emitted / sum of round times", 1),
     Column("speedup", "speedup", "Of the fastest lane over plain decoding in the same run", 2, unit="×"),
-    Column("end", "ended", "done, stopped, error, or interrupted: its program ended before the run did"),
+    Column("end", "ended", "done, stopped, error, or unfinished: it still runs, or its program ended before it did"),
     Column("target", "target", "The target model"),
     Column("tags", "tags", "Your tags"),
     Column("size", "size", "On the disk", 0, 1e-3, " kB"),

@@ -38,7 +38,7 @@ SEARCHED_CHARS = 20_000
 LONGEST_NAME, LONGEST_NOTE = 200, 20_000
 LOCK_TIMEOUT_S = 10.0
 _TAIL_BYTES = 128 << 10
-_INDEX_SCHEMA = "specview.runs-index/1"
+_INDEX_SCHEMA = "specview.runs-index/2"
 _FIGURES = (
     "rounds", "emitted", "decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate", "draft_acceptance",
     "total_s", "ttft_s", "draft_share",
@@ -365,7 +365,7 @@ class RunLibrary:
         except OSError as error:
             raise SpecviewError(
                 f"cannot make the folder {str(folder)!r} for kept runs: {error.strerror}.",
-                f"Set {ENVIRONMENT} to another folder, or use --no-keep.",
+                f"Set {ENVIRONMENT} to another folder, or keep no runs (--no-keep; in the window: Runs).",
             ) from None
 
     def _there(self, folder: Path, run_id: str) -> None:
@@ -404,7 +404,7 @@ def look_at(path: Path) -> dict[str, Any]:
         "device": _text(run.get("device_name")) or _text(run.get("device")),
         "source": _text(run.get("source")),
         "part": _text(run.get("part")),
-        "end": _text(race.get("end")) or ("done" if len(ends) == len(trace.records) else "interrupted"),
+        "end": _text(race.get("end")) or ("done" if len(ends) == len(trace.records) else "unfinished"),
         "lanes": [
             _lane_facts(record.name, record.settings, ends.get(index, {})) for index, record in enumerate(trace.records)
         ],

@@ -266,11 +266,13 @@ def test_the_document_is_all_of_standard_output(world, capsys, file):
     assert json.loads(out)["set"]["name"] == "mine.jsonl" and err == ""
 
 
-def test_requests_that_fail_are_named_and_the_exit_code_says_when_none_ran(monkeypatch, capsys, file):
+def test_requests_that_fail_are_named_and_the_exit_code_says_so(monkeypatch, capsys, file):
     World(monkeypatch, context_length=32)
     file.write_text(file.read_text() + "\n" + json.dumps({"prompt": "b" * 50, "name": "long"}))
-    assert cli.main(["compare", "--prompts", str(file), *ARGUMENTS]) == 0
-    assert "request 5 (long): the prompt has 50 tokens" in capsys.readouterr().out
+    assert cli.main(["compare", "--prompts", str(file), *ARGUMENTS]) == 1
+    out, err = capsys.readouterr()
+    assert "request 5 (long): the prompt has 50 tokens" in out
+    assert "1 of 5 requests did not run. The first, 5: the prompt has 50 tokens" in err
     file.write_text(json.dumps({"prompt": "b" * 50, "name": "long"}))
     assert cli.main(["compare", "--prompts", str(file), *ARGUMENTS]) == 1
     assert "no request ran. The first: the prompt has 50 tokens" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_every_round_is_on_disk_before_the_next(library: RunLibrary) -> None:
 def test_a_run_that_was_stopped_or_crashed_is_kept_with_what_it_has(library: RunLibrary, end: str | None) -> None:
     keep(library, end=end)
     (entry,) = library.scan()
-    assert entry.end == ("stopped" if end else "interrupted") and not entry.problem
+    assert entry.end == ("stopped" if end else "unfinished") and not entry.problem
     assert [len(record.rounds) for record in library.read(entry).records] == [12, 12, 12]
 
 
@@ -291,7 +291,7 @@ def test_of_a_long_file_only_the_first_and_last_lines_are_read(library: RunLibra
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[1]", "{}", '{"schema": "specview.runs-index/1", "files": 3}', "\x00", '{"schema": "specview.runs-index/1", '
+    ["", "[1]", "{}", '{"schema": "specview.runs-index/2", "files": 3}', "\x00", '{"schema": "specview.runs-index/2", '
      '"files": {"a.jsonl": {"stamp": 1, "facts": {"lanes": [{"nme": 1}]}}}}', '{"schema": "specview.runs-index/9", "files": {}}'],
 )  # fmt: skip
 def test_a_damaged_index_is_made_anew(library: RunLibrary, content: str) -> None:
