@@ -18,7 +18,10 @@ MOST_LINES = 3
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """How a series is drawn: its colour; line, dashed line, bar or only points; a lane's shape or -1 for none."""
+    """How a series is drawn: its colour; line, dashed line, bar or only points; a lane's shape or -1 for none.
+
+    ramp: colours side by side instead, of a heat map from its least value to its greatest.
+    """
 
     name: str
     colour: str
@@ -26,6 +29,7 @@ class KeyEntry:
     dashed: bool = False
     bar: bool = False
     shape: int = -1
+    ramp: tuple[str, ...] = ()
 
 
 class ChartKey(QWidget):
@@ -77,7 +81,11 @@ class ChartKey(QWidget):
         for entry, place in zip(self.entries, self._places, strict=True):
             colour = QColor(entry.colour)
             middle = place.y() + height / 2
-            if entry.bar:
+            if entry.ramp:
+                step = sample / len(entry.ramp)
+                for index, part in enumerate(entry.ramp):
+                    painter.fillRect(QRectF(place.x() + index * step, middle - 4, step + 0.5, 8), QColor(part))
+            elif entry.bar:
                 painter.fillRect(QRectF(place.x() + 2, middle - 4, sample - 4, 8), colour)
             elif entry.line:
                 pen = QPen(colour, 2)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pyqtgraph as pg
 from numpy.typing import ArrayLike, NDArray
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QPointF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
@@ -42,6 +42,7 @@ from PySide6.QtWidgets import (
 from specview.errors import SpecviewError
 from specview.gui import theme
 from specview.gui.chart_files import as_png, as_svg
+from specview.gui.chart_heat import Heat, edges
 from specview.gui.chart_key import ChartKey, KeyEntry
 from specview.gui.display_text import tooltip, visible
 from specview.gui.lane_markers import DASHES, marker
@@ -52,7 +53,6 @@ from specview.runs.tables import Column, table_csv
 
 Numbers = NDArray[np.float64]
 Kind = Literal["curve", "bars"]
-CELLS_WITH_VALUES = 160
 _NEAR_PX = 40
 _WORDS_WIDE, _WORDS_TALL = 0.12, 0.15
 """What a few words take of a plot, generously: of its width, of its height."""
@@ -114,17 +114,6 @@ class _Handle:
     high: float
 
 
-@dataclass(slots=True)
-class _Heat:
-    """A grid of values at x (columns) and y (rows)."""
-
-    x: Numbers
-    y: Numbers
-    z: Numbers  # [rows, columns], NaN where there is none
-    centre: float | None
-    form: Callable[[float], str]
-
-
 class _Plot(pg.PlotWidget):
     """The plot proper; mouse and wheel belong to the chart and the page."""
 
@@ -173,7 +162,7 @@ class Chart(QFrame):
         self._series: dict[str, _Series] = {}
         self._marks: dict[str, _Mark] = {}
         self._handles: dict[str, _Handle] = {}
-        self._heat: _Heat | None = None
+        self._heat: Heat | None = None
         self._ticks: dict[str, list[tuple[float, str]]] = {}
         self._fixed: dict[str, tuple[float, float]] = {}
         self._lines: dict[str, Any] = {}
@@ -330,7 +319,7 @@ class Chart(QFrame):
 
         centre: the value with the neutral colour (1 for a speedup: below it orange, above it blue).
         """
-        self._heat = _Heat(_array(x), _array(y), np.asarray(z, dtype=np.float64), centre, form)
+        self._heat = Heat(_array(x), _array(y), np.asarray(z, dtype=np.float64), centre, form)
         self._change()
 
     def mark(
@@ -456,7 +445,7 @@ class Chart(QFrame):
             axis.setTicks([[(self._one(place, value), text) for value, text in ticks]] if ticks else None)
         item.showGrid(x=False, y=self._heat is None, alpha=0.18)
         if self._heat is not None:
-            self._draw_heat(item, self._heat)
+            self._heat.draw(item)
         ends: list[tuple[float, float]] = []
         for series in self._series.values():
             (self._draw_bars if series.kind == "bars" else self._draw_curve)(item, series)
@@ -467,17 +456,20 @@ class Chart(QFrame):
             self._draw_mark(item, mark, taken)
         for name, handle in self._handles.items():
             self._draw_handle(item, name, handle)
-        self.key.show_entries(
-            [
-                KeyEntry(name, s.as_drawn(), s.line, s.dashed, s.kind == "bars", s.shape if s.points else -1)
-                for name, s in self._series.items()
-                if s.in_key
-            ]
-            if sum(s.in_key for s in self._series.values()) > 1 or any(s.dashed for s in self._series.values())
-            else []
-        )
+        self.key.show_entries(self._key_entries())
         if self._cursor is not None:
             self._show_cursor(*self._cursor)
+
+    def _key_entries(self) -> list[KeyEntry]:
+        entries = [
+            KeyEntry(name, s.as_drawn(), s.line, s.dashed, s.kind == "bars", s.shape if s.points else -1)
+            for name, s in self._series.items()
+            if s.in_key
+        ]
+        if len(entries) == 1 and not any(s.dashed for s in self._series.values()):
+            entries = []  # the title says what it is
+        colours = self._heat.key_entry() if self._heat is not None else None
+        return [*([colours] if colours else []), *entries]
 
     def _left_width(self, texts: Sequence[str]) -> float:
         """Room for the axis's name and its ticks' names."""
@@ -501,8 +493,8 @@ class Chart(QFrame):
         for axis, value in across + [(handle.axis, handle.value) for handle in self._handles.values()]:
             (xs, ys)[axis].append(self._at(axis, np.array([value])))
         if self._heat is not None:
-            xs += [self._at(0, edge) for edge in _edges(self._heat.x)]
-            ys += [self._at(1, edge) for edge in _edges(self._heat.y)]
+            xs += [self._at(0, edge) for edge in edges(self._heat.x)]
+            ys += [self._at(1, edge) for edge in edges(self._heat.y)]
         lows, highs = [], []
         for place, found in enumerate((xs, ys)):
             fixed = self._fixed.get("xy"[place])
@@ -605,36 +597,6 @@ class Chart(QFrame):
                 words.setFont(theme.ui_font(10.5))
                 words.setPos(x, top)
                 item.addItem(words, ignoreBounds=True)
-
-    def _draw_heat(self, item: Any, heat: _Heat) -> None:
-        now = theme.current()
-        known = heat.z[np.isfinite(heat.z)]
-        if not len(known):
-            return
-        rgba, bright = _heat_colours(heat.z, heat.centre, now)
-        image = pg.ImageItem(rgba, axisOrder="row-major", levels=(0, 255))
-        (x0, x1), (y0, y1) = ((float(a[0]), float(b[0])) for a, b in (_edges(heat.x), _edges(heat.y)))
-        image.setRect(QRectF(x0, y0, x1 - x0, y1 - y0))
-        item.addItem(image, ignoreBounds=True)
-        if heat.z.size <= CELLS_WITH_VALUES and self._values_fit(heat, known):
-            xs = np.linspace(x0, x1, 2 * len(heat.x) + 1)[1::2]
-            ys = np.linspace(y0, y1, 2 * len(heat.y) + 1)[1::2]
-            for row, level in enumerate(ys):
-                for column, place in enumerate(xs):
-                    value = float(heat.z[row, column])
-                    if math.isfinite(value):
-                        colour = "#101318" if bright[row, column] else "#f4f5f8"
-                        text = pg.TextItem(heat.form(value), color=colour, anchor=(0.5, 0.5))
-                        text.setFont(theme.ui_font(10))
-                        text.setPos(place, level)
-                        item.addItem(text, ignoreBounds=True)
-
-    def _values_fit(self, heat: _Heat, known: Numbers) -> bool:
-        """Whether a cell has room for its value; the readout says it where it has not."""
-        metrics = QFontMetricsF(theme.ui_font(10))
-        longest = max(metrics.horizontalAdvance(heat.form(float(value))) for value in known)
-        area = self.plot.getPlotItem().getViewBox().sceneBoundingRect()
-        return bool(area.width() >= len(heat.x) * (longest + theme.px(3)) and area.height() >= len(heat.y) * metrics.height())
 
     def _words_at(self, mark: _Mark, taken: list[tuple[float, float]]) -> tuple[float, bool]:
         """Where the words of a level mark stand along it, 0 to 1, and whether above: clear of others' and of curves."""
@@ -767,14 +729,7 @@ class Chart(QFrame):
     def heat_cell(self, where: QPointF) -> tuple[int, int] | None:
         """The heat map's (row, column) at a place of the scene; None outside it and where it has no value."""
         heat = self._heat
-        if heat is None or not heat.z.size:
-            return None
-        point = self.plot.getPlotItem().getViewBox().mapSceneToView(where)
-        (x0, x1), (y0, y1) = ((float(a[0]), float(b[0])) for a, b in (_edges(heat.x), _edges(heat.y)))
-        column = math.floor((point.x() - x0) / (x1 - x0) * len(heat.x))
-        row = math.floor((point.y() - y0) / (y1 - y0) * len(heat.y))
-        inside = 0 <= column < len(heat.x) and 0 <= row < len(heat.y)
-        return (row, column) if inside and math.isfinite(heat.z[row, column]) else None
+        return None if heat is None else heat.cell(self.plot.getPlotItem().getViewBox().mapSceneToView(where))
 
     def _heat_words(self, where: QPointF) -> str:
         heat, found = self._heat, self.heat_cell(where)
@@ -936,35 +891,6 @@ def _place(x: float | None, y: float | None) -> tuple[int, float]:
 
 def _array(values: ArrayLike) -> Numbers:
     return np.array([math.nan if v is None else v for v in np.asarray(values, dtype=object).ravel()], dtype=np.float64)
-
-
-def _edges(centres: Numbers) -> tuple[Numbers, Numbers]:
-    """The outer edges of cells around evenly spaced centres, as two arrays of one."""
-    step = float(centres[1] - centres[0]) if len(centres) > 1 else 1.0
-    return centres[:1] - step / 2, centres[-1:] + step / 2
-
-
-def _heat_colours(z: Numbers, centre: float | None, now: theme.Theme) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """RGBA [rows, columns, 4] and whether a cell is bright; a blue-orange scale around centre, or one from dark to blue."""
-    low, high = float(np.nanmin(z)), float(np.nanmax(z))
-    if centre is None:
-        middle, reach = low, max(high - low, 1e-12)
-    else:
-        middle, reach = centre, max(abs(high - centre), abs(centre - low), 1e-12)
-    share = np.clip((z - middle) / reach, -1, 1)
-    neutral = _rgb(now.field)
-    above, below = np.array([56.0, 140.0, 214.0]), np.array([222.0, 132.0, 50.0])
-    ends = np.where((share >= 0)[..., None], above, below)
-    part = np.abs(np.nan_to_num(share))[..., None]
-    rgb = neutral * (1 - part) + ends * part
-    rgb[~np.isfinite(z)] = _rgb(now.panel)
-    rgba = np.concatenate([rgb, np.full((*z.shape, 1), 255.0)], axis=2).astype(np.uint8)
-    return rgba, (rgb @ [0.299, 0.587, 0.114]) > 125
-
-
-def _rgb(colour: str) -> Numbers:
-    made = QColor(colour)
-    return np.array([made.red(), made.green(), made.blue()], dtype=np.float64)
 
 
 def _symbol(lane: int) -> QPainterPath:

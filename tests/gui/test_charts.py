@@ -225,3 +225,17 @@ def test_words_of_level_marks_stand_beside_bars(qtbot, qapp):
     qapp.processEvents()
     (words,) = _words(chart)
     assert words.right() < place(chart, 3.5, 1.0).x()
+
+
+def test_the_key_of_a_heat_map_says_its_least_and_greatest_value(qtbot, qapp):
+    chart = Chart("Map")
+    qtbot.addWidget(chart)
+    chart.heat([1, 2], [1, 2], [[0.5, 1.0], [2.0, math.nan]], centre=1.0, form=lambda value: f"{value:g}x")
+    chart.redraw()
+    entry = chart.key.entries[0]
+    assert entry.name == "0.5x to 2x"
+    assert len(set(entry.ramp)) == len(entry.ramp) > 4
+    assert entry.ramp[-1] == "#388cd6"  # the farthest from the centre
+    chart.heat([1, 2], [1], [[1.0, 1.0]], centre=1.0)
+    chart.redraw()
+    assert not chart.key.entries  # a single colour says nothing
