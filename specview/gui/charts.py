@@ -207,6 +207,7 @@ class Chart(QFrame):
         head.setSpacing(theme.px(6))
         head.addWidget(self.headline, 3)
         head.addWidget(self.readout, 2)
+        self.readout.hide()
         head.addWidget(self.menu_button)
         holder = QWidget()
         self._stack = QStackedLayout(holder)
@@ -724,7 +725,12 @@ class Chart(QFrame):
             self._cursor = found
             self._show_cursor(*found) if found is not None else self._hide_cursor()
         if found is None and self._heat is not None:
-            self.readout.set_full(self._heat_words(where))
+            self._read_out(self._heat_words(where))
+
+    def _read_out(self, words: str) -> None:
+        """Say what is under the pointer; with nothing to say, the title has the whole line."""
+        self.readout.set_full(words)
+        self.readout.setVisible(bool(words))
 
     def heat_cell(self, where: QPointF) -> tuple[int, int] | None:
         """The heat map's (row, column) at a place of the scene; None outside it and where it has no value."""
@@ -754,7 +760,7 @@ class Chart(QFrame):
             self.cell_picked.emit(*cell)
 
     def _hide_cursor(self) -> None:
-        self.readout.set_full("")
+        self._read_out("")
         if self._ring is not None:
             self._ring.setData([], [])
 
@@ -773,7 +779,7 @@ class Chart(QFrame):
             words = s.tips[index]
         else:
             words = f"{name} · {_short(s.x[index])}: {_short(s.y[index])}"
-        self.readout.set_full(visible(words))
+        self._read_out(visible(words))
         if self._ring is None:
             self._ring = pg.ScatterPlotItem(
                 size=theme.px(14), pen=pg.mkPen(QColor(theme.current().focus), width=2), brush=None
@@ -839,7 +845,7 @@ class Chart(QFrame):
             try:
                 self.save(name if Path(name).suffix else f"{name}.{ending}")
             except SpecviewError as error:
-                self.readout.set_full(str(error))
+                self._read_out(str(error))
                 self.readout.setToolTip(tooltip(str(error)))
 
     def save(self, path: str | Path) -> None:

@@ -11,6 +11,7 @@ from specview.gui.concurrency_panel import ConcurrencyPanel
 from specview.gui.engine_thread import JobEnded, JobNews, JobProgress
 from specview.gui.pages import PageContext, ViewsPage
 from specview.gui.theory_panel import ASSUMPTION, MODES, Point, TheoryPanel
+from specview.gui.widgets import Scrolled
 from specview.lab.calibrate import MOST_K, calibrate_passes
 from specview.lab.theory_points import lane_passes, point_of
 from specview.racing.settings import MAX_K
@@ -36,7 +37,7 @@ class TheoryPage(ViewsPage):
         self._rest_until = 0.0
         self.theory = TheoryPanel()
         self.concurrency = ConcurrencyPanel(context)
-        self.set_views("Views of the theory", dict(zip(VIEWS, (self.theory, self.concurrency), strict=True)))
+        self.set_views("Views of the theory", dict(zip(VIEWS, (Scrolled(self.theory, 520, 960), self.concurrency), strict=True)))
         self.theory.measure_asked.connect(self.measure_v)
         self.controller.job_news.connect(self._job_news)
         self.controller.job_ended.connect(self._job_ended)

@@ -67,11 +67,11 @@ def set_tip(widget: QWidget, text: str) -> None:
 
 
 class Scrolled(QScrollArea):
-    """A view that keeps a least height, in pixels at font scale 1: with less room it scrolls, its plots not crushed."""
+    """A view that keeps a least height, and width, in pixels at font scale 1: with less room it scrolls, its plots not crushed."""
 
-    def __init__(self, view: QWidget, least: int) -> None:
+    def __init__(self, view: QWidget, least: int, wide: int = 0) -> None:
         super().__init__()
-        self._view, self._least = view, least
+        self._view, self._least, self._wide = view, least, wide
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -81,7 +81,7 @@ class Scrolled(QScrollArea):
         self._fit()
 
     def _fit(self) -> None:
-        self._view.setMinimumHeight(theme.px(self._least))
+        self._view.setMinimumSize(theme.px(self._wide), theme.px(self._least))
 
 
 class ElidedLabel(QLabel):
