@@ -7,25 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QGridLayout,
-    QHBoxLayout,
     QLineEdit,
-    QProgressBar,
-    QPushButton,
-    QSizePolicy,
     QVBoxLayout,
-    QWidget,
 )
 
 from specview.errors import SpecviewError, UsageError
 from specview.gui import theme
 from specview.gui.charts import Chart
-from specview.gui.engine_thread import JobEnded, JobNews, JobProgress
+from specview.gui.engine_thread import JobProgress
 from specview.gui.figures import rate, times
+from specview.gui.lab_panel import LabPanel, Tell, Work
 from specview.gui.pages import PageContext
-from specview.gui.widgets import Choice, ElidedLabel, Field, NumberEdit, label, set_kind, set_tip
+from specview.gui.widgets import Choice, ElidedLabel, Field, NumberEdit, set_kind
 from specview.lab.batch_times import BATCHES, CONTEXT, require_plan
 from specview.lab.concurrency import (
     Acceptance,
@@ -38,8 +33,6 @@ from specview.lab.concurrency import (
 from specview.lab.concurrency_run import Plan, run_concurrency
 from specview.racing.settings import BUNDLED, RunSettings
 
-JOB = "concurrency"
-"""The job's name."""
 RACE, NUMBER = "race", "number"
 _EMPTY = (
     "Measure times target passes over B sequences at once, with k + 1 tokens each, and joins them with an acceptance. "
@@ -81,25 +74,23 @@ class NumbersEdit(QLineEdit):
         return ""
 
 
-class ConcurrencyPanel(QWidget):
-    """Settings, Measure and Stop, four plots and a sentence; `found` is what is shown."""
+class ConcurrencyPanel(LabPanel):
+    """Settings, four plots and a sentence; `found` is what is shown."""
+
+    job = "concurrency"
+    run_tip = "Time the passes on this device; takes up to some minutes"
+    stop_tip = "Stop and keep what was measured (Esc)"
+    edits = ("batches", "ks", "tokens")
 
     def __init__(self, context: PageContext) -> None:
-        super().__init__()
-        self.context = context
-        self.controller = context.controller
+        super().__init__(context)
         self.found: Concurrency | None = None
-        self._runs: set[int] = set()
         self._lanes: dict[str, tuple[Any, Any]] = {}
         self._filling = False
         self._chosen = False  # by the user: which acceptance
         self._build()
-        self.controller.job_news.connect(self._job_news)
-        self.controller.job_ended.connect(self._job_ended)
-        self.controller.state_changed.connect(self._show_state)
-        theme.signals.changed.connect(self.draw)
         self.show_lanes()
-        self.draw()
+        self.connect_job()
 
     # -- layout ----------------------------------------------------------------------------------
 
@@ -112,44 +103,19 @@ class ConcurrencyPanel(QWidget):
         self.alpha = NumberEdit("acceptance", 0.6, minimum=0, maximum=1, step=0.05, digits=4)
         self.cost = NumberEdit("draft cost c", None, minimum=0, maximum=1000, step=0.05, optional=True,
                                placeholder="timed", digits=5)  # fmt: skip
-        self.measure = QPushButton("Measure")
-        self.measure.setProperty("kind", "primary")
-        self.measure.clicked.connect(self.start)
-        self.stop = QPushButton("Stop")
-        set_tip(self.stop, "Stop and keep what was measured (Esc)")
-        self.stop.clicked.connect(self.controller.stop)
+        self.run.setText("Measure")
         self.source.activated.connect(self._source_chosen)
         self.source.currentIndexChanged.connect(lambda _: self._acceptance_changed())
         for edit in (self.alpha, self.cost):
             edit.edited.connect(self._acceptance_changed)
-        row = QHBoxLayout()
-        row.setSpacing(theme.px(10))
-        for one in (
+        row = self.settings_row(
             Field("sequences B", self.batches, "How many share the device; those that memory does not hold are left out"),
             Field("draft lengths k", self.ks, "0 is plain decoding, which is measured in any case"),
             Field("context", self.tokens, "Tokens that each sequence holds already: attention over them is in every pass"),
             Field("acceptance", self.source, "Joined with the measured passes; changing it afterwards measures nothing anew"),
             Field("α", self.alpha, "Accepted / judged tokens"),
             Field("c", self.cost, "A draft step in plain steps, in place of timing the draft model; empty times it"),
-            Field(" ", self.measure),
-            Field(" ", self.stop),
-        ):
-            row.addWidget(one)
-        self.progress = QProgressBar()
-        self.progress.setTextVisible(False)
-        self.progress.setAccessibleName("Progress")
-        self.status = ElidedLabel("", "small")
-        going = QWidget()
-        under = QVBoxLayout(going)
-        under.setContentsMargins(0, 0, 0, 0)
-        under.addStretch(1)
-        under.addWidget(self.status)
-        under.addWidget(self.progress)
-        row.addWidget(going, 1)
-        self.sentence = label("")
-        self.sentence.setWordWrap(True)
-        self.sentence.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self.sentence.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        )
         self.each = Chart("Tokens/s of one sequence", "tokens(k) / round(B, k)",
                           "round = draft + pass over B (k + 1) tokens + the rest. Bars: middle half of the repeats. "
                           "Solid: passes and drafts measured; dashed: the draft's cost is modelled.",
@@ -175,7 +141,7 @@ class ConcurrencyPanel(QWidget):
         column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
         column.setSpacing(theme.px(5))
         column.addLayout(row)
-        column.addWidget(self.sentence)
+        column.addWidget(self.verdict)
         column.addLayout(grid, 1)
         column.addWidget(self.notes)
 
@@ -198,7 +164,7 @@ class ConcurrencyPanel(QWidget):
             if not self._chosen and names:  # what ran already need not be run again
                 self.source.set_value(names[0][0])
             self._filling = False
-        self._show_state()
+        self.show_state()
 
     def acceptance(self) -> Acceptance | None:
         """The acceptance as set; None is to be recorded. Raises SpecviewError, one line."""
@@ -230,26 +196,12 @@ class ConcurrencyPanel(QWidget):
                              "Leave c empty, or choose a number or a lane.")  # fmt: skip
         return Plan(settings, batches, ks, context, acceptance, draft, draft_engine)
 
-    def kept(self) -> dict[str, Any]:
-        """What is remembered."""
-        return {"batches": self.batches.text(), "ks": self.ks.text(), "context": self.tokens.text()}
-
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Take what `kept` returned."""
-        for edit, name in ((self.batches, "batches"), (self.ks, "ks"), (self.tokens, "context")):
-            text = kept.get(name)
-            if isinstance(text, str) and text:
-                before = edit.text()
-                edit.setText(text)
-                if edit.problem():
-                    edit.setText(before)
-
     def _source_chosen(self, _place: int) -> None:
         self._chosen = True
 
     def _acceptance_changed(self) -> None:
         """Join what was measured with the acceptance as it is set now."""
-        self._show_state()
+        self.show_state()
         if self._filling or self.found is None:
             return
         try:
@@ -263,54 +215,24 @@ class ConcurrencyPanel(QWidget):
 
     # -- the job ---------------------------------------------------------------------------------
 
-    @property
-    def measuring(self) -> bool:
-        """Whether a measurement is under way."""
-        return bool(self._runs)
+    def work(self) -> tuple[Work, RunSettings | None]:
+        """Time the passes, and record an acceptance where none is there."""
+        plan = self.plan()
 
-    def start(self) -> None:
-        """Measure, on the engine thread."""
-        if self.controller.busy_with:
-            self.context.show_message(self.controller.busy_words, "warning")
-            return
-        try:
-            plan = self.plan()
-        except SpecviewError as error:
-            self.context.show_message(str(error))
-            return
-
-        def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> Concurrency:
+        def work(pool: Any, tell: Tell, should_stop: Callable[[], bool]) -> Concurrency:
             return run_concurrency(plan, pool, should_stop, lambda text, part: tell(JobProgress(text, part)))
 
-        self._runs.add(self.controller.start_job(JOB, work, plan.settings))
-        self.status.set_full("Starting…")
-        self._show_state()
+        return work, plan.settings
 
-    def _job_news(self, news: JobNews) -> None:
-        if news.run_id in self._runs and isinstance(news.news, JobProgress):
-            part = news.news.fraction
-            self.progress.setRange(0, 0 if part is None else 100)
-            self.progress.setValue(0 if part is None else round(100 * part))
-            self.status.set_full(news.news.text)
-
-    def _job_ended(self, ended: JobEnded) -> None:
-        if ended.run_id not in self._runs:
-            return
-        self._runs.discard(ended.run_id)
-        if isinstance(ended.result, Concurrency):
-            self.found = ended.result
+    def take(self, found: Any) -> None:
+        """Show what was measured."""
+        if isinstance(found, Concurrency):
+            self.found = found
             self.draw()
-        elif ended.message:
-            self.context.show_message(ended.message)
-        self.status.set_full("Stopped before there was anything to show." if ended.stopped and ended.result is None else "")
-        self._show_state()
 
-    def _show_state(self) -> None:
-        busy = self.controller.busy_with
-        self.measure.setEnabled(not busy)
-        set_tip(self.measure, f"Wait: {busy} is under way" if busy else "Time the passes on this device; takes up to some minutes")
-        self.stop.setEnabled(self.measuring)
-        self.progress.setVisible(self.measuring)
+    def show_state(self) -> None:
+        """Say by the buttons what can be done."""
+        super().show_state()
         self.alpha.setEnabled(self.source.value() == NUMBER)
 
     # -- drawing ---------------------------------------------------------------------------------
@@ -322,10 +244,10 @@ class ConcurrencyPanel(QWidget):
             chart.clear()
             chart.say("" if found is not None else _EMPTY if chart is self.each else "Nothing measured yet.")
         if found is None:
-            self.sentence.setText("How many sequences can share this device before speculation stops paying?")
+            self.say("How many sequences can share this device before speculation stops paying?")
             self.notes.set_full("")
             return
-        self.sentence.setText(found.sentence)
+        self.say(found.sentence)
         times_ = found.times
         ticks = [(float(size), str(size)) for size in times_.batches]
         crossed: set[int] = set()

@@ -16,7 +16,7 @@ from specview.gui import theme
 from specview.gui.charts import Chart
 from specview.gui.display_text import tooltip, visible
 from specview.gui.engine_thread import JobProgress
-from specview.gui.exactness_panel import LabPanel, Tell, Throttle, Work
+from specview.gui.lab_panel import LabPanel, Tell, Throttle, Work
 from specview.gui.pages import PageContext
 from specview.gui.results_table import ResultsTable
 from specview.gui.widgets import Check, Choice, Field, NumberEdit, label
@@ -58,6 +58,7 @@ class PairPanel(LabPanel):
     """Settings, two plots, four findings and a table; `found` is what is shown."""
 
     job = "the pair's exactness"
+    edits = ("samples", "tokens", "temperature", "top_k", "greedy", "seed")
     run_tip = "Load the models, compare greedy decoding token for token, then sample; takes up to some minutes"
 
     def __init__(self, context: PageContext) -> None:
@@ -166,17 +167,11 @@ class PairPanel(LabPanel):
 
     def kept(self) -> dict[str, Any]:
         """What is remembered."""
-        return {name: getattr(self, name).text() for name in _EDITS} | {"check_mode": self.check_mode.isChecked()}
+        return super().kept() | {"check_mode": self.check_mode.isChecked()}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take what `kept` returned."""
-        for name in _EDITS:
-            text, edit = kept.get(name), getattr(self, name)
-            if isinstance(text, str) and text:
-                before = edit.text()
-                edit.setText(text)
-                if edit.problem():
-                    edit.setText(before)
+        super().restore(kept)
         if isinstance(kept.get("check_mode"), bool):
             self.check_mode.setChecked(bool(kept["check_mode"]))
 
@@ -264,7 +259,6 @@ class PairPanel(LabPanel):
         chart.set_range(x=(0.8, found.asked.tokens + 0.2), y=(0, top * 1.1))
 
 
-_EDITS = ("samples", "tokens", "temperature", "top_k", "greedy", "seed")
 _FINDINGS = (
     ("Rule", "Whether the lane's rule gives plain decoding's distribution, on rows that both share"),
     ("Control: the naive rule", "A rule known to be wrong: a test that misses it shows nothing"),

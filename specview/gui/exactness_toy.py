@@ -13,7 +13,7 @@ from specview.errors import UsageError
 from specview.gui import theme
 from specview.gui.charts import Chart
 from specview.gui.engine_thread import JobProgress
-from specview.gui.exactness_panel import LabPanel, Tell, Throttle, Work
+from specview.gui.lab_panel import LabPanel, Tell, Throttle, Work
 from specview.gui.pages import PageContext
 from specview.gui.results_table import ResultsTable
 from specview.gui.widgets import Field, NumberEdit
@@ -55,6 +55,7 @@ class ToyPanel(LabPanel):
     """Settings, the live log-log plot, the many-seed histogram and a table; `found` is what is shown."""
 
     job = "the toy proof"
+    edits = ("vocab", "length", "k", "samples", "seed", "model_seed", "seeds")
     run_tip = "Sample with all five samplers on this machine; no model is loaded"
 
     def __init__(self, context: PageContext) -> None:
@@ -130,19 +131,9 @@ class ToyPanel(LabPanel):
 
         return work, None
 
-    def kept(self) -> dict[str, Any]:
-        """What is remembered."""
-        return {name: getattr(self, name).text() for name in _EDITS}
-
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take what `kept` returned."""
-        for name in _EDITS:
-            text, edit = kept.get(name), getattr(self, name)
-            if isinstance(text, str) and text:
-                before = edit.text()
-                edit.setText(text)
-                if edit.problem():
-                    edit.setText(before)
+        super().restore(kept)
         try:
             self.settings()
         except UsageError:  # each fits, and all together do not
@@ -246,9 +237,6 @@ class ToyPanel(LabPanel):
                               for at, one in enumerate(measured)])  # fmt: skip
         chart.ticks("x", [(place, f"{int(place)}{' (start)' if place == BOS else ''}") for place in places])
         chart.set_range(x=(-0.6, found.settings.vocab - 0.4), y=(0, 1.02))
-
-
-_EDITS = ("vocab", "length", "k", "samples", "seed", "model_seed", "seeds")
 
 
 def snapshot(result: ToyResult) -> ToyResult:

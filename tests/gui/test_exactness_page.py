@@ -12,7 +12,7 @@ from PySide6.QtCore import Qt
 
 from specview.gui import exactness_pair, exactness_toy, theme
 from specview.gui.exactness_pair import findings_of, rows_of, short
-from specview.gui.exactness_panel import Throttle
+from specview.gui.lab_panel import Throttle
 from specview.lab.exactness import run_toy
 from specview.lab.pair_exactness import Drift
 from specview.lab.toy import SAMPLERS

@@ -324,22 +324,22 @@ def job(monkeypatch):
 
 
 def test_before_it_says_what_would_be_measured(shared):
-    assert "sequences" in shared.sentence.text()
-    assert not shared.stop.isEnabled() and shared.measure.isEnabled()
+    assert "sequences" in shared.verdict.text()
+    assert not shared.stop.isEnabled() and shared.run.isEnabled()
 
 
 def test_measuring_is_a_job_with_progress_whose_result_is_drawn(bench, shared, job, qtbot):
     shared.source.set_value("number")
     shared.batches.setText("1, 2 4")
-    shared.measure.click()
+    shared.run.click()
     qtbot.waitUntil(lambda: shared.status.full == "Passes 1/7")
-    assert shared.progress.value() == 25 and shared.stop.isEnabled() and not shared.measure.isEnabled()
+    assert shared.progress.value() == 250 and shared.stop.isEnabled() and not shared.run.isEnabled()
     job.go.set()
-    qtbot.waitUntil(lambda: not shared.measuring)
+    qtbot.waitUntil(lambda: not shared.running)
     settle()
     (plan,) = job.asked
     assert plan.batches == (1, 2, 4) and plan.ks == (0, 2, 4) and plan.acceptance.alpha == 0.6 and plan.draft == "bundled"
-    assert shared.sentence.text() == shared.found.sentence and "the gain ends at about" in shared.sentence.text()
+    assert shared.verdict.text() == shared.found.sentence and "the gain ends at about" in shared.verdict.text()
     x, y = shared.each.values("k 2")
     assert list(x) == [1, 2, 4, 8, 16]
     assert y[0] == pytest.approx(theory.expected_tokens(0.8, 2) / 12)
@@ -365,7 +365,7 @@ def test_another_acceptance_needs_no_new_measurement(shared, job):
     shared.cost.set_value(0.5)
     shared.alpha.set_value(0.1)
     assert not job.asked
-    assert shared.found.acceptance.alpha == 0.1 and "no crossing in range, it is slower" in shared.sentence.text()
+    assert shared.found.acceptance.alpha == 0.1 and "no crossing in range, it is slower" in shared.verdict.text()
     assert shared.speedup._marks["plain"].text == "no crossing in range"
 
 
@@ -399,7 +399,7 @@ def test_bad_settings_are_one_line_and_nothing_starts(bench, shared, job):
         edit.setText(text)
         shared.start()
         assert says in bench.messages[-1] and "\n" not in bench.messages[-1]
-        assert not job.asked and not shared.measuring
+        assert not job.asked and not shared.running
         edit.setText(before)
 
 
@@ -409,7 +409,7 @@ def test_stop_and_failure_are_said(bench, shared, job, qtbot, monkeypatch):
     qtbot.waitUntil(lambda: bool(job.asked))
     shared.stop.click()
     job.go.set()
-    qtbot.waitUntil(lambda: not shared.measuring)
+    qtbot.waitUntil(lambda: not shared.running)
     assert "Stopped" in shared.status.full and shared.found is None
 
     def fail(*_):
@@ -417,6 +417,6 @@ def test_stop_and_failure_are_said(bench, shared, job, qtbot, monkeypatch):
 
     monkeypatch.setattr(concurrency_panel, "run_concurrency", fail)
     shared.start()
-    qtbot.waitUntil(lambda: not shared.measuring)
+    qtbot.waitUntil(lambda: not shared.running)
     assert bench.messages[-1] == "64 sequences need 9 GB. Measure fewer."
-    assert shared.measure.isEnabled()
+    assert shared.run.isEnabled()

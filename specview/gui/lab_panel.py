@@ -1,9 +1,9 @@
-"""What the two views of the Exactness tab share: Run, Stop, progress, and a job on the engine thread."""
+"""What views that measure something share: settings, Run, Stop, progress, and a job on the engine thread."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from PySide6.QtCore import Qt
@@ -44,6 +44,10 @@ class LabPanel(QWidget):
 
     job = ""
     run_tip = ""
+    stop_tip = "Stop and keep what there is (Esc)"
+    stopped_words = "Stopped."
+    edits: tuple[str, ...] = ()
+    """The fields whose text is remembered, by their attributes' names."""
 
     def __init__(self, context: PageContext) -> None:
         super().__init__()
@@ -54,7 +58,7 @@ class LabPanel(QWidget):
         self.run.setProperty("kind", "primary")
         self.run.clicked.connect(self.start)
         self.stop = QPushButton("Stop")
-        set_tip(self.stop, "Stop and keep what there is (Esc)")
+        set_tip(self.stop, self.stop_tip)
         self.stop.clicked.connect(self.controller.stop)
         self.progress = QProgressBar()
         self.progress.setTextVisible(False)
@@ -94,6 +98,20 @@ class LabPanel(QWidget):
         """Show what was found, in words; nothing takes no room."""
         self.verdict.setText(text)
         self.verdict.setVisible(bool(text))
+
+    def kept(self) -> dict[str, Any]:
+        """What is remembered."""
+        return {name: getattr(self, name).text() for name in self.edits}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what `kept` returned, field by field, where it fits."""
+        for name in self.edits:
+            text, edit = kept.get(name), getattr(self, name)
+            if isinstance(text, str) and text:
+                before = edit.text()
+                edit.setText(text)
+                if edit.problem():
+                    edit.setText(before)
 
     # -- what a subclass does ------------------------------------------------------------------------
 
@@ -149,7 +167,7 @@ class LabPanel(QWidget):
             self.take(ended.result)
         elif ended.message:
             self.context.show_message(ended.message)
-        self.status.set_full("Stopped." if ended.stopped else "")
+        self.status.set_full(self.stopped_words if ended.stopped else "")
         self.show_state()
 
     def show_state(self) -> None:
