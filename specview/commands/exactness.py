@@ -12,9 +12,11 @@ from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.errors import SpecviewError, UsageError
-from specview.lab import exactness, pair_exactness
+from specview.lab import exact_statistics, exactness, pair_results
+from specview.lab.exact_statistics import p_text
 from specview.lab.exactness import ToyResult, check_samples, check_seeds, run_toy, toy_document
-from specview.lab.pair_exactness import PairResult, PairSettings, p_text, pair_document, run_pair
+from specview.lab.pair_exactness import run_pair
+from specview.lab.pair_results import PairResult, PairSettings, pair_document
 from specview.lab.toy import ToySettings
 from specview.racing.settings import BUNDLED, RunSettings
 from specview.runs.schema import plain
@@ -51,7 +53,7 @@ def make_parser() -> Parser:
     parser.add_argument("models", nargs="*", metavar="TARGET DRAFT", help="test this pair (as --target and --draft)")
     parser.add_argument("--samples", type=whole,
                         help=f"samples of each sampler (default: {exactness.SAMPLES:,}; of a pair "
-                             f"{pair_exactness.SAMPLES:,} continuations)")  # fmt: skip
+                             f"{pair_results.SAMPLES:,} continuations)")  # fmt: skip
     toys = parser.add_argument_group("toy")
     toys.add_argument("--vocab", type=whole, help="tokens (default: 4)")
     toys.add_argument("--length", type=whole, help="tokens of a sequence (default: 4)")
@@ -60,10 +62,10 @@ def make_parser() -> Parser:
                       help="also: p values over so many seeds, which of a correct sampler spread over 0..1")  # fmt: skip
     pair = parser.add_argument_group("real pair")
     pair.add_argument("--pair", action="store_true", help="test a real pair (bundled, unless models are named)")
-    pair.add_argument("--tokens", type=whole, default=pair_exactness.TOKENS,
-                      help=f"tokens of a continuation (default: {pair_exactness.TOKENS})")  # fmt: skip
+    pair.add_argument("--tokens", type=whole, default=pair_results.TOKENS,
+                      help=f"tokens of a continuation (default: {pair_results.TOKENS})")  # fmt: skip
     add_shared_flags(parser)
-    parser.set_defaults(temperature=_TEMPERATURE, top_k=_TOP_K, max_tokens=pair_exactness.GREEDY_TOKENS)
+    parser.set_defaults(temperature=_TEMPERATURE, top_k=_TOP_K, max_tokens=pair_results.GREEDY_TOKENS)
     _reword(parser)
     return parser
 
@@ -73,7 +75,7 @@ def _reword(parser: argparse.ArgumentParser) -> None:
     words = {
         "temperature": f"default: {_TEMPERATURE:g}; 0 leaves the token-for-token check alone",
         "top_k": f"default: {_TOP_K}, which keeps the prefixes few; 0 is off",
-        "max_tokens": f"of the greedy token-for-token check (default: {pair_exactness.GREEDY_TOKENS})",
+        "max_tokens": f"of the greedy token-for-token check (default: {pair_results.GREEDY_TOKENS})",
         "k": "tokens drafted a round (default: 3 on the toy)",
         "observe": argparse.SUPPRESS,
         "trace": argparse.SUPPRESS,
@@ -226,7 +228,7 @@ def _pair(arguments: argparse.Namespace) -> int:
         arguments.target, arguments.draft = arguments.models
     settings = settings_of(arguments, ("draft-model",)).checked()
     pair = PairSettings(
-        samples=pair_exactness.SAMPLES if arguments.samples is None else arguments.samples,
+        samples=pair_results.SAMPLES if arguments.samples is None else arguments.samples,
         tokens=arguments.tokens,
         greedy_tokens=arguments.max_tokens,
     )
@@ -265,7 +267,7 @@ def pair_text(result: PairResult) -> str:
         text += (
             "TV: total variation from plain decoding's sample; bound: what two samples of one distribution stay under\n"
             "99 times in 100 (permutations); caught: the smallest total variation that the chi-square test would have\n"
-            f"caught {pair_exactness.POWER * 10:.0f} times in 10. Rare outcomes are pooled into cells.\n"
+            f"caught {exact_statistics.POWER * 10:.0f} times in 10. Rare outcomes are pooled into cells.\n"
         )
     if result.first:
         text += f"\n{_table(_first_rows(result))}"

@@ -20,7 +20,9 @@ from specview.gui.lab_panel import LabPanel, Tell, Throttle, Work
 from specview.gui.pages import PageContext
 from specview.gui.results_table import ResultsTable
 from specview.gui.widgets import Check, Choice, Field, NumberEdit, label
-from specview.lab.pair_exactness import (
+from specview.lab.exact_statistics import p_text
+from specview.lab.pair_exactness import run_pair
+from specview.lab.pair_results import (
     MAX_GREEDY_TOKENS,
     MAX_SAMPLES,
     MAX_TOKENS,
@@ -31,8 +33,6 @@ from specview.lab.pair_exactness import (
     PairResult,
     PairSettings,
     greedy_sentence,
-    p_text,
-    run_pair,
 )
 from specview.racing.settings import LaneSettings, RunSettings
 from specview.runs.tables import Column

@@ -17,6 +17,7 @@ from specview.gui.lab_panel import LabPanel, Tell, Throttle, Work
 from specview.gui.pages import PageContext
 from specview.gui.results_table import ResultsTable
 from specview.gui.widgets import Field, NumberEdit
+from specview.lab.exact_statistics import p_text
 from specview.lab.exactness import (
     MAX_SAMPLES,
     MAX_SEEDS,
@@ -26,7 +27,6 @@ from specview.lab.exactness import (
     check_seeds,
     run_toy,
 )
-from specview.lab.pair_exactness import p_text
 from specview.lab.toy import BOS, MAX_K, MODEL_SEED, SAMPLERS, ToySettings
 from specview.racing.settings import RunSettings
 from specview.runs.tables import Column

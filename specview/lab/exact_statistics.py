@@ -244,3 +244,10 @@ def uniform_p(values: Sequence[float]) -> float | None:
 def normal_tails(z: float) -> float:
     """Two-sided p of a standard normal value."""
     return math.erfc(abs(z) / math.sqrt(2))
+
+
+def p_text(p: float | None) -> str:
+    """A p value for people."""
+    if p is None:
+        return "-"
+    return "< 1e-12" if p < 1e-12 else f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"

@@ -14,7 +14,7 @@ from specview.gui import exactness_pair, exactness_toy, theme
 from specview.gui.exactness_pair import findings_of, rows_of, short
 from specview.gui.lab_panel import Throttle
 from specview.lab.exactness import run_toy
-from specview.lab.pair_exactness import Drift
+from specview.lab.pair_results import Drift
 from specview.lab.toy import SAMPLERS
 from specview.racing.events import Equality
 from specview.racing.pool import ModelPool

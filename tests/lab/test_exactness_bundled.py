@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specview.decoding.sampling import SamplingParams
-from specview.lab.pair_exactness import PairSettings, run_pair
+from specview.lab.pair_exactness import run_pair
+from specview.lab.pair_results import PairSettings
 from specview.racing import workloads
 from specview.racing.settings import LaneSettings, RunSettings
 
