@@ -6,7 +6,7 @@ import importlib
 from dataclasses import replace
 from pathlib import Path
 
-from PySide6.QtCore import QByteArray, QEvent, QMimeData, Qt
+from PySide6.QtCore import QByteArray, QEvent, QMimeData
 from PySide6.QtGui import (
     QAction,
     QActionGroup,
@@ -19,19 +19,14 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import (
     QApplication,
     QDialog,
-    QDialogButtonBox,
     QFileDialog,
-    QGridLayout,
     QMainWindow,
     QMenu,
-    QMessageBox,
-    QPushButton,
     QToolButton,
     QVBoxLayout,
     QWidget,
 )
 
-import specview
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.gui import theme
@@ -39,12 +34,14 @@ from specview.gui.controller import Controller
 from specview.gui.engine_thread import EngineThread
 from specview.gui.exit_scan_dialog import ExitScans
 from specview.gui.head_checks import FoundHead, head_in, needs_choice
+from specview.gui.help_dialogs import show_about, show_shortcuts
 from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
 from specview.gui.lane_menu import LaneMenu, known_problems
 from specview.gui.lane_panel import LanePanel
 from specview.gui.library import Library
 from specview.gui.open_run import Pick
 from specview.gui.pages import RACE, WHY, PageContext, Tabs
+from specview.gui.questions import ask
 from specview.gui.race_page import RacePage
 from specview.gui.recorded_runs import RecordedRuns
 from specview.gui.selection import Selection
@@ -54,25 +51,12 @@ from specview.gui.status_strip import StatusStrip
 from specview.gui.train_dialog import BESIDE, TrainDialog
 from specview.gui.training_process import TrainingRun
 from specview.gui.view_model import LaneModel
-from specview.gui.widgets import Banner, label, set_tip
+from specview.gui.widgets import Banner, set_tip
 from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 
 CLOSE_TIMEOUT_S = 8.0
 CONTINUE_TOKENS = 64
 LARGEST_PROMPT_FILE = 4_000_000
-
-SHORTCUTS = (
-    ("Run", "Ctrl+Enter or F5"), ("Stop", "Esc"), ("Continue past the limit", "Ctrl+G"),
-    ("Add a lane: menu of methods", "Ctrl+L"), ("Edit the lane with the focus", "Ctrl+E"), ("Move a lane", "Alt+Left, Alt+Right"),
-    ("Remove a lane", "Alt+Delete"), ("Go to lane 1 to 5", "Ctrl+1 to Ctrl+5"), ("Go through tokens", "arrow keys"),
-    ("Go to a tab", "Alt+1 to Alt+6"), ("Go to the prompt", "Ctrl+P"), ("Go to the follow-up line", "Ctrl+U"), ("Copy a lane's text", "Ctrl+Shift+C"),
-    ("Fold the inspector", "Ctrl+I"), ("Fold the plots", "Ctrl+J"), ("Ghosts of rejected drafts", "Ctrl+R"),
-    ("Live draft tree of the lane with the focus", "Ctrl+D"), ("In a tree: along it, zoom, go on live", "arrow keys, + - 0, Space"),
-    ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
-    ("Open a target model", "Ctrl+O"), ("Open a recorded run", "Ctrl+Shift+O"), ("Runs: open, rename, delete, undo", "Enter, F2, Del, Ctrl+Z"),
-    ("Train a drafter", "Ctrl+T"),
-    ("Tune: the fastest method here", "Ctrl+Y"), ("Run a prompt set", "Ctrl+Shift+P"),
-)
 
 
 class MainWindow(QMainWindow):
@@ -366,22 +350,11 @@ class MainWindow(QMainWindow):
 
     def ask_training(self) -> str:
         """Ask whether to stop a training that runs ('stop'), leave it running ('leave') or stay ('')."""
-        box = QMessageBox(self)
-        box.setWindowTitle("A training is running")
-        box.setTextFormat(Qt.TextFormat.PlainText)
-        box.setText("A training is running.")
-        box.setInformativeText(
-            "Stop it and keep its state (the same settings go on from there later), or leave it running without the "
-            "window?"
-        )
-        stop = box.addButton("Stop and keep state", QMessageBox.ButtonRole.AcceptRole)
-        leave = box.addButton("Leave it running", QMessageBox.ButtonRole.DestructiveRole)
-        box.addButton(QMessageBox.StandardButton.Cancel)
-        box.setDefaultButton(stop)
-        box.exec()
-        clicked = box.clickedButton()
-        box.deleteLater()
-        return "stop" if clicked is stop else "leave" if clicked is leave else ""
+        return ask(
+            self, "A training is running", "A training is running.",
+            {"stop": "Stop and keep state", "leave": "Leave it running"},
+            "Stop it and keep its state (the same settings go on from there later), or leave it running without the window?",
+        )  # fmt: skip
 
     def _can_add(self) -> bool:
         return not self.controller.racing and len(self.lane_settings) < MAX_LANES
@@ -535,8 +508,8 @@ class MainWindow(QMainWindow):
         for number in range(MAX_LANES):
             self._action(go, f"Lane &{number + 1}", f"Ctrl+{number + 1}", lambda n=number: self.page.focus_lane(n))
         help_ = bar.addMenu("&Help")
-        self._action(help_, "&Keyboard shortcuts", "F1", self._show_shortcuts)
-        self._action(help_, "&About specview", "", self._show_about)
+        self._action(help_, "&Keyboard shortcuts", "F1", lambda: show_shortcuts(self))
+        self._action(help_, "&About specview", "", lambda: show_about(self))
 
     def _action(self, menu: QMenu, text: str, shortcut: str, slot: object) -> QAction:
         action = menu.addAction(text)
@@ -604,36 +577,6 @@ class MainWindow(QMainWindow):
             self.show_message(str(error))
         else:
             self.setup.set_prompt(text)
-
-    def _show_shortcuts(self) -> None:
-        dialog = QDialog(self)
-        dialog.setWindowTitle("Keyboard shortcuts")
-        column = QVBoxLayout(dialog)
-        column.setContentsMargins(18, 16, 18, 14)
-        grid = QGridLayout()
-        grid.setHorizontalSpacing(24)
-        for row, (what, keys) in enumerate(SHORTCUTS):
-            grid.addWidget(label(what), row, 0)
-            grid.addWidget(label(keys, "muted"), row, 1)
-        column.addLayout(grid)
-        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
-        buttons.rejected.connect(dialog.reject)
-        column.addWidget(buttons)
-        dialog.exec()
-        dialog.deleteLater()
-
-    def _show_about(self) -> None:
-        box = QMessageBox(self)
-        box.setWindowTitle("About specview")
-        box.setTextFormat(Qt.TextFormat.PlainText)
-        box.setText(f"specview {specview.__version__}")
-        box.setInformativeText(
-            "A desktop playground for speculative decoding: it runs a target model and a drafter on this machine, "
-            "colours every token by how it got there, and plots what the method is worth against plain decoding "
-            "of the same prompt.\n\nApache-2.0. Bundled target: SmolLM2-135M-Instruct (Apache-2.0)."
-        )
-        box.exec()
-        box.deleteLater()
 
     # -- reactions ---------------------------------------------------------------------------------------------
 
@@ -758,17 +701,8 @@ class MainWindow(QMainWindow):
 
     def ask_role(self, path: Path) -> str:
         """Ask whether a model is to be the target or a draft; '' when neither."""
-        box = QMessageBox(self)
-        box.setWindowTitle("Use this model")
-        box.setTextFormat(Qt.TextFormat.PlainText)
-        box.setText(f"Use {model_name(str(path))} as the target, or as a draft model?")
-        target: QPushButton = box.addButton("Target", QMessageBox.ButtonRole.AcceptRole)
-        draft: QPushButton = box.addButton("Draft", QMessageBox.ButtonRole.AcceptRole)
-        box.addButton(QMessageBox.StandardButton.Cancel)
-        box.exec()
-        clicked = box.clickedButton()
-        box.deleteLater()
-        return "target" if clicked is target else "draft" if clicked is draft else ""
+        text = f"Use {model_name(str(path))} as the target, or as a draft model?"
+        return ask(self, "Use this model", text, {"target": "Target", "draft": "Draft"})
 
     def _take_head(self, head: FoundHead) -> None:
         """Add a lane that drafts with a head, by way of its editor, which says whether it fits."""

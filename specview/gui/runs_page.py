@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QMenu,
-    QMessageBox,
     QPushButton,
     QSplitter,
     QStackedWidget,
@@ -30,6 +29,7 @@ from specview.gui.engine_thread import RunKept
 from specview.gui.file_work import FileWork
 from specview.gui.open_run import Pick
 from specview.gui.pages import Page, PageContext
+from specview.gui.questions import ask
 from specview.gui.results_table import ResultsTable
 from specview.gui.runs_details import RunDetails
 from specview.gui.runs_rows import (
@@ -479,16 +479,8 @@ class RunsPage(Page):
 
     def sure(self, count: int) -> bool:
         """Ask whether runs are to be removed for good."""
-        box = QMessageBox(self)
-        box.setWindowTitle("Empty the trash")
-        box.setTextFormat(Qt.TextFormat.PlainText)
-        box.setText(f"Remove {count} {'run' if count == 1 else 'runs'} for good?")
-        yes = box.addButton("Remove", QMessageBox.ButtonRole.DestructiveRole)
-        box.addButton(QMessageBox.StandardButton.Cancel)
-        box.exec()
-        clicked = box.clickedButton()
-        box.deleteLater()
-        return clicked is yes
+        text = f"Remove {count} {'run' if count == 1 else 'runs'} for good?"
+        return bool(ask(self, "Empty the trash", text, {"remove": "Remove"}, careful=True))
 
     def _forget_undo(self) -> None:
         self._undo = []

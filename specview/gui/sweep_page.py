@@ -14,7 +14,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QMenu,
-    QMessageBox,
     QProgressBar,
     QPushButton,
     QSizePolicy,
@@ -29,6 +28,7 @@ from specview.gui import theme
 from specview.gui.engine_thread import JobEnded, JobNews
 from specview.gui.file_work import FileWork
 from specview.gui.pages import Page, PageContext
+from specview.gui.questions import ask
 from specview.gui.results_table import ResultsTable
 from specview.gui.sweep_charts import SweepCharts
 from specview.gui.sweep_form import GridForm
@@ -259,16 +259,9 @@ class SweepPage(Page):
 
     def ask(self, what: NeedsYes) -> bool:
         """Ask whether to run what takes long."""
-        box = QMessageBox(self)
-        box.setIcon(QMessageBox.Icon.Question)
-        box.setWindowTitle("A long sweep")
-        box.setTextFormat(Qt.TextFormat.PlainText)
         cells, races = f"{what.grid.cell_count:,} cells", f"{what.races:,} races"
-        box.setText(f"{cells} are {races}: about {duration(what.seconds)} on this machine.\nIt can be stopped and resumed at any time.")
-        run = box.addButton("Run it", QMessageBox.ButtonRole.AcceptRole)
-        box.addButton(QMessageBox.StandardButton.Cancel)
-        box.exec()
-        return box.clickedButton() is run
+        text = f"{cells} are {races}: about {duration(what.seconds)} on this machine.\nIt can be stopped and resumed at any time."
+        return bool(ask(self, "A long sweep", text, {"run": "Run it"}))
 
     def _stop(self) -> None:
         self._stopping = True
