@@ -101,6 +101,19 @@ def probabilities(logits: Array, sampling: SamplingParams) -> Array:
     return p
 
 
+def likeliest_ids(logits: Array) -> list[int]:
+    """The likeliest id of each row of logits [n, vocab], the lowest of equals; -1 for a row with a NaN, +inf, or nothing finite."""
+    if str(getattr(logits, "device", "")) == "cpu":
+        # numpy's argmax takes a tenth of torch's; and behind a target pass, which leaves little in the processor's
+        # caches, each operation of torch costs some 100 microseconds (measured).
+        logits = np.asarray(logits)
+    xp = array_namespace(logits)
+    ids = xp.argmax(logits, axis=-1)
+    # argmax stops at a NaN, and a row of -inf alone has -inf as its best.
+    best = xp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
+    return [token if finite else -1 for token, finite in zip(ids.tolist(), xp.isfinite(best).tolist(), strict=True)]
+
+
 def softmax(logits: Array) -> Array:
     """Raw distributions at temperature 1 without filters; [..., vocab] to the same shape."""
     return probabilities(logits, _RAW)

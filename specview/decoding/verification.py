@@ -22,6 +22,7 @@ from specview.decoding.sampling import (
     as_like,
     draw,
     fit_width,
+    likeliest_ids,
     probabilities,
 )
 from specview.errors import UsageError
@@ -88,14 +89,10 @@ class DecisionRows:
     def argmax(self, row: int) -> int:
         """The likeliest id of a row; the lowest id wins a tie."""
         if self._argmax is None:
-            xp = array_namespace(self.logits)
-            ids = xp.argmax(self.logits, axis=-1)
-            best = xp.take_along_axis(self.logits, ids[..., None], axis=-1)[..., 0]
-            # argmax stops at a NaN, and an all -inf row has -inf as its best.
-            finite = xp.isfinite(best)
-            if not bool(xp.all(finite)):
-                raise NotFiniteError(finite.tolist().index(False))
-            self._argmax = ids.tolist()
+            ids = likeliest_ids(self.logits)
+            if -1 in ids:
+                raise NotFiniteError(ids.index(-1))
+            self._argmax = ids
         return self._argmax[row]
 
     def choose(self, row: int, u: float) -> int:

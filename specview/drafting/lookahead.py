@@ -11,11 +11,9 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from array_api_compat import array_namespace
-
 from specview.decoding.interfaces import Engine, OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Rider, Round, depths
-from specview.decoding.sampling import SamplingParams
+from specview.decoding.sampling import SamplingParams, likeliest_ids
 from specview.drafting.base import ModelFreeDrafter
 from specview.drafting.options import Option, Value
 from specview.errors import SpecviewError
@@ -250,7 +248,9 @@ class Lookahead(ModelFreeDrafter):
         if rows is None or not riding or rows.shape[0] != riding:
             return
         deepest = rows[riding - len(self.window.levels[-1]) :]
-        found = array_namespace(deepest).argmax(deepest, axis=-1).tolist()
+        found = likeliest_ids(deepest)
+        if -1 in found:  # not finite: the rows that decide will say so
+            return
         for ngram in self.window.advance(self._last, found, self._any_token_for_eos):
             self.pool.add(ngram)
 

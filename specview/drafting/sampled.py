@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from array_api_compat import array_namespace
-
 from specview.decoding.ledger import Array, Draft
-from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
+from specview.decoding.sampling import SamplingParams, draw, likeliest_ids, probabilities, softmax, uniform
 from specview.errors import SpecviewError
 
 Step = Callable[[int | None], tuple[Array, Array]]
@@ -66,8 +64,8 @@ def choose(logits: Array, sampling: SamplingParams, position: int, whose: str) -
     where they are not finite.
     """
     if sampling.greedy:
-        token = int(array_namespace(logits).argmax(logits))
-        if not bool(array_namespace(logits).isfinite(logits[token])):
+        token = likeliest_ids(logits[None])[0]
+        if token < 0:
             raise not_finite(whose)
         return token, None
     try:

@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from specview.decoding import theory
 from specview.decoding.interfaces import EarlyExitSession, Engine, Session
 from specview.decoding.ledger import Array, Round
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.metrics import MetricsFold, speedup
-from specview.decoding.sampling import SamplingParams
+from specview.decoding.sampling import SamplingParams, likeliest_ids
 from specview.drafting.early_exit import EarlyExit, problem
 from specview.drafting.policies import Constant
 from specview.errors import SpecviewError, Stopped, UsageError
@@ -256,7 +254,7 @@ class _Scan:
         fed = [self.prompt[-1], *text[:-1]]
         right = 0
         for begin in range(0, len(fed), _CHUNK):
-            guesses = _argmax(self.session.forward_exit(fed[begin : begin + _CHUNK], layer))
+            guesses = likeliest_ids(self.session.forward_exit(fed[begin : begin + _CHUNK], layer))
             right += sum(
                 guess == token for guess, token in zip(guesses, text[begin : begin + _CHUNK], strict=True)
             )
@@ -306,7 +304,7 @@ class _Scan:
         """Seconds of a pass and the argmax of its rows, the device's own work included; then rewinds."""
         self.session.synchronize()
         begin = self.clock()
-        _argmax(work())
+        likeliest_ids(work())
         self.session.synchronize()
         spent = self.clock() - begin
         self.rewind()
@@ -414,12 +412,6 @@ class _Scan:
             raise Stopped
         if self.on_progress is not None:
             self.on_progress(text, fraction)
-
-
-def _argmax(logits: Array) -> list[int]:
-    """The likeliest id of each row [n, vocab]; waits for the device."""
-    found: list[int] = array_namespace(logits).argmax(logits, axis=-1).tolist()
-    return found
 
 
 def _between(seconds: dict[int, dict[int, float]], layer: int, drafted: int) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from specview.decoding.sampling import (
     SamplingParams,
@@ -16,6 +17,7 @@ from specview.decoding.sampling import (
     draw,
     fit_width,
     largest,
+    likeliest_ids,
     probabilities,
     softmax,
     top_entries,
@@ -448,3 +450,22 @@ def test_streams_are_uncorrelated_across_purposes_positions_and_seeds():
     }
     for name, values in others.items():
         assert abs(np.corrcoef(base, values)[0, 1]) < 4 / math.sqrt(n), name
+
+
+@QUICK
+@given(
+    arrays(np.float32, (3, 7), elements=st.one_of(st.floats(-50, 50, width=32), st.sampled_from([-np.inf, np.inf, np.nan]))),
+    st.sampled_from(["numpy", "torch"]),
+)
+def test_likeliest_ids_are_the_argmax_of_sound_rows_and_minus_one_of_others(rows, kind):
+    found = likeliest_ids(rows if kind == "numpy" else torch.from_numpy(rows.copy()))
+    for row, token in zip(rows, found, strict=True):
+        sound = not np.isnan(row).any() and np.isfinite(row.max())
+        assert token == (int(np.argmax(row)) if sound else -1)
+
+
+def test_likeliest_ids_take_the_lowest_of_equals_and_rows_of_a_tensor_in_the_making():
+    rows = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 0.0]])
+    with torch.inference_mode():
+        assert likeliest_ids(rows * 2) == [1, 0]
+    assert likeliest_ids(rows.double()[:, ::2]) == [1, 0]
