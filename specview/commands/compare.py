@@ -202,8 +202,8 @@ def _compare_set(
 
 
 def _exit_code(document: Json, *, stopped: bool) -> int:
-    """Return 130 when the user stopped it, else 0; raise the first lane's error."""
+    """Return 130 when the user stopped it, else 0; raise the first lane's error, of whichever repeat."""
     for lane in document["lanes"]:
-        if lane["output"]["end"] == "error":
+        if lane["output"]["end"] == "error" or lane.get("error"):
             raise SpecviewError(f"lane {lane['name']}: {lane.get('error', 'it ended by an error')}")
     return STOPPED_CODE if stopped else 0

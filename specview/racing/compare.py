@@ -23,7 +23,8 @@ class LaneResult:
 
     metrics are medians figure by figure; record is the repeat with the median decode tok/s. speedup
     is the median of the repeats' ratios to plain, speedup_spread their (lowest, highest), or of one
-    repeat the middle half over slices of the run.
+    repeat the middle half over slices of the run. A repeat that ended with an error is in repeats and
+    in no median, unless all did; error is one line where any did.
     """
 
     record: RunRecord
@@ -113,23 +114,29 @@ def compare(
 
 
 def _fold_lane(index: int, records: list[list[RunRecord]], ends: list[dict[int, LaneEnded]]) -> LaneResult:
-    runs = [(records[r][index], ends[r][index].metrics) for r in range(len(records)) if index in ends[r]]
-    lane_ends = [end[index] for end in ends if index in end]
-    by_speed = sorted(range(len(runs)), key=lambda r: runs[r][1].decode_tokens_per_s or 0.0)
+    there = [repeat for repeat, end in enumerate(ends) if index in end]
+    failed = [repeat for repeat in there if ends[repeat][index].end == "error"]
+    good = [repeat for repeat in there if repeat not in failed] or there
+    by_speed = sorted(good, key=lambda repeat: ends[repeat][index].metrics.decode_tokens_per_s or 0.0)
     middle = by_speed[(len(by_speed) - 1) // 2]
-    ratios = [end.speedup for end in lane_ends if end.speedup is not None]
-    spread = lane_ends[0].speedup_spread if len(lane_ends) == 1 else None
+    # Plain that failed was cut short: so was the time that a ratio to it is over.
+    timed = [repeat for repeat in good if 0 not in ends[repeat] or ends[repeat][0].end != "error"] or good
+    ratios = [faster for repeat in timed if (faster := ends[repeat][index].speedup) is not None]
+    spread = ends[timed[0]][index].speedup_spread if len(timed) == 1 else None
     if len(ratios) > 1:
         spread = (min(ratios), max(ratios))
-    unequal = [end.equality for end in lane_ends if end.equality is not None and not end.equality.equal]
+    unequal = [found for repeat in good if (found := ends[repeat][index].equality) is not None and not found.equal]
+    error = ends[failed[0]][index].error if failed else ""
+    if failed and len(failed) < len(there):
+        error = f"repeat {failed[0] + 1} of {len(ends)} failed and is in no median: {error}"
     return LaneResult(
-        record=runs[middle][0],
-        metrics=median_metrics([metrics for _, metrics in runs]),
-        repeats=runs,
+        record=records[middle][index],
+        metrics=median_metrics([ends[repeat][index].metrics for repeat in good]),
+        repeats=[(records[repeat][index], ends[repeat][index].metrics) for repeat in there],
         speedup=median(ratios) if ratios else None,
         speedup_spread=spread,
-        equality=unequal[0] if unequal else lane_ends[middle].equality,
-        error=lane_ends[middle].error,
+        equality=unequal[0] if unequal else ends[middle][index].equality,
+        error=error,
     )
 
 

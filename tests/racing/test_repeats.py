@@ -8,8 +8,10 @@ from statistics import median
 
 import pytest
 
+from specview import cli
 from specview.decoding.metrics import fold
 from specview.errors import SpecviewError
+from specview.racing import compare as compare_module
 from specview.racing import race as race_module
 from specview.racing.compare import compare, median_metrics
 from specview.racing.events import LaneEnded, LaneRound, RaceStarted
@@ -189,6 +191,73 @@ def test_a_lane_error_is_kept_beside_the_others(world):
     assert found.lanes[1].metrics.decode_tokens_per_s is None
     assert found.lanes[1].speedup is None
     assert found.lanes[2].error == ""
+
+
+def failing_in(world, repeat, role="draft", passes=6):
+    """In this repeat (0-based) the engine of the role fails after so many passes."""
+
+    def on_event(event):
+        if isinstance(event, RaceStarted):
+            engine = world.engines[role, BUNDLED]
+            engine.fail_after = engine.forwards + passes if event.run_id == repeat else None
+
+    return on_event
+
+
+def test_a_repeat_that_failed_is_told_and_is_in_no_median(world):
+    whole = compare(settings_of(DRAFTED, LOOKUP)).lanes
+    found = compare(settings_of(DRAFTED, LOOKUP), 3, on_event=failing_in(world, 1))
+    lane = found.lanes[1]
+    assert "the device fell off" in lane.error
+    assert lane.error.startswith("repeat 2 of 3 failed and is in no median: ")
+    assert [record.end for record, _ in lane.repeats] == ["limit", "error", "limit"]
+    assert 0 < lane.repeats[1][1].emitted < 30, "the repeat as far as it came is in the list"
+    assert (lane.record.end, lane.metrics) == ("limit", whole[1].metrics)
+    assert lane.speedup == pytest.approx(whole[1].speedup)
+    assert lane.speedup_spread == pytest.approx((whole[1].speedup, whole[1].speedup))
+    for other in (0, 2):
+        assert (found.lanes[other].error, found.lanes[other].metrics) == ("", whole[other].metrics)
+
+
+def test_a_repeat_whose_plain_lane_failed_gives_no_ratio(world):
+    whole = compare(settings_of(LOOKUP)).lanes[1]
+    engine = failing_in(world, 0, "target", passes=3)
+
+    def once(event):
+        engine(event)
+        if isinstance(event, LaneEnded) and event.end == "error":
+            world.engines["target", BUNDLED].fail_after = None  # the other lane goes on
+
+    found = compare(settings_of(LOOKUP), 2, on_event=once)
+    assert [record.end for record, _ in found.lanes[0].repeats] == ["error", "limit"]
+    assert found.lanes[0].error.startswith("repeat 1 of 2 failed")
+    assert (found.lanes[1].error, found.lanes[1].speedup) == ("", pytest.approx(whole.speedup))
+
+
+def test_a_lane_that_failed_in_every_repeat_has_what_it_gave(world):
+    def on_event(event):
+        if isinstance(event, RaceStarted):
+            engine = world.engines["draft", BUNDLED]
+            engine.fail_after = engine.forwards + 6
+
+    lane = compare(settings_of(DRAFTED), 2, on_event=on_event).lanes[1]
+    assert (lane.record.end, len(lane.repeats)) == ("error", 2)
+    assert lane.metrics.emitted and lane.error.startswith("Unexpected RuntimeError: the device fell off")
+
+
+def test_the_command_fails_where_a_repeat_did(world, monkeypatch, capsys):
+    real = compare_module.compare
+
+    def failing(settings, repeats, models, take, should_stop):
+        fail = failing_in(world, 1)
+        return real(settings, repeats, models, lambda event: (fail(event), take(event)), should_stop)
+
+    monkeypatch.setattr(compare_module, "compare", failing)
+    flags = ["--prompt", PROMPT, "--raw", "--max-tokens", "30", "--method", "draft-model", "--no-keep", "--observe", "off"]
+    assert cli.main(["compare", *flags, "--repeats", "3"]) == 1
+    out, err = capsys.readouterr()
+    assert "draft-model" in out and err.count("\n") == 1
+    assert err.startswith("specview: lane draft-model: repeat 2 of 3 failed and is in no median: ")
 
 
 def test_median_metrics_figure_by_figure():
