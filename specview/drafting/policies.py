@@ -43,7 +43,10 @@ class Constant:
 
 
 class Heuristic(Constant):
-    """k grows by 2 when a whole draft was accepted and shrinks by 1 otherwise (transformers)."""
+    """k grows by 2 when a whole draft was accepted and shrinks by 1 otherwise (transformers).
+
+    Of a tree a whole path counts: no more can be accepted.
+    """
 
     name = "heuristic"
 
@@ -51,7 +54,7 @@ class Heuristic(Constant):
         """Lengthen or shorten the next draft."""
         if not round_.k:
             return
-        self._k = min(self._k + 2, LONGEST) if round_.accepted == round_.k else max(self._k - 1, 1)
+        self._k = min(self._k + 2, LONGEST) if round_.accepted >= depth_of(round_) else max(self._k - 1, 1)
 
 
 class Confidence(Constant):

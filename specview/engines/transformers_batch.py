@@ -47,7 +47,7 @@ class TransformersBatch:
         else:
             self.product_weights = runner.product_weights
             self._layer_weights = self.product_weights - runner.hidden_size * runner.vocab_size
-            self.read_bytes = weight_bytes
+            self.read_bytes = runner.product_bytes or weight_bytes
 
     def fill(self, tokens: Sequence[int], on_chunk: OnChunk | None = None) -> None:
         """Give every sequence these tokens: one sequence is prefilled, then copied."""

@@ -85,6 +85,9 @@ def load(
     problem = rollback_problem(config)
     own_forward = problem is None and transformers_llama_shape.supports(config, tensors)
     needed = weight_bytes(path, chosen if own_forward else computed)
+    if halves and own_forward:  # the embedding stays in float32
+        embedding = tensors["model.embed_tokens.weight"].numel
+        needed += (4 if config.get("tie_word_embeddings") else 2) * embedding
     _require_memory(path.name, needed, place)
     _report(progress, 0.1)
     _check_stop(should_stop)
@@ -109,9 +112,16 @@ def load(
             progress=on_layer,
         )
     else:
-        halves = halves or stored_as_halves(tensors)
         runner, problem = _load_module(
-            path, place, computed, halves, check_mode, trust_remote_code, problem, _room_for_copies(needed, place)
+            path,
+            place,
+            computed,
+            halves,
+            stored_as_halves(tensors),
+            check_mode,
+            trust_remote_code,
+            problem,
+            _room_for_copies(needed, place),
         )
     _check_stop(should_stop)
     _report(progress, 1.0)
@@ -122,7 +132,7 @@ def load(
         config=config,
         dtype=chosen,
         computed=computed,
-        weight_bytes=getattr(runner, "weight_bytes", needed),
+        weight_bytes=getattr(runner, "weight_bytes", 0) or needed,
         check_mode=check_mode,
         problem=problem,
     )
@@ -262,18 +272,22 @@ def _load_module(
     path: Path,
     place: Any,
     dtype: str,
-    halves: bool,
+    rounded: bool,
+    stored_halves: bool,
     check_mode: bool,
     trust_remote_code: bool,
     problem: str | None,
     twice: bool,
 ) -> tuple[Any, str | None]:
-    """Load through transformers' own classes; return the runner and why it cannot be rolled back, if so."""
+    """Load through transformers' own classes; return the runner and why it cannot be rolled back, if so.
+
+    rounded: weights are to be rounded to float16; stored_halves: they are in float16 in their files.
+    """
     import torch
 
     from specview.engines.transformers_linear import maker
     from specview.engines.transformers_module import ModuleRunner, agree
-    from specview.engines.transformers_packing import pack_linear_layers
+    from specview.engines.transformers_packing import kept_bytes, pack_linear_layers
 
     model = _from_pretrained(path, place, dtype, trust_remote_code)
     problem = problem or rollback_problem(model.config.to_dict(), type(model))
@@ -289,8 +303,10 @@ def _load_module(
         return runner, problem
     if place.type == "cpu" and dtype == "float32":
         try:
-            pack_linear_layers(model, maker(place, model.dtype, halves, timed=not check_mode, twice=twice))
+            halves, timed = rounded or stored_halves, not (check_mode or rounded)
+            pack_linear_layers(model, maker(place, model.dtype, halves, timed=timed, twice=twice))
             same = agree(runner.trial(), expected, torch.float16 if halves else torch.float32)
+            runner.weight_bytes, runner.product_bytes = kept_bytes(model)
         except Exception:  # noqa: BLE001 - whatever a model does with its layers, its own serve
             same = False
         if not same:

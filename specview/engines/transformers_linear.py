@@ -69,12 +69,12 @@ class PlainLinear(_Unfused):
     """torch's own choice of kernel: GPUs, and dtypes without packed products."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
+        self.weight, self._bias = weight, bias
         self.nbytes = self.read_bytes = weight.nbytes
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return y."""
-        return functional.linear(x, self._weight, self._bias)
+        return functional.linear(x, self.weight, self._bias)
 
 
 class PackedLinear:
@@ -131,6 +131,7 @@ class TwiceKeptLinear(_Unfused):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self._few, self._more = PlainLinear(weight, bias), MklLinear(weight, bias)
+        self.weight = weight
         self.read_bytes = self._few.nbytes
         self.nbytes = self._few.nbytes + self._more.nbytes
 
@@ -158,9 +159,9 @@ class HalfLinear(_Unfused):
 class Int8Linear(_Unfused):
     """A product of at most FEW rows with an 8-bit weight, one scale per output; of more rows, with another's.
 
-    It reads half the bytes of a float16 weight, which is what few rows cost. The weight's error is at most half a
-    step of 1/127 of its row's largest value, and rows are rounded to bfloat16: right for a drafter, whose
-    probabilities are whatever it draws from, never for a target.
+    It reads half the bytes of a float16 weight, which is what few rows cost. A weight is rounded to a 127th of its
+    row's largest value, that step and the rows to bfloat16: right for a drafter, whose probabilities are whatever it
+    draws from, never for a target.
     """
 
     FEW = 4

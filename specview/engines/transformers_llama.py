@@ -84,7 +84,14 @@ def load_llama(
     reader = _Reader(tensors, device, dtype)
     steps = shape.layers + 2
     try:
-        make = maker(device, dtype, halves or stored_as_halves(tensors), timed=not check_mode, twice=twice)
+        make = maker(
+            device,
+            dtype,
+            halves or stored_as_halves(tensors),
+            # Where weights are to be rounded, no other product may take them as they were.
+            timed=not (check_mode or halves),
+            twice=twice,
+        )
         layers = []
         for index in range(shape.layers):
             layers.append(_load_layer(reader, f"model.layers.{index}.", shape, make))

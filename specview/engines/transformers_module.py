@@ -42,6 +42,7 @@ class ModuleRunner:
         self._embedding_scale: float | None = None
         self._output_step: OutputStep | None = None
         self.vocab_size = 0
+        self.weight_bytes = self.product_bytes = 0  # where layers were packed: all that is kept, and what a pass reads
         self._takes_positions = "position_ids" in names
         self._tree_problem: str | None = None
         self._tree_tried = False

@@ -58,3 +58,14 @@ def pack_linear_layers(model: Any, make: Make) -> int:
             made[id(child)] = _Product(make(weight, bias), *weight.shape)
         setattr(parent, name, made[id(child)])
     return len(made)
+
+
+def kept_bytes(model: Any) -> tuple[int, int]:
+    """Bytes of a packed model's weights: all that are kept, copies included, and what its packed layers read in a pass."""
+    kept = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+    products = {id(module.product): module.product for module in model.modules() if isinstance(module, _Product)}
+    copies = 0
+    for product in products.values():
+        weight = getattr(product, "weight", None)  # a plain one, which may be the embedding
+        copies += product.nbytes - (weight.nbytes if weight is not None and weight.data_ptr() in kept else 0)
+    return sum(kept.values()) + copies, sum(product.read_bytes for product in products.values())

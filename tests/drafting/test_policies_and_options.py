@@ -48,6 +48,21 @@ def test_the_policies():
         assert make(name, 3).budget() == 3
 
 
+def test_heuristic_grows_a_tree_whose_longest_path_was_accepted():
+    """Of a tree's tokens no more than one path can be accepted."""
+
+    def tree(accepted):
+        verdicts = ["accepted", "rejected", "accepted" if accepted == 2 else "rejected"]
+        drafted = tuple(DraftedToken(0, verdict) for verdict in verdicts)
+        return Round(0, 1.0, 0.0, 1.0, 0.0, drafter="t", parents=(-1, -1, 0), drafted=drafted)
+
+    policy = make("heuristic", 3)
+    policy.observe(tree(2))
+    assert policy.budget() == 5
+    policy.observe(tree(1))
+    assert policy.budget() == 4
+
+
 def test_constant_is_always_k():
     policy = make("constant", 4)
     for k, accepted in ((4, 4), (4, 0), (0, 0), (2, 2)):

@@ -341,6 +341,45 @@ def test_weights_are_kept_twice_only_where_there_is_room(tmp_path: Path, monkeyp
     torch.testing.assert_close(found[True][1], found[False][1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ("llama", "gpt2"))
+def test_weights_to_be_rounded_are_rounded_whatever_product_is_fastest(
+    kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specview.engines import transformers_linear
+
+    if not transformers_linear.has_half_products():
+        pytest.skip("no half products on this processor")
+    monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: transformers_linear.PlainLinear)
+    monkeypatch.setattr(transformers_engine, "_free_memory", lambda place: 1 << 40)
+    halves = transformers_engine.load(folders[kind], device="cpu", dtype="float16")
+    model = reference(folders[kind])
+    for module in model.modules():
+        # what is a matrix product with a weight; GPT-2's are Conv1D
+        if isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D":
+            module.weight = torch.nn.Parameter(module.weight.half().float())
+    with torch.no_grad():
+        expected = model(torch.tensor([PROMPT])).logits[0]
+    torch.testing.assert_close(halves.new_session(32).forward(PROMPT).logits, expected, atol=3e-4, rtol=3e-4)
+
+
+def test_both_layouts_of_a_general_model_are_counted(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    from specview.engines import transformers_linear
+
+    if not transformers_linear._works(transformers_linear.TwiceKeptLinear):
+        pytest.skip("no MKL in this build of torch")
+    needed = transformers_engine.weight_bytes(folders["gpt2"], "float32")
+    kept = {}
+    for kind in ("PlainLinear", "TwiceKeptLinear"):
+        product = getattr(transformers_linear, kind)
+        monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight, product=product: product)
+        engine = transformers_engine.load(folders["gpt2"], device="cpu")
+        kept[kind] = engine.weight_bytes
+        assert engine._runner.product_bytes < needed
+    assert kept["PlainLinear"] == pytest.approx(needed, rel=0.1)
+    copied = engine._runner.product_bytes
+    assert kept["TwiceKeptLinear"] == kept["PlainLinear"] + copied
+
+
 def test_float16_checkpoints_keep_their_halves(tmp_path: Path) -> None:
     """A draft stored in float16 runs in float32 sums over the very weights in the file."""
     folder = save_model(tmp_path / "half", tiny("llama-tied").half())
