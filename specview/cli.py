@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from specview import __version__
+from specview.engines.openmp import limit_spinning
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.runs.files import os_reason
 
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     through, for developers.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    limit_spinning()  # it must come before torch, whoever imports that first
     _open_streams()
     if os.environ.get("SPECVIEW_TRACEBACK") == "1":
         return _dispatch(arguments)

@@ -13,7 +13,8 @@ def load_tokenizer(folder: Path) -> Any:
     """The tokenizer saved beside a target's weights, as a transformers tokenizer."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    # Not None, which makes transformers ask on standard input whether to run a model's own code.
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from specview.errors import SpecviewError, Stopped, UsageError
+from specview.heads.files import weights_of
 from specview.models.cache import cache_dir, clear_write_errors, write_json
 from specview.training import starts, texts
 from specview.training.asked import KINDS, TrainSettings
@@ -53,7 +55,7 @@ END_SHARE = 0.1  # for the held-out measurements and the export
 LEAST_TEXT_SHARE, LEAST_TRAIN_SHARE = 0.2, 0.2
 MOST_WRITERS = 8
 BATCH = 32  # prompts that `generate` answers at once
-LEAST_TOKENS = 200
+LEAST_TOKENS, LEAST_TEXTS = 200, 3
 REPORT_EVERY, SAVE_EVERY = 5, 50
 EVALUATE_S = 60.0  # seconds between two held-out measurements, at least
 _STAGES = {"check": 0.02, "answers": 0.05, "text": 0.30, "labels": 0.12, "training": 0.45, "export": 0.06}
@@ -96,6 +98,7 @@ class TrainJob:
         emit gets the events of specview.commands.train. Raises SpecviewError, one line.
         """
         self._emit, self._stop = emit, should_stop
+        self._lock: FileLock | None = None
         self._began = time.monotonic()
         before = torch.get_num_threads()
         try:
@@ -108,6 +111,8 @@ class TrainJob:
             return False
         finally:
             torch.set_num_threads(before)
+            if self._lock is not None:
+                self._lock.release()
         emit({"event": "done", "folder": str(self.settings.out)})
         return True
 
@@ -196,6 +201,8 @@ class TrainJob:
         for file in (s.prompts, s.text):
             if file is not None and not file.is_file():
                 raise SpecviewError(f"there is no file {file}.", "Check the path.")
+        if s.start is not None and not s.start.exists():
+            raise SpecviewError(f"there is no file or folder {s.start}.", "Check the path.")
         self.target = find_target(s.target, s.device, lambda text, fraction: self.tell(0.0, text), self._stop)
         target = self.target
         start = None
@@ -245,8 +252,13 @@ class TrainJob:
         """The settings that decide data and shapes: a work folder of others is no use."""
         s = self.settings
 
-        def content(file: Path | None) -> str | None:
-            return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()
+        def content(*files: Path | None) -> str | None:
+            found = hashlib.sha256()
+            for file in files:
+                if file is None:
+                    return None
+                found.update(file.read_bytes())
+            return found.hexdigest()
 
         return {
             "kind": s.kind,
@@ -255,11 +267,7 @@ class TrainJob:
             "text": content(s.text),
             "layers": list(self.layers),
             "draft-vocab": self.rows if s.kind != "draft" else None,
-            "start": None
-            if s.start is None
-            else content(s.start / "model.safetensors")
-            if s.start.is_dir()
-            else content(s.start),
+            "start": None if s.start is None else content(*weights_of(s.start)),
             "answer-tokens": s.answer_tokens,
             "seed": s.seed,
         }
@@ -268,6 +276,14 @@ class TrainJob:
         file = self.work / "job.json"
         with clear_write_errors(self.work, "the training state"):
             self.work.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(self.work / ".lock")
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                raise SpecviewError(
+                    f"another training is at work in {self.work}.",
+                    "Wait for it or stop it, or name another work folder (--work).",
+                ) from None
             if not file.exists():
                 self.ledger = Ledger(decides)
                 self.save_ledger()
@@ -349,7 +365,8 @@ class TrainJob:
     def _write(self) -> None:
         folder = self.work / "texts"
         self.ledger.labels_done = self.ledger.labels_done and not self._more_text()
-        if self.ledger.texts_done and not self._more_text():
+        found = sum(1 for _ in texts.texts_of(folder)) if folder.is_dir() else 0
+        if self.ledger.texts_done and found >= LEAST_TEXTS and not self._more_text():
             return
         folder.mkdir(parents=True, exist_ok=True)
         material = self.material
@@ -360,9 +377,9 @@ class TrainJob:
             self._write_answers(folder)
         if self._stop():
             raise Stopped
-        self.ledger.texts_done = True
         found = sum(1 for _ in texts.texts_of(folder))
-        if found < 3:
+        self.ledger.texts_done = found >= LEAST_TEXTS
+        if not self.ledger.texts_done:
             raise SpecviewError(
                 f"{self.target.name} wrote {found} texts, too few to train on.",
                 "Give more minutes or longer prompts.",

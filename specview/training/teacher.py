@@ -282,6 +282,7 @@ class BatchWriter:
                 str(target.folder),
                 dtype=torch.bfloat16 if low else torch.float32,
                 local_files_only=True,
+                trust_remote_code=False,
                 use_safetensors=True,
             )
         except (

@@ -15,6 +15,8 @@ import torch
 from specview.errors import SpecviewError
 from specview.training import features
 from specview.training.asked import TrainSettings
+from specview.training.chat import load_tokenizer
+from specview.training.job import TrainJob
 from tests.training.tiny import (
     LLAMA,
     make_target,
@@ -155,3 +157,52 @@ def test_a_device_that_is_not_there_is_refused_before_the_target_is_looked_for(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert "no CUDA device here" in refusal(settings(tmp_path / "none", tmp_path / "out", device="cuda"))
+
+
+def test_starts_that_are_not_there(tiny_target: Path, story: Path, tmp_path: Path) -> None:
+    for kind in ("draft", "medusa"):
+        told = refusal(settings(tiny_target, tmp_path / "out", kind, text=story, start=tmp_path / "nosuch"))
+        assert "there is no file or folder" in told and "nosuch" in told
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "has no weights" in refusal(settings(tiny_target, tmp_path / "out", "draft", text=story, start=empty))
+
+
+def test_one_training_at_a_time_in_a_work_folder(tiny_target: Path, story: Path, tmp_path: Path) -> None:
+    from filelock import FileLock
+
+    given = settings(tiny_target, tmp_path / "out", "medusa", text=story, work=tmp_path / "work")
+    (tmp_path / "work").mkdir()
+    with FileLock(tmp_path / "work" / ".lock"):
+        assert "another training is at work" in refusal(given)
+    assert run(given)[0]
+    assert run(given)[0]  # the lock is free again
+
+
+def test_more_minutes_help_where_too_few_texts_were_written(
+    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(tiny_target, tmp_path / "out", "medusa", tokens=60, work=tmp_path / "work")
+    with monkeypatch.context() as context:
+        context.setattr(TrainJob, "_write_answers", lambda self, folder: None)
+        assert "wrote 0 texts" in refusal(given)
+    assert run(given)[0]
+
+
+def test_a_models_own_code_is_never_run(tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers would ask on standard input, and run it where the answer is y."""
+    evil = tmp_path / "evil"
+    shutil.copytree(tiny_target, evil)
+    config = json.loads((evil / "config.json").read_text())
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "configuration_evil.EvilConfig"}}
+    (evil / "config.json").write_text(json.dumps(config))
+    (evil / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["configuration_evil.EvilConfig", None]}})
+    )
+    marker = tmp_path / "ran"
+    (evil / "configuration_evil.py").write_text(f"open({str(marker)!r}, 'w').close()\nclass EvilConfig: pass\n")
+    monkeypatch.setattr("builtins.input", lambda *prompt: "y")
+    refusal(settings(evil, tmp_path / "out", "medusa"))
+    with pytest.raises(Exception):  # noqa: B017 - whatever transformers says
+        load_tokenizer(evil)
+    assert not marker.exists()
