@@ -65,10 +65,31 @@ def spread_of(values: Iterable[float | None]) -> Spread | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Sums:
+    """Counts and seconds of rounds over repeats: what pooled figures are made of, which medians do not add up to."""
+
+    accepted: int = 0
+    judged: int = 0
+    emitted: int = 0
+    decode_s: float = 0.0
+
+    @classmethod
+    def over(cls, all_metrics: Iterable[Metrics]) -> Sums:
+        """The sums over some repeats' figures."""
+        found = list(all_metrics)
+        return cls(
+            sum(one.accepted for one in found),
+            sum(one.judged for one in found),
+            sum(one.emitted for one in found),
+            math.fsum(one.emitted / one.decode_tokens_per_s for one in found if one.decode_tokens_per_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class LaneOutcome:
     """One lane in one request: medians over its repeats; speedup is the median ratio to plain, None of plain itself.
 
-    error is one line where the lane could not run.
+    sums are over the same repeats, those that did not fail. error is one line where one did; metrics is None where all did.
     """
 
     name: str
@@ -77,12 +98,7 @@ class LaneOutcome:
     speedups: tuple[float, ...] = ()
     end: str = ""
     error: str = ""
-
-    @property
-    def decode_s(self) -> float | None:
-        """Seconds of its rounds."""
-        rate = self.metrics.decode_tokens_per_s if self.metrics is not None else None
-        return self.metrics.emitted / rate if self.metrics is not None and rate else None
+    sums: Sums = Sums()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +131,8 @@ class RequestResult:
 class GroupFigures:
     """One lane over the requests of a workload (`all`: over every one).
 
-    Spreads count each request once. pooled_acceptance is accepted / judged over all tokens; pooled_speedup is the
-    lane's tokens per second over plain's, both over all the group's rounds: long answers weigh more.
+    Spreads count each request once. pooled_acceptance is accepted / judged over all tokens of all repeats; pooled_speedup
+    is the lane's tokens per second over plain's, both over all the group's rounds: long answers weigh more.
     """
 
     workload: str
@@ -256,21 +272,30 @@ def _request(
         return RequestResult(place + 1, prompt, settings, error=error)
     lanes = []
     for index in range(len(runs[0].lanes)):
-        own = [run.lanes[index] for run in runs if index < len(run.lanes)]
-        good = [lane for lane in own if not lane.error]
-        ratios = tuple(lane.speedup for lane in good if lane.speedup is not None)
+        own = [run.lanes[index] for run in runs]
+        good = [lane.metrics for lane in own if not lane.error]
+        # Plain that failed was cut short: so was the time that a ratio to it is over.
+        ratios = tuple(
+            lane.speedup for run, lane in zip(runs, own, strict=True)
+            if not lane.error and not run.lanes[0].error and lane.speedup is not None
+        )  # fmt: skip
+        at, trouble = next(((at, lane.error) for at, lane in enumerate(own, 1) if lane.error), (0, ""))
+        if trouble and good:
+            trouble = f"repeat {at} of {len(own)} failed and is in no figure: {trouble}"
         lanes.append(
             LaneOutcome(
                 own[0].record.name,
-                median_metrics([lane.metrics for lane in good]) if good else None,
+                median_metrics(good) if good else None,
                 median(ratios) if ratios else None,
                 ratios,
                 str(own[-1].record.end or ""),
-                next((lane.error for lane in own if lane.error), "") if not good else "",
+                trouble,
+                Sums.over(good),
             )
         )
     # Without a plain lane there is nothing to compare with: the request did not run.
-    error = error or (lanes[0].error if lanes else "")
+    if not error and lanes and lanes[0].metrics is None:
+        error = lanes[0].error
     return RequestResult(place + 1, prompt, settings, len(runs[0].prompt_ids), tuple(lanes), len(runs), error)
 
 
@@ -282,15 +307,11 @@ def _group(group: str, index: int, name: str, members: Sequence[RequestResult]) 
         ((lane.speedup, one.number) for one, lane, _ in good if lane.speedup is not None),
         key=lambda pair: pair[0],
     )
-    both = [
-        (lane.metrics.emitted, lane.decode_s, base.metrics.emitted, base.decode_s)
-        for _, lane, base in good
-        if lane.metrics is not None and base.metrics is not None and lane.decode_s and base.decode_s
-    ]
-    emitted, seconds, plain_emitted, plain_s = (
-        math.fsum(values[at] or 0.0 for values in both) for at in range(4)
-    )
-    judged = sum(one.judged for one in metrics)
+    timed = [(lane.sums, base.sums) for _, lane, base in good if lane.sums.decode_s and base.sums.decode_s]
+    emitted, plain_emitted = (sum(pair[at].emitted for pair in timed) for at in (0, 1))
+    seconds, plain_s = (math.fsum(pair[at].decode_s for pair in timed) for at in (0, 1))
+    judged = sum(lane.sums.judged for _, lane, _ in good)
+    accepted = sum(lane.sums.accepted for _, lane, _ in good)
     return GroupFigures(
         workload=group,
         lane=name,
@@ -300,7 +321,7 @@ def _group(group: str, index: int, name: str, members: Sequence[RequestResult]) 
         acceptance=spread_of(one.acceptance_rate for one in metrics),
         tokens_per_pass=spread_of(one.tokens_per_target_pass for one in metrics),
         tokens_per_s=spread_of(one.decode_tokens_per_s for one in metrics),
-        pooled_acceptance=sum(one.accepted for one in metrics) / judged if judged else None,
+        pooled_acceptance=accepted / judged if judged else None,
         pooled_speedup=(emitted / seconds) / (plain_emitted / plain_s) if plain_emitted and seconds and plain_s else None,
         slower=sum(speed < 1 for speed, _ in with_speed),
         slowest=with_speed[0][1] if with_speed else None,

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specview import cli
+from specview.decoding.sampling import SamplingParams
 from specview.errors import SpecviewError
 from specview.racing import prompt_set as sets
 from specview.racing.compare import compare
-from specview.racing.events import LaneRound, RaceStarted
+from specview.racing.events import LaneEnded, LaneRound, RaceStarted
 from specview.racing.pool import ModelPool
 from specview.racing.prompt_set import (
     ALL,
@@ -143,6 +144,48 @@ def test_repeats_go_round_the_set_and_fold_to_medians(world):
         # the middle of passes of 1, 2 and 1.5 s, and 0.125 s for the row
         assert one.lanes[0].metrics.decode_tokens_per_s == pytest.approx(1 / 1.625)
         assert sorted(one.lanes[1].speedups)[1] == one.lanes[1].speedup
+
+
+def test_pooled_figures_of_repeats_are_over_all_their_tokens(world):
+    """Sampled repeats differ: the medians' counts are no sums."""
+    prompts = replace(PROMPTS, prompts=PROMPTS.prompts[:1])
+    sampled = replace(settings_of(DRAFTED), sampling=SamplingParams(temperature=1.0, seed=5))
+    races: list = []
+
+    def on_event(event):
+        if isinstance(event, RaceStarted):
+            races.append({})
+            world.engines["target", BUNDLED].pass_cost = float(len(races))
+        elif isinstance(event, LaneEnded):
+            races[-1][event.lane] = event.metrics
+
+    result = run_prompt_set(sampled, prompts, 3, clock=world.clock, on_event=on_event)
+    (group,) = result.summary()
+    own, base = ([race[lane] for race in races] for lane in (1, 0))
+    assert len(own) == 3 and len({one.acceptance_rate for one in own}) == 3
+    assert group.pooled_acceptance == sum(one.accepted for one in own) / sum(one.judged for one in own)
+    rate, plain = (sum(one.emitted for one in all_) / sum(one.emitted / one.decode_tokens_per_s for one in all_) for all_ in (own, base))
+    assert group.pooled_speedup == pytest.approx(rate / plain)
+
+
+def test_a_repeat_in_which_a_lane_failed_is_told_and_is_in_no_figure(world):
+    whole = run(world)
+
+    def on_event(event):
+        if isinstance(event, RaceStarted):
+            races.append(event)
+            draft = world.engines["draft", BUNDLED]
+            draft.fail_after = draft.forwards + 4 if len(races) == 6 else None  # request 2 in the second round
+
+    races: list = []
+    result = run(world, repeats=2, on_event=on_event)
+    for one, other in zip(result.requests, whole.requests, strict=True):
+        assert one.lanes[1].metrics == other.lanes[1].metrics and not one.error
+    troubles = [one.lanes[1].error for one in result.requests]
+    assert [bool(trouble) for trouble in troubles] == [False, True, False, False]
+    assert troubles[1].startswith("repeat 2 of 2 failed and is in no figure: ") and "fell off" in troubles[1]
+    counted = [one.lanes[1].sums.judged / other.lanes[1].sums.judged for one, other in zip(result.requests, whole.requests, strict=True)]
+    assert counted == [2, 1, 2, 2]
 
 
 def test_what_cannot_run_is_one_line_and_the_rest_go_on(monkeypatch):
