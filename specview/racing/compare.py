@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any
@@ -144,18 +144,20 @@ def median_metrics(all_metrics: list[Metrics]) -> Metrics:
     """Figure by figure the median over repeats; counts stay whole; None where none has the figure."""
     if len(all_metrics) == 1:
         return all_metrics[0]
-    folded: dict[str, Any] = {}
-    for item in fields(Metrics):
-        values = [getattr(metrics, item.name) for metrics in all_metrics]
-        present = [value for value in values if value is not None]
-        if not present:
-            folded[item.name] = None
-        elif isinstance(present[0], Mapping):
-            folded[item.name] = present[(len(present) - 1) // 2]
-        elif isinstance(present[0], tuple):
-            folded[item.name] = sorted(present, key=len)[len(present) // 2]
-        elif isinstance(present[0], int):
-            folded[item.name] = sorted(present)[(len(present) - 1) // 2]
-        else:
-            folded[item.name] = median(present)
-    return Metrics(**folded)
+    return Metrics(**{item.name: _middle([getattr(one, item.name) for one in all_metrics]) for item in fields(Metrics)})
+
+
+def _middle(values: Sequence[Any]) -> Any:
+    """The median of those that are there: of series place by place, of mappings key by key."""
+    present = [value for value in values if value is not None]
+    if not present:
+        return None
+    if isinstance(present[0], Mapping):
+        keys = dict.fromkeys(key for value in present for key in value)
+        return {key: _middle([value.get(key) for value in present]) for key in keys}
+    if isinstance(present[0], tuple):
+        places = range(max(map(len, present)))
+        return tuple(_middle([value[at] for value in present if at < len(value)]) for at in places)
+    if all(isinstance(value, int) for value in present):
+        return sorted(present)[(len(present) - 1) // 2]
+    return median(present)

@@ -267,8 +267,17 @@ def test_median_metrics_figure_by_figure():
     found = median_metrics(all_metrics)
     for name, value in found.as_dict().items():
         values = [getattr(metrics, name) for metrics in all_metrics]
-        if name.startswith("position_") or name == "by_drafter":
-            assert value in values
+        if name.startswith("position_"):
+            for at in range(max(map(len, values))):
+                there = [one[at] for one in values if at < len(one) and one[at] is not None]
+                assert value[at] == (pytest.approx(median(there)) if there else None), name
+        elif name == "by_drafter":
+            for key, share in value.items():
+                for figure, middle in share.items():
+                    there = sorted(one[key][figure] for one in values if key in one and one[key][figure] is not None)
+                    whole = there and isinstance(there[0], int)
+                    expected = (there[(len(there) - 1) // 2] if whole else pytest.approx(median(there))) if there else None
+                    assert middle == expected, (key, figure)
         elif value is None:
             assert values == [None] * 3
         else:
