@@ -35,13 +35,17 @@ OPTIONS = (
     ),
 )
 
+STAND_IN = 0
+"""What the draft reads where the text has a token beyond its own ids."""
+
 
 class DraftModel:
     """Drafts with a session of its own, rolled back with the target's.
 
     q is exactly the distribution each token was sampled from: the draft's logits after the same
     temperature and filters as the target's, over the ids both vocabularies have. The draft here has the
-    target's tokenizer; subclasses translate.
+    target's tokenizer; subclasses translate. own_ids is how many ids the draft has, None for as many as the
+    target: a context's ids beyond them are fed to it as another one, which only its guesses suffer from.
     """
 
     name = "draft-model"
@@ -51,9 +55,12 @@ class DraftModel:
     _ends: frozenset[int] = frozenset()  # target ids after which nothing more is drafted
     _one_to_one = True  # whether a token of the target's is one of the draft's
 
-    def __init__(self, session: Session, vocab_size: int, context_length: int) -> None:
+    def __init__(
+        self, session: Session, vocab_size: int, context_length: int, own_ids: int | None = None
+    ) -> None:
         self._session = session
         self._vocab_size = vocab_size
+        self._own_ids = vocab_size if own_ids is None else own_ids
         self._context_length = context_length
         self._cached: list[int] = []
         self._certain = 0  # cached tokens known to be context: only later ones need comparing
@@ -119,8 +126,11 @@ class DraftModel:
         self._session.close()
 
     def _ids_of(self, context: Sequence[int]) -> Sequence[int]:
-        """The draft's ids of a context."""
-        return context
+        """The draft's ids of a context; those that it lacks become STAND_IN."""
+        own = self._own_ids
+        if own >= self._vocab_size or max(context, default=0) < own:
+            return context
+        return [token if token < own else STAND_IN for token in context]
 
     def _own_id(self, token: int) -> int:
         """The draft's id of a target id."""
@@ -171,4 +181,4 @@ def make(context: DrafterContext) -> DraftModel:
         if approach != "same":
             return universal.make(approach, context.target, engine, context.max_length, context.vocab_size)
     length = min(context.max_length, engine.context_length)
-    return DraftModel(engine.new_session(length), context.vocab_size, length)
+    return DraftModel(engine.new_session(length), context.vocab_size, length, engine.vocab_size)

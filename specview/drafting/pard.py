@@ -39,8 +39,15 @@ class Pard(DraftModel):
 
     name = "pard"
 
-    def __init__(self, session: Session, vocab_size: int, context_length: int, mask_token: int) -> None:
-        super().__init__(session, vocab_size, context_length)
+    def __init__(
+        self,
+        session: Session,
+        vocab_size: int,
+        context_length: int,
+        mask_token: int,
+        own_ids: int | None = None,
+    ) -> None:
+        super().__init__(session, vocab_size, context_length, own_ids)
         self._mask_token = mask_token
 
     def propose(
@@ -116,4 +123,4 @@ def make(context: DrafterContext) -> Pard:
                 "Choose a PARD model of the target's family.",
             )
     length = min(context.max_length, engine.context_length)
-    return Pard(engine.new_session(length), context.vocab_size, length, mask_token)
+    return Pard(engine.new_session(length), context.vocab_size, length, mask_token, engine.vocab_size)

@@ -231,10 +231,15 @@ def _compare(target_name: str, draft_name: str, pairing: Pairing) -> PairReport:
         approach=_SAME,
     )
     if pairing.same:
-        if report.target_vocab == report.draft_vocab:
-            return report
-        counts = f"{report.shared} tokens agree, of {report.target_vocab} and {report.draft_vocab} in all."
-        return replace(report, notes=(counts,))
+        notes = []
+        if report.target_vocab != report.draft_vocab:
+            notes.append(f"{report.shared} tokens agree, of {report.target_vocab} and {report.draft_vocab} in all.")
+        if lacking := report.target_vocab - report.shared:
+            notes.append(
+                f"The draft lacks {lacking:,} of the target's tokens: it drafts none of those, and guesses worse where "
+                "the text has one."
+            )
+        return replace(report, notes=tuple(notes))
     return _foreign(report, target_name, draft_name, pairing)
 
 

@@ -13,7 +13,7 @@ from specview.decoding.sampling import SamplingParams, draw, probabilities, soft
 from specview.drafting.draft_model import DraftModel
 from specview.drafting.registry import METHODS, DrafterContext
 from specview.errors import SpecviewError, Stopped
-from tests.decoding.toy import FakeEngine, TableModel, draft_model, run_decode
+from tests.decoding.toy import FakeEngine, TableModel, draft_model, plain_reference, run_decode
 
 VOCAB = 6
 PROMPT = [1, 2, 3, 4]
@@ -142,10 +142,93 @@ def test_a_narrower_draft_serves_a_wider_target():
         max_tokens=60,
         drafter=draft_model(draft, 9),
     )
-    # Ids the draft has not are fed back to it as context; a real pair check forbids them, the loop must not.
+    # Here the draft takes ids that it has not as they are; one that cannot is told its own number of ids.
     assert len(output) == 60
     assert any(token >= 5 for token in output)
     assert all(token.id < 5 for round_ in rounds for token in round_.drafted)
+
+
+def strict(size: int, **more) -> FakeEngine:
+    """An engine whose embedding has `size` rows, as a real one's."""
+    table = TableModel(size, **more)
+
+    def model(prefix):
+        if max(prefix) >= size:
+            raise IndexError("index out of range in self")
+        return table(prefix)
+
+    return FakeEngine(model, size)
+
+
+@pytest.mark.parametrize("method", ["draft-model", "pard"])
+@pytest.mark.parametrize("rule", ["greedy", "match", "rejection"])
+def test_a_text_with_ids_that_the_draft_lacks_is_drafted_for(method, rule):
+    """A ChatML fine-tune has <|im_start|>, its base model's small sibling has not; the tokenizer is the same."""
+    sampling = SamplingParams(0.0 if rule == "greedy" else 1.0, seed=4)
+    prompt = [20, 1, 2, 21, 3, 4]
+    target, draft = FakeEngine(TableModel(22, scale=3.0), 22), strict(20, scale=3.0)
+    options = METHODS[method].resolve({"pard_token": 19} if method == "pard" else {})
+    drafter = METHODS[method].make(DrafterContext(options, 200, 22, draft, target, rule=rule))
+    drafts = []
+    propose = drafter.propose
+    drafter.propose = lambda context, *more: drafts.append((list(context), propose(context, *more))) or drafts[-1][1]
+    output, *_ = run_decode(target, prompt, rule=rule, sampling=sampling, max_tokens=80, drafter=drafter)
+    if rule != "rejection":
+        assert output == plain_reference(target.model, prompt, sampling, 80)
+    assert max(output) >= 20, "one of them was written too, and drafting went on"
+    assert all(token < 20 for _, made in drafts for token in made.tokens)
+    if method == "draft-model":
+        for context, made in drafts:
+            known = [token if token < 20 else 0 for token in context]
+            for step, token in enumerate(made.tokens):
+                row = draft.model([*known, *made.tokens[:step]])
+                if sampling.greedy:
+                    assert token == int(np.argmax(row))
+                else:  # q is what was drawn from, whatever was read
+                    assert made.q[step] == pytest.approx(probabilities(row, sampling))
+                    assert token == draw(made.q[step], uniform(4, len(context) - len(prompt) + step, "draft"))
+
+
+def test_a_real_draft_with_fewer_ids(tmp_path):
+    """transformers: two more tokens of the target stand in the prompt."""
+    torch = pytest.importorskip("torch")
+    hf = pytest.importorskip("transformers")
+    from tokenizers import AddedToken, Tokenizer
+
+    from specview.engines import transformers_engine
+    from specview.models.pair_check import check_pair
+    from specview.racing.lane import Lane
+    from specview.racing.settings import LaneSettings, RunSettings
+    from tests.engines.transformers_tiny import VOCAB as SMALL
+    from tests.engines.transformers_tiny import save_model, tiny
+
+    small = tiny("llama")
+    folders = [save_model(tmp_path / "draft", small), tmp_path / "target"]
+    torch.manual_seed(8)
+    wide = hf.LlamaForCausalLM(hf.LlamaConfig(**{**small.config.to_dict(), "vocab_size": SMALL + 2}))
+    save_model(folders[1], wide)
+    file = str(folders[1] / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(file)
+    tokenizer.add_special_tokens([AddedToken("<|im_end|>"), AddedToken("<|im_start|>")])
+    tokenizer.save(file)
+    draft, target = map(transformers_engine.load, folders)
+    try:
+        report = check_pair(target, draft)
+        assert report.mode == "same"
+        assert any(note.startswith("The draft lacks 2 of the target's tokens") for note in report.notes)
+        prompt = [SMALL, 70, 71, SMALL + 1, 72, 73]
+        outputs = []
+        for settings in (LaneSettings(), LaneSettings("draft-model", k=3).checked(SamplingParams())):
+            lane = Lane(settings, RunSettings(observe="off"), prompt, target, draft)
+            lane.prefill(20)
+            while lane.step() is not None:
+                pass
+            lane.close()
+            outputs.append(lane.sequence.output)
+        assert outputs[0] == outputs[1]
+        assert any(round_.k for round_ in lane.record.rounds)
+    finally:
+        target.close(), draft.close()
 
 
 def test_beyond_its_own_context_it_drafts_nothing():

@@ -137,7 +137,19 @@ def test_rows_narrower_than_the_tokenizer() -> None:
 def test_a_few_more_tokens_are_a_note() -> None:
     report = check_pair(engine("T", [*WORDS, "<tool>"]), engine("D", WORDS))
     assert report.ok
-    assert "40 tokens agree" in report.notes[0]
+    assert report.notes == (
+        "40 tokens agree, of 41 and 40 in all.",
+        "The draft lacks 1 of the target's tokens: it drafts none of those, and guesses worse where the text has one.",
+        "Their rows of logits are padded to 41 and 40.",
+    )
+    more = check_pair(engine("T", WORDS), engine("D", [*WORDS, "<tool>"]))
+    assert more.ok and "lacks" not in " ".join(more.notes)
+
+
+def test_a_draft_as_large_may_lack_tokens_too() -> None:
+    report = check_pair(engine("T", [*WORDS, "<tool>", None]), engine("D", [*WORDS, None, "<think>"]))
+    assert report.ok and report.mode == "same"
+    assert report.notes[0].startswith("The draft lacks 1 of the target's tokens: ")
 
 
 def test_a_vocabulary_half_as_long_is_another() -> None:
