@@ -206,9 +206,9 @@ class SetupBar(QFrame):
 
     def set_conversation(self, history: tuple, prompt: str) -> None:
         """Show the turn that runs now, after `history`."""
+        self._history = history  # first: the new prompt's tokens are counted with the turns before it
         self.prompt.setPlainText(prompt)
         self._set_workload(None)
-        self._history = history
         self.set_count(self._count)
 
     @property

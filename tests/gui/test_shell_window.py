@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,6 +234,48 @@ def test_continue_and_follow_up(window, qtbot, script):
     assert len(window.run_settings().history) == 2
     window.setup.set_prompt("new", None)
     assert window.run_settings().history == ()
+
+
+def test_after_a_follow_up_the_tokens_are_those_of_the_whole_conversation(window, qtbot):
+    ran(qtbot, window)
+    window.page.follow_up.setText("and why?")
+    qtbot.keyClick(window.page.follow_up, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: len(window.setup.history) == 2)
+    asked = window.controller._count_settings
+    assert (asked.prompt, asked.history) == ("and why?", window.setup.history)
+    wait_state(qtbot, window, "ended")
+    qtbot.waitUntil(lambda: window.setup.tokens.text() == "131 tokens · turn 2")
+    assert window.controller._count_settings.history == window.setup.history
+
+
+def test_nothing_goes_on_while_a_job_runs(window, qtbot, script):
+    race = ran(qtbot, window)
+    controller, run_id, line = window.controller, race.run_id, window.page.follow_up
+    line.setText("and why?")
+    ended = []
+    controller.job_ended.connect(lambda job: ended.append((job.job, job.stopped)))
+
+    def work(pool, tell, should_stop):
+        while not should_stop():
+            time.sleep(0.002)
+        return "part"
+
+    controller.start_job("sweep", work)
+    assert not controller.can_continue and not controller.can_follow_up
+    assert not window.page.more.isEnabled() and not window.page.send.isEnabled() and not line.isEnabled()
+    assert not window.continue_action.isEnabled()
+    window.continue_run()
+    window.next_turn(line.text())
+    assert "busy with sweep" in window.banner.message
+    assert race.run_id == run_id and controller.job == "sweep" and not ended
+    controller.stop()
+    qtbot.waitUntil(lambda: controller.can_follow_up and controller.can_continue, timeout=5000)
+    assert ended == [("sweep", True)] and line.text() == "and why?" and line.isEnabled()
+    assert window.page.more.isEnabled() and window.continue_action.isEnabled()
+    window.next_turn(line.text())
+    assert race.run_id > run_id and line.text() == "and why?", "the text stays until the turn has begun"
+    wait_state(qtbot, window, "ended")
+    assert line.text() == "" and "turn 2" in window.setup.tokens.text()
 
 
 def test_raw_runs_take_no_follow_up(window, qtbot):
@@ -608,8 +651,6 @@ def test_nothing_jumps_while_figures_change(window, qtbot, script):
 
 def test_the_event_loop_never_waits_for_the_engine(window, qtbot, script):
     """With rounds as fast as a real race's, the window takes events and draws without long gaps."""
-    import time
-
     script.rounds, script.round_s = 120, 0.004
     window.run()
     wait_state(qtbot, window, "running")
