@@ -54,6 +54,7 @@ class RacePage(QWidget):
         self._ghosts, self._whitespace = True, False
         self.trees: set[str] = set()
         self._selected: LaneModel | None = None
+        self._seen: list[tuple[LaneModel, int]] = []  # the lanes on screen, each with its run
         self._wished = {"inspector": True, "plots": True}
         self._forced: set[str] = set()
 
@@ -192,7 +193,10 @@ class RacePage(QWidget):
     def rebuild(self) -> None:
         """Make the panels agree with the race's lanes; panels of lanes that stay are kept."""
         lanes = self._controller.race.lanes
-        self.selection.clear()
+        seen = [(lane, lane.generation) for lane in lanes]
+        if seen != self._seen:  # the end of a race tells of its lanes too, and they are the same
+            self._seen = seen
+            self.selection.clear()
         while len(self.panels) > len(lanes):
             panel = self.panels.pop()
             self._row.removeWidget(panel)

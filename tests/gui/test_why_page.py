@@ -457,6 +457,24 @@ def test_in_the_window_a_slow_lane_says_so_leads_here_and_rounds_are_picked_both
     assert page.waterfall.rounds._marks["selected"].value == 9
 
 
+def test_in_the_window_a_round_picked_while_a_race_runs_stays_picked_when_it_ends(window, qapp):
+    feed(window, standard(), end=False)
+    window.tabs.open("Why")
+    page = window.tabs.page("Why")
+    page.views.setCurrentIndex(1)
+    settle(qapp)
+    page.details.timeline.picked.emit(9)
+    assert (window.selection.lane, window.selection.round) == (1, 9)
+    race = window.controller.race
+    window.controller.engine._events.append(RaceEnded(race.run_id, "done", 0.9))
+    window.controller._on_text()
+    assert race.state == "ended"
+    assert (window.selection.lane, window.selection.round) == (1, 9) and page.details.timeline.bars.selected == 9
+    feed(window, standard(), run_id=1001)  # another race has other rounds
+    assert (window.selection.lane, window.selection.round) == (-1, -1)
+    assert page.details.timeline.bars.selected == -1
+
+
 def test_facts_name_what_is_measured_and_what_it_rests_on():
     found = explain(lane_rounds(60), lane_rounds(200, k=0), DRAFT)
     facts, paragraphs = explanation_facts(found)
