@@ -192,12 +192,14 @@ class SweepPage(Page):
         self.form.show_settings(self._settings())
         if not self._looked:
             self._looked = True
-            self.reader.do(newest_sweeps, self._listed, "folder")
+            wanted = self._wanted
+            self.reader.do(lambda: newest_sweeps(wanted), self._listed, "folder")
         self._show_state()
 
     def kept(self) -> dict[str, Any]:
         """The form, the table's looks, and which sweep is shown."""
-        return {"form": self.form.kept(), "table": self.table.kept(), "path": str(self.path) if self.path else ""}
+        path = self.path or self._wanted  # it may still be read
+        return {"form": self.form.kept(), "table": self.table.kept(), "path": str(path) if path else ""}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take up what `kept` gave."""

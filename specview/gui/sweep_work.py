@@ -115,16 +115,21 @@ class FoundSweep:
         return self.results is not None and len(self.results.runs) < self.results.total
 
 
-def newest_sweeps() -> list[FoundSweep]:
-    """The newest sweeps of the data folder, the newest first. Reads files: not for the Qt thread."""
+def newest_sweeps(besides: Path | None = None) -> list[FoundSweep]:
+    """The newest sweeps of the data folder, the newest first, then `besides` where that is another file.
+
+    Reads files: not for the Qt thread.
+    """
     folder = data_folder("sweeps")
     try:
-        paths = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
+        paths = sorted(folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)[:NEWEST]
     except OSError as error:
         log.warning("the sweeps in %s cannot be listed: %s", folder, error)
-        return []
+        paths = []
+    if besides is not None and besides not in paths and besides.is_file():
+        paths.append(besides)
     found = []
-    for path in paths[:NEWEST]:
+    for path in paths:
         try:
             results = read_sweep(path)
             results.rows()  # made here, so that showing it is quick

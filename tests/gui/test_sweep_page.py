@@ -274,6 +274,31 @@ def test_what_was_shown_is_shown_again_after_a_restart(page, qtbot, make_window)
     assert other.form.lanes.texts() == ["draft-model"]
 
 
+def test_a_sweep_that_lies_elsewhere_is_shown_again_too(bare, qtbot, tmp_path):
+    grid = Grid(RunSettings(max_tokens=20), (LaneSettings("draft-model"),), (2, 3), (0.0,), (GridPrompt("story", "x"),), 1).checked()
+    path = tmp_path / "mine.jsonl"
+    with SweepFile.begin(path, grid) as file:
+        for run in made(grid, lambda k, repeat: 1.0 + k / 10).runs.values():
+            file.add(run)
+    with SweepFile.begin(sweep_work.new_path(), grid):
+        pass  # one of the data folder that is not finished
+    bare.form.ks.setText("1,7")
+    bare.restore({"path": str(path)})
+    bare.opened()
+    assert bare.kept()["path"] == str(path)
+    qtbot.waitUntil(lambda: bare.results is not None, timeout=WAIT_MS)
+    assert bare.path == path and not bare.banner.message
+    assert bare.form.ks.text() == "1,7"  # the form is what it was, not the sweep's
+    assert bare.kept()["path"] == str(path)
+
+
+def test_a_sweep_that_is_gone_is_not_shown_again(bare, qtbot, tmp_path):
+    bare.restore({"path": str(tmp_path / "gone.jsonl")})
+    bare.opened()
+    qtbot.waitUntil(lambda: not bare.reader.busy, timeout=WAIT_MS)
+    assert bare.results is None and not bare.banner.message
+
+
 def test_opening_a_file_that_is_no_sweep_is_one_line(bare, qtbot, tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text("hello")
