@@ -16,6 +16,7 @@ from PySide6.QtWidgets import (
 from specview.errors import SpecviewError, UsageError
 from specview.gui import theme
 from specview.gui.charts import Chart
+from specview.gui.display_text import tooltip
 from specview.gui.engine_thread import JobProgress
 from specview.gui.figures import rate, times
 from specview.gui.lab_panel import LabPanel, Tell, Work
@@ -49,7 +50,7 @@ class NumbersEdit(QLineEdit):
         self.setAccessibleName(name)
         self.setMinimumWidth(theme.px(110))
         self.set_values(values)
-        self.textChanged.connect(lambda _: set_kind(self, "true" if self.problem() else "false", "invalid"))
+        self.textChanged.connect(self._on_text)
 
     def set_values(self, values: Sequence[int]) -> None:
         """Show these."""
@@ -72,6 +73,11 @@ class NumbersEdit(QLineEdit):
         except UsageError as error:
             return str(error)
         return ""
+
+    def _on_text(self) -> None:
+        problem = self.problem()
+        set_kind(self, "true" if problem else "false", "invalid")
+        self.setToolTip(tooltip(problem or self.accessibleDescription()))
 
 
 class ConcurrencyPanel(LabPanel):

@@ -403,6 +403,15 @@ def test_bad_settings_are_one_line_and_nothing_starts(bench, shared, job):
         edit.setText(before)
 
 
+def test_an_unsound_list_says_in_words_what_is_wrong(shared):
+    for edit, tip in ((shared.batches, "share the device"), (shared.ks, "0 is plain")):
+        edit.setText("1,2,x")
+        assert edit.property("invalid") == "true" and "with commas between them" in edit.toolTip()
+        assert edit.name in edit.toolTip()
+        edit.setText("1,2")
+        assert edit.property("invalid") == "false" and tip in edit.toolTip()
+
+
 def test_stop_and_failure_are_said(bench, shared, job, qtbot, monkeypatch):
     shared.source.set_value("number")
     shared.start()
