@@ -31,11 +31,13 @@ class Speculator(LastHidden):
         budget = min(budget, module.shape.predicts, self._room(context, budget))
         if budget <= 0:
             return EMPTY_DRAFT
+        # A token that the speculator has no row for, as the target got it later, is read as another one.
+        last = context[-1] if context[-1] < module.shape.vocab else 0
         state, place = module.begin(self._hidden), 0
 
         def step(token: int | None) -> tuple[Array, Array]:
             nonlocal state, place
-            state, logits = module.step(place, state, [context[-1] if token is None else token])
+            state, logits = module.step(place, state, [last if token is None else token])
             place += 1
             row = self._head.over_target_vocabulary(logits, None)[0]
             return row, row

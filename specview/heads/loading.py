@@ -43,9 +43,15 @@ class LoadedHead:
         return torch.as_tensor(array, device=self.device, dtype=self.dtype)
 
     def embed(self, ids: Sequence[int]) -> Tensor:
-        """Embedding rows [n, hidden]: the head's own, else the target's."""
+        """Embedding rows [n, hidden]: the head's own, else the target's.
+
+        Of an id beyond its own table (a token that the target got later) the head reads the first row: only its
+        guesses suffer.
+        """
         if self.facts.own_embedding:
-            found: Tensor = self.module.embed_tokens(torch.tensor(ids, device=self.device))
+            table = self.module.embed_tokens
+            rows = table.num_embeddings
+            found: Tensor = table(torch.tensor([token if token < rows else 0 for token in ids], device=self.device))
             return found
         return self.tensor(self._target.embed(ids))
 

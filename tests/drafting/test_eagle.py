@@ -657,6 +657,33 @@ def test_a_padded_vocabulary_drafts_no_token_that_the_target_has_not():
     assert all(len(q) == WIDE - 3 for q in draft.q)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "p-eagle"])
+def test_a_heads_own_smaller_embedding_serves_a_target_with_more_tokens(method, temperature):
+    """The target got two tokens more than the head's table has rows; the prompt has them, and they are written."""
+    target, rows = engine(), WIDE - 2
+    if method == "eagle":
+        head = eagle_head(target, own_embedding=True)
+    else:
+        head = eagle3_head(target, IDS[:5], own_embedding=True, mask_token_id=1 if method == "p-eagle" else None)
+    table = head.module.embed_tokens.weight.data[:rows]
+    head.module.embed_tokens = torch.nn.Embedding(rows, table.shape[1], _weight=table)
+    assert torch.equal(head.embed([8, 3]), table[[0, 3]])
+    naive, lane = NaiveHead(head, target), Watched(make(method, head, target))
+    naive.embed = lambda ids: table.numpy()[[token if token < rows else 0 for token in ids]]
+    sampling = SamplingParams(temperature, seed=5)
+    prompt = [*PROMPT, 8]
+    output, *_ = run(target, prompt, lane, rule="match" if temperature else "greedy", sampling=sampling, max_tokens=40)
+    assert output == plain_reference(target.model, prompt, sampling, 40)
+    assert max(output) >= rows
+    assert sum(len(draft) for *_, draft in lane.drafts) > 20
+    if not temperature:
+        for context, budget, draft in lane.drafts:
+            drawn = naive.parallel(context, budget).argmax(-1) if method == "p-eagle" else ()
+            expected = [naive.ids[int(one)] for one in drawn] or naive.chain(context, budget)
+            assert list(draft.tokens) == expected
+
+
 def test_the_heads_state_dicts_have_the_published_names():
     names = set(eagle_head(engine()).module.state_dict())
     layer = {

@@ -99,6 +99,23 @@ def test_a_greedy_chain_feeds_back_what_it_drafted(more, namespace):
     assert longest == PREDICTS
 
 
+@pytest.mark.parametrize("lstm", [False, True])
+def test_a_token_that_the_speculator_lacks_is_read_as_another(lstm):
+    """The target got two tokens later; they are in the prompt and are written."""
+    target, rows = wide(), WIDE - 2
+    head = speculator_for(target, vocab=rows, lstm=lstm)
+    drafter = Watched(make(METHOD, head, target))
+    output, *_ = run(target, [1, 2, WIDE - 1], drafter, max_tokens=60)
+    assert output == plain_reference(target.model, [1, 2, WIDE - 1], SamplingParams(), 60)
+    after = [context[-1] for context, _, draft in drafter.drafts if draft]
+    assert max(after) >= rows, "it drafts after one of them"
+    if not lstm:
+        for context, _, draft in drafter.drafts:
+            read = [*context[:-1], context[-1] if context[-1] < rows else 0]
+            for place, token in enumerate(draft.tokens):
+                assert token == int(naive(head, read, draft.tokens[:place]).argmax())
+
+
 def test_a_sampled_chain_has_the_q_that_it_was_drawn_from():
     target = wide()
     sampling = SamplingParams(0.8, top_k=5, seed=3)
