@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -31,13 +31,15 @@ MAX_FILE_BYTES = 1 << 30
 class SweepFile:
     """A sweep's file being written; `results` is what is in it.
 
-    Use `begin` for a new one and `resume` to go on with one. Every method raises SpecviewError, one line.
+    Use `begin` for a new one and `resume` to go on with one. Until it is closed no other SweepFile can be made of the
+    path, in this process or another: two writers would write over one another. Every method raises SpecviewError, one line.
     """
 
     def __init__(self, path: Path, results: SweepResults, length: int) -> None:
         self.path = path
         self.results = results
         self._length = length
+        self._held = contextlib.ExitStack()
         try:
             self._fd: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
             with contextlib.suppress(OSError):  # a device: nothing to cut
@@ -51,22 +53,30 @@ class SweepFile:
     def begin(cls, path: str | Path, grid: Grid) -> SweepFile:
         """Make a new file; one that is there already is never overwritten."""
         path = Path(path)
-        if path.is_file() and path.stat().st_size:
-            raise UsageError(f"{str(path)!r} is there already.", "Resume it (--resume), or choose another name.")
-        made = datetime.now(UTC).isoformat(timespec="seconds")
-        file = cls(path, SweepResults(grid, made=made), 0)
-        file._line({"schema": SCHEMA, "made": made, "version": __version__, "grid": grid.to_json()})
+        with contextlib.ExitStack() as stack:
+            stack.callback(_lock(path))
+            if path.is_file() and path.stat().st_size:
+                raise UsageError(f"{str(path)!r} is there already.", "Resume it (--resume), or choose another name.")
+            made = datetime.now(UTC).isoformat(timespec="seconds")
+            file = cls(path, SweepResults(grid, made=made), 0)
+            file._line({"schema": SCHEMA, "made": made, "version": __version__, "grid": grid.to_json()})
+            file._held = stack.pop_all()
         return file
 
     @classmethod
     def resume(cls, path: str | Path, grid: Grid | None = None) -> SweepFile:
         """Open a file to go on with it; a grid that is not the file's is refused, with what sets them apart."""
-        results, length = _read(Path(path))
-        if grid is not None and (other := difference(grid, results.grid)):
-            raise UsageError(
-                f"{str(path)!r} is a sweep of another grid: {other}.", "Give the same settings, or another file."
-            )
-        return cls(Path(path), results, length)
+        path = Path(path)
+        with contextlib.ExitStack() as stack:
+            stack.callback(_lock(path))
+            results, length = _read(path)  # with the lock held: nobody adds a line behind it
+            if grid is not None and (other := difference(grid, results.grid)):
+                raise UsageError(
+                    f"{str(path)!r} is a sweep of another grid: {other}.", "Give the same settings, or another file."
+                )
+            file = cls(path, results, length)
+            file._held = stack.pop_all()
+        return file
 
     def check_facts(self, lane: int, facts: Mapping[str, Any]) -> None:
         """Write a lane's facts, or compare them with the file's: other weights make other results.
@@ -97,10 +107,13 @@ class SweepFile:
         return kept
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and let others have it."""
         fd, self._fd = self._fd, None
-        if fd is not None:
-            os.close(fd)
+        try:
+            if fd is not None:
+                os.close(fd)
+        finally:
+            self._held.close()
 
     def _line(self, value: Mapping[str, Any]) -> None:
         assert self._fd is not None
@@ -123,6 +136,38 @@ class SweepFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _lock(path: Path) -> Callable[[], None]:
+    """Keep others off a sweep's file; returns what lets it go. Raises SpecviewError where another sweep writes it.
+
+    The lock is a file beside it, removed when let go; after a crash the next writer takes it over.
+    """
+    from filelock import FileLock, Timeout
+
+    real = Path(os.path.realpath(path))
+    if not real.parent.is_dir() or (real.exists() and not real.is_file()):  # nothing to lock, or a device
+        return lambda: None
+    name = real.with_name(f".{real.name}.lock")
+    lock = FileLock(name, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+        if not name.exists():  # its holder removed it in between: others would lock another file
+            lock.release()
+            lock.acquire(timeout=0)
+    except Timeout:  # an OSError too, so caught first
+        raise SpecviewError(
+            f"{str(path)!r} is being written by another sweep.", "Wait until that one is done, or stop it."
+        ) from None
+    except (OSError, NotImplementedError):  # a folder that takes no new file, a disk without locks
+        return lambda: None
+
+    def let_go() -> None:
+        with contextlib.suppress(OSError):  # Windows: not while it is open; filelock removes it there
+            name.unlink()
+        lock.release()
+
+    return let_go
 
 
 def new_path() -> Path:

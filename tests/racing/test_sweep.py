@@ -396,6 +396,47 @@ def test_a_sweep_s_file_is_never_overwritten(world, tmp_path):
     assert (tmp_path / "s.jsonl").read_bytes() == before
 
 
+def test_a_sweep_s_file_has_one_writer(world, tmp_path):
+    path, link = tmp_path / "s.jsonl", tmp_path / "link.jsonl"
+    link.symlink_to(path)
+    with SweepFile.begin(path, grid_of()) as file:
+        file.add(CellRun(0, 0, error="x"))
+        for name in (path, link):
+            with pytest.raises(SpecviewError, match="is being written by another sweep. Wait"):
+                SweepFile.resume(name)
+        with pytest.raises(SpecviewError, match="is being written by another sweep"):
+            SweepFile.begin(path, grid_of())
+        file.add(CellRun(1, 0, error="y"))
+        assert len(read_sweep(path).runs) == 2, "who only reads may do so meanwhile"
+    with pytest.raises(UsageError, match="another grid"):
+        SweepFile.resume(path, grid_of(max_tokens=30))
+    with SweepFile.resume(path) as file:  # closed, or refused: the next one has it
+        file.add(CellRun(2, 0, error="z"))
+    assert len(read_sweep(path).runs) == 3
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["link.jsonl", "s.jsonl"]
+
+
+def test_a_lock_that_a_crash_left_holds_nobody_up(tmp_path):
+    with SweepFile.begin(tmp_path / "s.jsonl", grid_of()):
+        pass
+    (tmp_path / ".s.jsonl.lock").write_text("")
+    with SweepFile.resume(tmp_path / "s.jsonl") as file:
+        file.add(CellRun(0, 0, error="x"))
+
+
+@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), NotImplementedError("no locks here")])
+def test_a_place_without_locks_is_no_hindrance(tmp_path, monkeypatch, error):
+    def refused(*_, **__):
+        raise error
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refused)
+    with SweepFile.begin(tmp_path / "s.jsonl", grid_of()):
+        pass
+    with SweepFile.resume(tmp_path / "s.jsonl") as file:
+        file.add(CellRun(0, 0, error="x"))
+    assert len(read_sweep(tmp_path / "s.jsonl").runs) == 1
+
+
 def test_a_full_disk_stops_the_sweep_and_loses_nothing(world, tmp_path, monkeypatch):
     path = tmp_path / "s.jsonl"
     real, written = os.write, []
