@@ -342,3 +342,16 @@ def test_progress_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[s
     progress.show("Loading", 0.5)
     progress.clear()
     assert capsys.readouterr().err == ""
+
+
+def test_cells_of_tables_never_drive_the_terminal():
+    from specview.commands.terminal import pairs, table
+
+    assert "\x1b" not in table([["name", "x"], ["a\x1b[2J\nb", "1"]]) and "\n b" not in table([["a\nb"]])
+    assert "\x07" not in pairs({"rule": "r\x1b]0;t\x07"})
+
+
+def test_an_unknown_home_folder_is_a_path_like_any_other(capsys):
+    assert cli.main(["check", "~nosuchuser/x", "bundled"]) == 1
+    err = capsys.readouterr().err
+    assert "~nosuchuser/x" in err and "fault" not in err and err.count("\n") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,17 +78,22 @@ def test_without_an_acceptance_a_race_records_one(capsys, engines):
     assert found["run"]["draft"] == "bundled"
 
 
-def test_a_trace_brings_its_engine_and_its_draft(tmp_path, capsys, engines):
-    settings = {"engine": "llama.cpp", "target": "some.gguf", "method": "draft-model", "draft": "small.gguf",
-                "draft_engine": "llama.cpp"}  # fmt: skip
+def recording(path, **models):
+    """A trace file of one lane with these models."""
+    settings = {"engine": "llama.cpp", "method": "draft-model", "draft_engine": "llama.cpp"} | models
     header = {"schema": "specview.trace/1", "run": {}, "prompt": {"text": "", "token_ids": [1]},
               "lanes": [{"name": "fast", "settings": settings, "prefill_s": 0.1}]}  # fmt: skip
     from specview.runs.schema import dumps, round_to_json
     from tests.lab.test_explain import make_lane
 
     rounds = make_lane([(2, 1, 0.01, 0.05, 0.0), (2, 2, 0.01, 0.05, 0.0)])
-    path = tmp_path / "trace.jsonl"
     path.write_text("".join(dumps(row) + "\n" for row in (header, *(round_to_json(0, one) for one in rounds))))
+    return path
+
+
+def test_a_trace_brings_its_engine_and_its_draft(tmp_path, capsys, engines, monkeypatch):
+    monkeypatch.setattr("specview.commands.concurrency.resolve", lambda name, engine, role: SimpleNamespace(path=tmp_path))
+    path = recording(tmp_path / "trace.jsonl", target="some.gguf", draft="small.gguf")
     assert cli.main([*ARGUMENTS, "--trace", str(path)]) == 0
     assert "acceptance: fast, 0.750 per judged token" in capsys.readouterr()[0]
     assert engines["asked"] == [("target", "some.gguf", "llama.cpp"), ("draft", "small.gguf", "llama.cpp")]
@@ -95,6 +101,17 @@ def test_a_trace_brings_its_engine_and_its_draft(tmp_path, capsys, engines):
     assert cli.main([*ARGUMENTS, "--trace", str(path), "--engine", "transformers", "--draft-cost", "0.1"]) == 0
     assert "The acceptance is of a run in llama.cpp" in capsys.readouterr()[0]
     assert engines["asked"] == [("target", "some.gguf", "transformers")]
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_model_that_only_a_trace_names_is_never_downloaded(tmp_path, capsys, engines, monkeypatch, role):
+    monkeypatch.setattr("specview.models.hub.fetch", lambda *given, **more: pytest.fail("asked the Hub"))
+    models = {"target": "bundled", "draft": "bundled", "engine": "transformers", "draft_engine": "transformers"}
+    path = recording(tmp_path / "trace.jsonl", **models | {role: "somebody/their-model"})
+    assert cli.main([*ARGUMENTS, "--trace", str(path)]) == 2
+    assert f"--{role} somebody/their-model" in capsys.readouterr().err
+    assert not engines["asked"]
+    assert cli.main([*ARGUMENTS, "--trace", str(path), f"--{role}", "somebody/their-model"]) == 0
 
 
 def test_ctrl_c_keeps_what_was_measured(capsys, engines, monkeypatch):

@@ -100,6 +100,15 @@ def test_pass_times_that_the_trace_lacks(trace, tmp_path, capsys):
         assert code == 1 and out == "" and err.count("\n") == 1
 
 
+def test_a_policy_that_this_specview_does_not_know_is_one_safe_line(tmp_path, capsys):
+    lane = recorded(method="prompt-lookup", k=6, **LOOP)
+    lane.settings = {**lane.settings, "policy": "clever\x1b[2J"}
+    path = written(tmp_path / "later.jsonl", [recorded(method="plain", **LOOP), lane])
+    code, out, err = run(capsys, path, "--lane", "1")
+    assert (code, out) == (1, "")
+    assert "does not know" in err and "\x1b" not in err and err.count("\n") == 1
+
+
 def test_a_run_that_was_interrupted_or_of_one_lane_alone(tmp_path, capsys):
     lane = recorded(k=8, **LOOP)
     lane.rounds, lane.end = lane.rounds[:-2], None

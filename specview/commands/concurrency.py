@@ -23,6 +23,7 @@ from specview.errors import UsageError
 from specview.lab.batch_times import BATCHES, CONTEXT, REPEATS, SECONDS, require_plan
 from specview.lab.concurrency import Acceptance, Concurrency, Point, stated_acceptance, trace_acceptance
 from specview.lab.concurrency_run import RACE_TOKENS, Plan, run_concurrency
+from specview.models.catalog import Role, resolve
 from specview.racing.settings import BUNDLED
 from specview.runs.schema import Json, plain
 
@@ -110,6 +111,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     acceptance = _acceptance(arguments)
     ran: dict[str, Any] = dict(acceptance.run) if acceptance is not None else {}
     arguments.engine = arguments.engine or ran.get("engine") or "transformers"
+    if arguments.target is None and ran.get("target"):
+        _require_here(str(ran["target"]), arguments.engine, "target")
     arguments.target = arguments.target or ran.get("target") or BUNDLED
     if cost is not None and acceptance is None:
         raise UsageError("--draft-cost needs an acceptance.", "Give --acceptance ALPHA or --trace FILE.")
@@ -117,6 +120,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     if draft is None and cost is None:
         own_draft = ran.get("method", "draft-model") == "draft-model"
         draft = (ran.get("draft") or BUNDLED) if own_draft else ""
+        if own_draft and ran.get("draft"):
+            _require_here(str(draft), draft_engine or ran.get("draft_engine") or arguments.engine, "draft")
         draft_engine = draft_engine or (ran.get("draft_engine") if own_draft else None)
     if draft == BUNDLED and arguments.draft is None and arguments.target != BUNDLED and not ran and acceptance is not None:
         raise UsageError("what a draft step costs is not known.", "Give --draft MODEL or --draft-cost C.")
@@ -125,6 +130,14 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         settings, arguments.batch, arguments.ks, arguments.tokens_each, acceptance, draft or "", draft_engine,
         arguments.repeats, arguments.seconds,
     )  # fmt: skip
+
+
+def _require_here(name: str, engine: str, role: Role) -> None:
+    """Refuse a model that only the trace names, where it would have to be downloaded."""
+    if resolve(name, engine, role).path is None:
+        raise UsageError(
+            f"the trace's {role} {name} is not on this machine.", f"To download it name it yourself: --{role} {name}."
+        )
 
 
 def _acceptance(arguments: argparse.Namespace) -> Acceptance | None:

@@ -194,7 +194,7 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
         if lane.get("not_comparable"):
             notes.append(f"{name}: {lane['not_comparable']} than the first run's, so there is no speedup over its plain lane.")
         if is_lossy(lane["run"].get("rule")):
-            notes.append(f"{name}: rule {lane['run']['rule']} is lossy, its output may differ from the target's own.")
+            notes.append(f"{name}: rule {safe_text(str(lane['run']['rule']))} is lossy, its output may differ from the target's own.")
         if lane["run"].get("check_mode") and lane is lanes[0]:
             notes.append("Check mode pads one-row passes: the outputs are comparable, the times are not.")
         if lane["output"]["end"] in ("error", "stopped"):

@@ -76,7 +76,11 @@ def legend() -> str:
 
 
 def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Return rows as aligned columns, the first row being the heading; the first `left` are left-aligned."""
+    """Return rows as aligned columns, the first row being the heading; the first `left` are left-aligned.
+
+    Cells are made safe: names and settings may come from somebody else's file.
+    """
+    rows = [[_line(cell) for cell in row] for row in rows]
     widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -88,13 +92,18 @@ def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _line(text: str) -> str:
+    return safe_text(text).replace("\n", " ").replace("\t", " ")
+
+
 def figure(value: float | None, digits: int = 2, unit: str = "") -> str:
     """Return a number for people; a dash for a figure that does not exist."""
     return "-" if value is None else f"{value:,.{digits}f}{unit}"
 
 
 def pairs(values: Mapping[str, str]) -> str:
-    """Return names and values as two aligned columns."""
+    """Return names and values as two aligned columns, made safe as in `table`."""
+    values = {_line(name): safe_text(value) for name, value in values.items()}
     width = max((_width(name) for name in values), default=0)
     return "".join(f"{name}{' ' * (width - _width(name))}  {value}\n" for name, value in values.items())
 

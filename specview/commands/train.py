@@ -34,6 +34,7 @@ from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signal
 from specview.commands.terminal import safe_text, table
 from specview.engines.openmp import limit_spinning
 from specview.errors import EngineMissing, SpecviewError, UsageError
+from specview.models.catalog import path_of
 
 if TYPE_CHECKING:
     from specview.training.asked import TrainSettings
@@ -144,7 +145,7 @@ def _settings(arguments: argparse.Namespace) -> TrainSettings:
     from specview.training.asked import TrainSettings
 
     def path(text: str | None) -> Path | None:
-        return None if text is None else Path(text).expanduser()
+        return None if text is None else path_of(text)
 
     if not arguments.out.strip():
         raise UsageError("--out is empty.", "Name a folder.")
@@ -158,7 +159,7 @@ def _settings(arguments: argparse.Namespace) -> TrainSettings:
             ) from None
     return TrainSettings(
         kind=arguments.kind,
-        out=Path(arguments.out).expanduser(),
+        out=path_of(arguments.out),
         target=arguments.target,
         minutes=arguments.minutes,
         prompts=path(arguments.prompts),

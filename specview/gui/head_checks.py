@@ -16,6 +16,7 @@ from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.gui.background_answers import BackgroundAnswers
 from specview.heads.layouts import KIND_WORDS, HeadFacts
+from specview.models.catalog import path_of
 from specview.racing.settings import BUNDLED
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ def check(question: HeadQuestion) -> tuple[str, str]:
 
 def _here(ref: str) -> bool:
     try:
-        return ref == BUNDLED or Path(ref).expanduser().exists()
+        return ref == BUNDLED or path_of(ref).exists()
     except OSError:
         return False
 

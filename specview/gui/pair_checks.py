@@ -6,13 +6,13 @@ not on this machine yet is compared when it loads.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
 
 from specview.errors import SpecviewError
 from specview.gui.background_answers import BackgroundAnswers
+from specview.models.catalog import path_of
 from specview.racing.settings import BUNDLED
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _reader(ref: str, engine: str) -> str:
 def _here(ref: str) -> bool:
     """Whether a reference is bundled, a file or a folder here: hub ids would need the hub library, see `library`."""
     try:
-        return ref == BUNDLED or Path(ref).expanduser().exists()
+        return ref == BUNDLED or path_of(ref).exists()
     except OSError:
         return False
 

@@ -6,7 +6,6 @@ import importlib
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from PySide6.QtCore import Qt, QTimer, Signal
@@ -31,6 +30,7 @@ from specview.gui.head_checks import heads_folder
 from specview.gui.plots import Card
 from specview.gui.training_process import Curve, State, TrainingRun, TrainRequest, same_run
 from specview.gui.widgets import Choice, ElidedLabel, NumberEdit, label, set_kind, set_tip
+from specview.models.catalog import path_of
 
 KINDS: tuple[tuple[str, str, str], ...] = (
     ("eagle3", "EAGLE-3 head", "One layer that reads three of the target's hidden states; drafts token by token."),
@@ -288,7 +288,7 @@ class TrainDialog(QDialog):
             raise UsageError("no folder for the result is named.", "Choose one.")
         if source and not file:
             raise UsageError("no data file is named.", "Choose one, or take the built-in prompts.")
-        if source and not Path(file).expanduser().is_file():
+        if source and not path_of(file).is_file():
             raise UsageError(f"there is no file {file}.", "Check the path.")
         return self._asked(minutes, budget)
 
@@ -458,14 +458,14 @@ def _draw_curve(card: Card, lane: int, curve: Curve) -> None:
 
 
 def _path(text: str) -> str:
-    return str(Path(text.strip()).expanduser()) if text.strip() else ""
+    return str(path_of(text.strip())) if text.strip() else ""
 
 
 def _has_job(folder: str) -> bool:
     """Whether a work folder holds a run to go on with."""
     text = folder.strip()
     try:
-        return bool(text) and (Path(text).expanduser() / "job.json").is_file()
+        return bool(text) and (path_of(text) / "job.json").is_file()
     except OSError:
         return False
 

@@ -152,6 +152,12 @@ class Replay:
                 f"the rule {self.rule} is lossy: with other drafts it writes another text, which is not in the trace.",
                 "Record a greedy run, or one with rule match.",
             )
+        policy = str(self.settings.get("policy") or "constant")
+        if policy not in POLICIES:
+            raise SpecviewError(
+                f"the lane {name} has a length policy {policy!r}, which this specview does not know.",
+                f"Policies: {', '.join(POLICIES)}.",
+            )
         if self.runs_again:
             return
         if self.method.combines:

@@ -30,7 +30,7 @@ def cache_dir() -> Path:
     """Return the cache folder (not created): $SPECVIEW_CACHE, else the platform's user cache."""
     chosen = os.environ.get(ENVIRONMENT)
     if chosen:
-        return Path(chosen).expanduser()
+        return Path(os.path.expanduser(chosen))
     from platformdirs import user_cache_dir
 
     return Path(user_cache_dir("specview", appauthor=False))

@@ -49,6 +49,11 @@ class ModelRef:
         return ", ".join(part for part in (self.name, self.architecture, size) if part)
 
 
+def path_of(text: str) -> Path:
+    """The path that a user wrote; ~ is the home folder, ~name only where there is such a user."""
+    return Path(os.path.expanduser(text))
+
+
 def resolve(spec: str, engine: str, role: Role = "target") -> ModelRef:
     """Return the model that `spec` names for `engine`; asks no network and reads no weights.
 
@@ -63,7 +68,7 @@ def resolve(spec: str, engine: str, role: Role = "target") -> ModelRef:
         raise UsageError(f"no {role} is named.", "Give bundled, a .gguf file, a model folder or a hub id.")
     if text == BUNDLED:
         return _bundled(engine, role)
-    path = Path(text).expanduser()
+    path = path_of(text)
     try:
         exists = path.exists()
     except OSError as error:
@@ -184,7 +189,7 @@ def usual_places() -> list[Path]:
     ]
     custom = os.environ.get("LLAMA_CACHE")
     if custom:
-        places.append(Path(custom).expanduser())
+        places.append(path_of(custom))
     present = []
     for place in places:
         try:

@@ -25,7 +25,7 @@ from specview.heads.layouts import (
 from specview.models import hub, memory
 from specview.models.assets import asset_path
 from specview.models.cache import ProgressFn, ShouldStop, check_stop
-from specview.models.catalog import BUNDLED, resolve
+from specview.models.catalog import BUNDLED, path_of, resolve
 from specview.models.facts import weights_sha256, where_from
 from specview.models.loading import engine_available
 from specview.models.model_folder import has_tokenizer
@@ -155,7 +155,7 @@ def _here(kind: str, ref: str, target: Path | None) -> Path | None:
     text = ref.strip()
     if text in (BUNDLED, ""):
         return _bundled(kind, target)
-    path = Path(text).expanduser()
+    path = path_of(text)
     try:
         exists = path.exists()
     except OSError as error:
@@ -190,7 +190,7 @@ def named_head(spec: str, target: Path | None = None) -> Path | None:
     whatever it holds, or holds damaged, is to be told as a head's.
     """
     text = spec.strip()
-    path = Path(text).expanduser()
+    path = path_of(text)
     try:
         if not path.exists():
             if text in KIND_WORDS and text != INSIDE:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from specview.decoding.ledger import Round
 from specview.errors import SpecviewError
 from specview.runs.reader import Trace
+from specview.runs.tables import csv_text
 
 COLUMNS: tuple[tuple[str, str], ...] = (
     # name, Parquet type
@@ -41,12 +41,8 @@ def round_rows(runs: Sequence[tuple[str, Trace]]) -> Iterator[tuple[Any, ...]]:
 
 def rounds_csv(runs: Sequence[tuple[str, Trace]]) -> str:
     """Return the rounds as CSV; token_ids are separated by spaces."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([name for name, _ in COLUMNS])
-    for row in round_rows(runs):
-        writer.writerow([" ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row])
-    return _writable(out.getvalue())
+    lines = ([" ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row] for row in round_rows(runs))
+    return csv_text([[name for name, _ in COLUMNS], *lines])
 
 
 def rounds_parquet(runs: Sequence[tuple[str, Trace]]) -> bytes:

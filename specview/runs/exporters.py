@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specview.decoding.verification import RULES
+from specview.runs.tables import csv_text
 
 _RUN_KEYS = (
     "engine", "target", "draft", "draft_engine", "method", "k", "policy", "rule",
@@ -44,14 +43,12 @@ def compare_csv(document: Mapping[str, Any]) -> str:
         "name", *_RUN_KEYS, "exact", "end", *metric_names,
         "speedup", "speedup_low", "speedup_high", "repeats", "equal_to_plain", "first_difference",
     ]  # fmt: skip
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
+    lines = [header]
     for lane in lanes:
         run, metrics = lane["run"], lane["metrics"] or {}
         low, high = lane.get("speedup_spread") or (None, None)
         equality = lane.get("equal_to_plain") or {}
-        writer.writerow(
+        lines.append(
             [
                 lane["name"],
                 *(_cell(run.get(key)) for key in _RUN_KEYS),
@@ -64,7 +61,7 @@ def compare_csv(document: Mapping[str, Any]) -> str:
                 _cell(equality.get("first_difference")),
             ]
         )
-    return out.getvalue()
+    return csv_text(lines)
 
 
 def compare_markdown(document: Mapping[str, Any]) -> str:

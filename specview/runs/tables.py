@@ -18,6 +18,7 @@ Row = Mapping[str, Any]
 Format = Literal["csv", "json", "markdown"]
 
 _FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")
+_PIECE_STARTS = tuple(start for start in _FORMULA_STARTS if start not in "\r\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,20 @@ def table_csv(columns: Sequence[Column], rows: Iterable[Row]) -> str:
     Text that a spreadsheet would take for a formula (it starts with = + - @, a tab or a line break) gets an
     apostrophe before it: it is data, whoever wrote it. Numbers stay numbers, seven significant digits.
     """
+    lines = ([_csv_cell(row.get(column.key)) for column in columns] for row in rows)
+    return csv_text([[column.key for column in columns], *lines])
+
+
+def csv_text(lines: Iterable[Sequence[Any]]) -> str:
+    """Lines of cells as CSV, of what may be pieces of a text: they keep a line break at their start.
+
+    Else text is made safe as table_csv says; halves of surrogate pairs become question marks.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_csv_cell(column.key) for column in columns])
-    for row in rows:
-        writer.writerow([_csv_cell(row.get(column.key)) for column in columns])
-    return out.getvalue()
+    for line in lines:
+        writer.writerow([_no_formula(cell, _PIECE_STARTS) if isinstance(cell, str) else cell for cell in line])
+    return out.getvalue().encode("utf-8", "replace").decode("utf-8")
 
 
 def table_json(columns: Sequence[Column], rows: Iterable[Row]) -> str:
@@ -110,8 +119,12 @@ def _csv_cell(value: Any) -> Any:
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
         return plain(value)
-    text = _text(value).replace("\0", "").replace("\r\n", "\n").replace("\r", "\n")
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+    return _no_formula(_text(value))
+
+
+def _no_formula(text: str, starts: tuple[str, ...] = _FORMULA_STARTS) -> str:
+    text = text.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if text.startswith(starts) else text
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specview.runs.tables import Column, tab_separated, table_csv, table_json, table_markdown, table_text
+from specview.runs.tables import (
+    Column,
+    csv_text,
+    tab_separated,
+    table_csv,
+    table_json,
+    table_markdown,
+    table_text,
+)
 
 COLUMNS = (
     Column("name", "Name", "who"),
@@ -86,3 +94,9 @@ def test_the_clipboard_gets_a_line_a_row():
     text = tab_separated(COLUMNS, [{"name": "a\tb\nc", "alpha": 0.25}, {"name": "=1"}])
     assert text == "Name\talpha\tdraft\na b c\t0.25\t\n'=1\t\t\n"
     assert tab_separated(COLUMNS, [], heading=False) == ""
+
+
+def test_lines_of_cells_keep_their_numbers_and_no_formula():
+    text = csv_text([["a", "b"], ["=HYPERLINK(1)", -0.1234567891], ["half \ud83d", True]])
+    assert text == "a,b\n'=HYPERLINK(1),-0.1234567891\nhalf ?,True\n"
+    text.encode("utf-8")
