@@ -190,6 +190,20 @@ def test_stop_and_resume(world, capsys, tmp_path, monkeypatch):
     assert len(world.loads) == loads, "a finished sweep loads nothing"
 
 
+def test_a_stop_while_failed_races_are_run_again_is_a_stop(world, capsys, tmp_path, monkeypatch):
+    path = tmp_path / "s.jsonl"
+    flags = (*RAW, "--k", "1,2", "--lane", "draft-model", "--lane", "draft-model,draft=missing,name=bad", "--out", str(path))
+    assert run(capsys, *flags)[0] == 0
+    assert [bool(one.error) for one in read_sweep(path).runs.values()] == [False, False, True, True]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 25)
+        code, _, err = run(capsys, "--resume", "--out", str(path))
+    assert code == 130
+    assert f"stopped after 2 of 4 races; go on with: specview sweep --resume --out {path}" in err and "kept in" not in err
+    code, _, err = run(capsys, "--resume", "--out", str(path))  # they fail again, and that is the end of it
+    assert code == 0 and "kept in" in err and "stopped" not in err
+
+
 def test_resume_of_what_is_no_sweep(world, capsys, tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text("hello\n")

@@ -150,7 +150,7 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, outputs: Outputs, s
 
     progress = ProgressLine(sys.stderr)
     models = ModelPool()
-    stopped = False
+    stopped, left = False, 0
     try:
         if arguments.resume:
             file = SweepFile.resume(arguments.out, grid)
@@ -160,14 +160,15 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, outputs: Outputs, s
             _ask(grid, grid.run_count, models, arguments.yes, progress, should_stop)
             file = SweepFile.begin(path, grid)
         with file:
-            if arguments.resume and file.results.pending(failed=True):
-                left = len(file.results.pending(failed=True))
+            if arguments.resume and (left := len(file.results.pending(failed=True))):
                 if file.results.trouble:
                     _say(f"{file.path}: {file.results.trouble}.")
                 _ask(file.results.grid, left, models, arguments.yes, progress, should_stop)
             _run(file, models, progress, should_stop)
             results, path = file.results, file.path
-            stopped = len(results.runs) < results.total
+            # A race that failed before is in the file already, and is still to be run again.
+            left = len(results.pending(failed=True))
+            stopped = len(results.runs) < results.total or (left > 0 and should_stop())
     finally:
         progress.clear()
         models.close()
@@ -184,7 +185,7 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, outputs: Outputs, s
             sys.stdout.write(sweep_table(results))
             sys.stdout.flush()
         if stopped:
-            _say(f"stopped after {len(results.runs)} of {results.total} races; go on with: "
+            _say(f"stopped after {results.total - left} of {results.total} races; go on with: "
                  f"specview sweep --resume --out {safe_text(str(path))}")  # fmt: skip
         else:
             _say(f"kept in {safe_text(str(path))}")
