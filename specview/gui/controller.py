@@ -142,9 +142,9 @@ class Controller(QObject):
 
     @property
     def can_continue(self) -> bool:
-        """Whether lanes of the last race can go on in their sessions."""
+        """Whether lanes of the last race can go on in their sessions, now."""
         return (
-            not self.racing
+            not self.busy_with
             and not self._lanes_touched
             and self.settings is not None
             and self.race.ended is not None
@@ -155,10 +155,10 @@ class Controller(QObject):
 
     @property
     def can_follow_up(self) -> bool:
-        """Whether the plain lane gave a reply to answer to."""
+        """Whether the plain lane gave a reply to answer to, and the engine is free to run the turn."""
         plain = self.race.baseline
         return (
-            not self.racing
+            not self.busy_with
             and self.settings is not None
             and self.settings.chat
             and self._started_id == self.race.run_id

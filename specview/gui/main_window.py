@@ -206,6 +206,9 @@ class MainWindow(QMainWindow):
     def next_turn(self, text: str) -> None:
         """Run the next turn of the conversation, with everything else as set now."""
         self.clear_message()
+        if self.controller.job:
+            self.show_message(self.controller.busy_words, "warning")
+            return
         try:
             settings = self.run_settings()
             if not settings.chat:
@@ -215,7 +218,6 @@ class MainWindow(QMainWindow):
             return
         self._show_lanes()
         self.controller.follow_up(text, settings)
-        self.page.follow_up.clear()
         self._warn_of_training()
 
     def add_lane(self) -> None:
@@ -637,6 +639,7 @@ class MainWindow(QMainWindow):
 
     def _turn_started(self, settings: RunSettings) -> None:
         self.setup.set_conversation(settings.history, settings.prompt)
+        self.page.follow_up.clear()  # not before: a turn that never starts leaves its text
 
     def _refresh_actions(self) -> None:
         controller = self.controller
