@@ -130,8 +130,13 @@ class ExitScanDialog(QDialog):
         return self._running
 
     def start(self) -> None:
-        """Measure."""
+        """Measure, where nothing else is under way: a Stop would end that too."""
         if self._running:
+            return
+        busy = self._scans.controller.busy_words
+        if busy:
+            self._say(busy, "warning")
+            self._show_state()
             return
         self._running = True
         self._say("Measuring acceptance and cost of each exit layer on this prompt…", "muted")

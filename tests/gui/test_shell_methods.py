@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -515,6 +516,36 @@ def test_a_scan_that_fails_says_why(window, qtbot, script, scans):
     assert dialog.words.text() == script.fail_scan and dialog.words.property("kind") == "error"
     assert not dialog.use.isEnabled()
     finish(dialog)
+
+
+def test_a_scan_waits_for_no_job_and_ends_none(window, qtbot, script, scans):
+    controller, stopped = window.controller, []
+    controller.job_ended.connect(lambda job: stopped.append(job.job))
+
+    def work(pool, tell, should_stop):
+        while not should_stop():
+            time.sleep(0.002)
+
+    controller.start_job("sweep", work)
+    dialog = ExitScanDialog(scans, window)
+    dialog.show()
+    assert not dialog.running and "busy with sweep" in dialog.words.text() and dialog.words.property("kind") == "warning"
+    assert not dialog.stop.isEnabled() and dialog.progress.maximum() > 0
+    dialog.again.click()
+    assert not dialog.running
+    dialog.reject()
+    assert controller.job == "sweep" and controller.can_stop, "closing the scan stops nothing else"
+    dialog.deleteLater()
+    again = ExitScanDialog(scans, window)
+    again.show()
+    controller.stop()
+    qtbot.waitUntil(lambda: stopped == ["sweep"] and not controller.busy_with)
+    again.again.click()
+    qtbot.waitUntil(lambda: script.log == ["scan"])
+    assert again.running
+    qtbot.waitUntil(lambda: not again.running)
+    assert again.table.rowCount() == 11
+    finish(again)
 
 
 def test_closing_the_dialog_or_the_window_stops_the_scan(window, qtbot, script, scans):
