@@ -119,7 +119,7 @@ class TargetPicker(QPushButton):
         column.addLayout(row)
         self.open_file.clicked.connect(self.open_file_dialog)
         self.open_folder.clicked.connect(self._open_folder)
-        self.rescan.clicked.connect(self.library.scan)
+        self.rescan.clicked.connect(lambda: self.library.scan())  # not with what `clicked` says
         set_tip(self.rescan, "Look for models on this machine again")
         row = QHBoxLayout()
         self.hub = QLineEdit()

@@ -229,6 +229,19 @@ def test_the_picker_takes_a_model_and_an_engine_that_can_load_it(qtbot, library)
     assert "&lt;b&gt;" in picker.toolTip()
 
 
+def test_look_again_finds_models_too(qtbot, library, monkeypatch):
+    there = [FoundModel("/m/new.gguf", "new", "llama", ("llama.cpp",))]
+    monkeypatch.setattr("specview.gui.library._models", lambda: list(there))
+    monkeypatch.setattr("specview.gui.library._heads", list)
+    picker = TargetPicker(library)
+    qtbot.addWidget(picker)
+    with qtbot.waitSignal(library.changed, timeout=20_000):
+        picker.rescan.click()
+    assert [model.ref for model in library.found.models] == ["/m/new.gguf"]
+    assert any(picker.list.item(row).text().startswith("new") for row in range(picker.list.count()))
+    library.close()
+
+
 def test_trust_is_per_target_and_never_for_the_bundled_one(qtbot, library):
     picker = TargetPicker(library)
     qtbot.addWidget(picker)
