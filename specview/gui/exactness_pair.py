@@ -119,6 +119,7 @@ class PairPanel(LabPanel):
         column.addWidget(self.table, 2)
         self.connect_job()
         self.show_lanes()
+        self.controller.lanes_changed.connect(self._lanes_changed)
 
     # -- settings --------------------------------------------------------------------------------------
 
@@ -128,12 +129,20 @@ class PairPanel(LabPanel):
             lanes = tuple(lane for lane in self.context.run_settings().lanes if lane.method != "plain")
         except UsageError:  # the setup bar says why
             lanes = self._lanes
-        self._lanes = lanes or (LaneSettings("draft-model"),)
+        lanes = lanes or (LaneSettings("draft-model"),)
+        if lanes == self._lanes:
+            return
+        self._lanes = lanes
         self.lane.set_items(tuple((str(place), visible(lane.label)) for place, lane in enumerate(self._lanes)))
+
+    def _lanes_changed(self) -> None:
+        if self.isVisible():  # shown again, it asks for itself
+            self.show_lanes()
 
     def settings(self) -> tuple[RunSettings, PairSettings]:
         """What Run would test; raises UsageError."""
         settings = self.context.run_settings()
+        self.show_lanes()  # the setup bar's rule may be another one by now
         sampling: SamplingParams = replace(
             settings.sampling,
             temperature=self.temperature.value(),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PySide6.QtCore import Qt
 
+from specview.errors import UsageError
 from specview.gui import exactness_pair, exactness_toy, theme
 from specview.gui.exactness_pair import findings_of, rows_of, short
 from specview.gui.lab_panel import Throttle
@@ -249,6 +250,21 @@ def test_findings_in_words(pair, qtbot):
     assert "too weak" in words
     for test in rows_of(found):
         assert set(test) == {column.key for column in pair.table.columns}
+
+
+def test_the_rule_and_the_lanes_tested_are_those_of_the_setup_bar(page, qtbot):
+    page.views.setCurrentIndex(1)
+    pair, window = page.pair, page.window()
+    assert pair.settings()[0].lanes[1].rule == "auto"
+    window.setup.rule.set_value("match")
+    assert pair.settings()[0].lanes[1].rule == "match"
+    pair.lane.set_value("1")
+    window.add_method("suffix")
+    assert [pair.lane.itemText(place) for place in range(pair.lane.count())] == ["draft-model", "prompt-lookup", "suffix"]
+    assert pair.settings()[0].lanes[1].method == "prompt-lookup", "the lane chosen stays chosen"
+    window.setup.seed.setText("")
+    with pytest.raises(UsageError, match="seed"):
+        pair.settings()
 
 
 def test_trouble_with_a_model_is_one_line(pair, world, qtbot):
