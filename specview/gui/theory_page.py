@@ -11,10 +11,11 @@ from specview.gui.concurrency_panel import ConcurrencyPanel
 from specview.gui.engine_thread import JobEnded, JobNews, JobProgress
 from specview.gui.pages import PageContext, ViewsPage
 from specview.gui.theory_panel import ASSUMPTION, MODES, Point, TheoryPanel
+from specview.gui.view_model import target_of
 from specview.gui.widgets import Scrolled
 from specview.lab.calibrate import MOST_K, calibrate_passes
 from specview.lab.theory_points import lane_passes, point_of
-from specview.racing.settings import MAX_K
+from specview.racing.settings import MAX_K, LaneSettings
 
 VIEWS = ("Theory", "Concurrency")
 MEASURE_JOB = "measuring v(k)"
@@ -32,7 +33,7 @@ class TheoryPage(ViewsPage):
         self._shown: Any = None
         self._measuring = -1
         self._calibrated: dict[int, float] | None = None  # seconds of this machine's passes by rows
-        self._calibrated_of: tuple[Any, ...] = ()  # engine and target
+        self._calibrated_of: tuple[Any, ...] = ()  # by `target_of`
         self._measuring_of: tuple[Any, ...] = ()
         self._rest_until = 0.0
         self.theory = TheoryPanel()
@@ -77,8 +78,8 @@ class TheoryPage(ViewsPage):
                 lanes.append((place, point))
         plain = race.baseline
         passes: Mapping[int, float] | None = None
-        ran = () if plain is None else tuple(plain.settings.get(name) for name in ("engine", "target"))
-        if self._calibrated and ran in ((), (None, None), self._calibrated_of):
+        ran = target_of(plain.settings) if plain is not None and plain.settings else self._calibrated_of
+        if self._calibrated and ran == self._calibrated_of:
             passes = self._calibrated
         elif plain is not None and plain.rounds and not self.controller.racing:
             beside = [lane.rounds for lane in race.lanes if lane is not plain and not lane.differs]
@@ -106,7 +107,7 @@ class TheoryPage(ViewsPage):
             )
 
         self._measuring = controller.start_job(MEASURE_JOB, work, settings)
-        self._measuring_of = (settings.engine, settings.target)
+        self._measuring_of = target_of(settings.flat(LaneSettings()))
         self.theory.assumption.set_full("Measuring the target's passes…")
 
     def _job_news(self, news: JobNews) -> None:

@@ -25,6 +25,7 @@ from specview.decoding import theory
 from specview.errors import UsageError
 from specview.gui import theme
 from specview.gui.charts import Chart
+from specview.gui.display_text import brief
 from specview.gui.figures import MISSING, number, times
 from specview.gui.widgets import Choice, ElidedLabel, Field, NumberEdit, caption_height, label, set_tip
 from specview.lab.theory_points import LanePoint
@@ -236,18 +237,23 @@ class TheoryPanel(QWidget):
         self._later.start()
 
     def show_lanes(self, lanes: Sequence[tuple[int, LanePoint]], passes: Mapping[int, float] | None) -> None:
-        """Show measured lanes, (place in the race, point), and offer their v(k): passes are seconds by rows."""
+        """Show measured lanes, (place in the race, point), and offer their v(k): passes are seconds by rows.
+
+        Comes twice a second while a race runs: what is being typed or chosen stays.
+        """
         self.lanes = tuple(lanes)
         usable = dict(passes) if passes and len(passes) > 1 else {}
         self.point.passes = usable
+        was_measured = self.point.mode == "measured"
         if not usable and self.point.mode == "measured":
             self.point.mode = "constant"
         self._filling = True
         self.mode.set_items((*(MODES if usable else MODES[:2]), MEASURE))
         self.mode.set_value(self.point.mode)
-        self.lane.set_items((("", "own figures"), *((str(place), point.name) for place, point in self.lanes)))
+        self.lane.set_items((("", "own figures"), *((str(place), brief(point.name)) for place, point in self.lanes)))
         self._filling = False
-        self._fill_fields()
+        if was_measured:
+            self._fill_cost()
         self._later.start()
 
     def _fill_fields(self) -> None:
@@ -256,6 +262,13 @@ class TheoryPanel(QWidget):
         for edit, value in ((self.alpha, point.alpha), (self.k, point.k), (self.c, point.c)):
             if edit.problem() or edit.value() != value:
                 edit.set_value(value if isinstance(value, int) else round(value, 4))
+        self._filling = False
+        self._fill_cost()
+
+    def _fill_cost(self) -> None:
+        """Show v(k): how it is set, and what of it can be typed."""
+        self._filling = True
+        point = self.point
         self.mode.set_value(point.mode)
         shown = {"constant": point.value, "line": point.per_row, "measured": point.v(point.k)}[point.mode]
         self.v_field.caption.setText({"constant": "v", "line": "r", "measured": f"v({point.k})"}[point.mode])

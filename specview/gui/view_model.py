@@ -500,3 +500,8 @@ def _ratio(lane: LaneModel, plain: LaneModel, start: float, stop: float) -> floa
 def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two lanes' settings say the same; keys that only one of them has do not count."""
     return all(first[key] == second[key] for key in first.keys() & second.keys())
+
+
+def target_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes the measured passes of one lane those of another: the same target on the same engine and device."""
+    return tuple(settings.get(key) for key in ("engine", "target", "device", "dtype", "threads", "gpu_layers", "check_mode"))

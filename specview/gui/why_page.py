@@ -31,7 +31,7 @@ from specview.gui.display_text import tooltip, visible
 from specview.gui.engine_thread import JobEnded, JobProgress
 from specview.gui.figures import MISSING, number, times
 from specview.gui.pages import RACE, Page, PageContext
-from specview.gui.view_model import LaneModel
+from specview.gui.view_model import LaneModel, target_of
 from specview.gui.what_if_panel import WhatIfPanel
 from specview.gui.why_charts import DetailView, LengthChart, PredictionChart, WaterfallView
 from specview.gui.why_figures import FigureTable
@@ -46,11 +46,6 @@ VIEWS = ("Explanation", "Rounds and tokens", "All figures")
 WHAT_IF = "What-if"
 _SHARE = 0.05
 """Of the Qt thread's time: what this page may take while a race runs."""
-
-
-def target_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes the measured passes of one lane those of another: the same target on the same engine and device."""
-    return tuple(settings.get(key) for key in ("engine", "target", "device", "dtype", "threads", "gpu_layers", "check_mode"))
 
 
 class BannerRow(QWidget):

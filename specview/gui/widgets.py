@@ -129,7 +129,11 @@ class Choice(QComboBox):
         self.set_items(items)
 
     def set_items(self, items: tuple[tuple[str, str], ...]) -> None:
-        """Fill with (value, text shown), keeping the value chosen where it is still there."""
+        """Fill with (value, text shown), keeping the value chosen where it is still there; an open list is left as it is
+        where it offers just these.
+        """
+        if items == tuple((self.itemData(place), self.itemText(place)) for place in range(self.count())):
+            return
         held = self.value()
         self.blockSignals(True)
         self.clear()

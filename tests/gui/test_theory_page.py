@@ -19,6 +19,7 @@ from specview.gui.selection import Selection
 from specview.gui.theory_page import TheoryPage
 from specview.gui.theory_panel import Point
 from specview.lab.concurrency import combine, stated_acceptance
+from specview.racing.events import LaneRound
 from specview.racing.settings import RunSettings
 from tests.decoding.test_theory import TABLES
 from tests.gui.shell_fake import FakeBackend
@@ -221,6 +222,24 @@ def test_the_races_lanes_are_points_and_their_figures_can_be_taken(bench, panel)
     assert panel.lane.value() == ""
 
 
+def test_while_a_race_runs_what_is_typed_or_chosen_stays(bench, panel):
+    feed(bench, standard(count=20), end=False)
+    for edit in (panel.alpha, panel.k, panel.c, panel.v):
+        edit.clear()  # to type another figure
+    for choice in (panel.mode, panel.lane):  # open lists: the line under the pointer
+        choice.view().setCurrentIndex(choice.model().index(1, 0))
+    race = bench.controller.race
+    for round_ in standard(count=40)[1][2][20:]:
+        race.apply(LaneRound(race.run_id, 1, round_))
+    bench.controller.number_tick.emit()
+    settle()
+    ((_, lane),) = panel.lanes
+    assert lane.alpha == pytest.approx(race.metrics(race.lanes[1]).acceptance_rate)  # it followed
+    assert [choice.view().currentIndex().row() for choice in (panel.mode, panel.lane)] == [1, 1]
+    assert [edit.text() for edit in (panel.alpha, panel.k, panel.c, panel.v)] == ["", "", "", ""]
+    assert (panel.point.alpha, panel.point.k, panel.point.c) == (0.7, 4, 0.1)  # what held before
+
+
 def test_v_of_this_machine_is_measured_as_a_job(bench, panel, qtbot, monkeypatch):
     asked = []
 
@@ -240,9 +259,12 @@ def test_v_of_this_machine_is_measured_as_a_job(bench, panel, qtbot, monkeypatch
     assert panel.facts["speedup"].value.text() == f"{theory.speedup(0.7, 4, 0.1, panel.point.v(4)):.2f}×"
     feed(bench, standard())  # this machine's stands before the lanes' two row counts
     assert panel.point.v(8) == pytest.approx(5.0)
-    other = [(name, {**flat, "target": "other.gguf"}, rounds) for name, flat, rounds in standard()]
-    feed(bench, other, run_id=1001)  # but not before those of another target
-    assert panel.point.v(4) == pytest.approx(1.6)
+    for place, change in enumerate(({"target": "other.gguf"}, {"dtype": "float16"}, {"threads": 1}, {"check_mode": True})):
+        other = [(name, {**flat, **change}, rounds) for name, flat, rounds in standard()]
+        feed(bench, other, run_id=1001 + 2 * place)  # but not before those of another target, number format, ...
+        assert panel.point.v(4) == pytest.approx(1.6), change
+        feed(bench, standard(), run_id=1002 + 2 * place)
+        assert panel.point.v(8) == pytest.approx(5.0), change
 
     def fail(*_, **__):
         raise SpecviewError("the target is gone.", "Choose another.")

@@ -22,8 +22,9 @@ from specview.gui.engine_thread import EngineThread
 from specview.gui.figures import MISSING
 from specview.gui.pages import RACE, WHY, PageContext
 from specview.gui.selection import Selection
+from specview.gui.view_model import target_of
 from specview.gui.why_figures import ORDER, row_of
-from specview.gui.why_page import MEASURE, WhyPage, explanation_facts, target_of
+from specview.gui.why_page import MEASURE, WhyPage, explanation_facts
 from specview.lab.explain import Banner, explain
 from specview.racing.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
 from specview.racing.settings import RunSettings
