@@ -14,7 +14,7 @@ import pytest
 
 from specview import cli
 from specview.commands import sweep as command
-from specview.errors import UsageError
+from specview.errors import SpecviewError, UsageError
 from specview.racing import sweep as sweep_module
 from specview.racing.sweep_file import read_sweep
 from specview.racing.sweep_results import COLUMNS
@@ -202,6 +202,28 @@ def test_a_stop_while_failed_races_are_run_again_is_a_stop(world, capsys, tmp_pa
     assert f"stopped after 2 of 4 races; go on with: specview sweep --resume --out {path}" in err and "kept in" not in err
     code, _, err = run(capsys, "--resume", "--out", str(path))  # they fail again, and that is the end of it
     assert code == 0 and "kept in" in err and "stopped" not in err
+
+
+@pytest.mark.parametrize("grid_too", [True, False])
+def test_trust_in_a_model_s_code_is_given_anew_to_resume(world, capsys, tmp_path, monkeypatch, grid_too):
+    made, path = world.load, tmp_path / "s.jsonl"
+
+    def load(ref, engine, *, role, trust_remote_code=False, **options):
+        if role == "target" and not trust_remote_code:
+            raise SpecviewError("it comes with code.", "Give --trust-remote-code.")
+        return made(ref, engine, role=role, **options)
+
+    monkeypatch.setattr("specview.racing.pool.load_engine", load)
+    flags = (*RAW, "--k", "1..3", "--out", str(path))
+    with monkeypatch.context() as patch:
+        stop_after(patch, 100)
+        assert run(capsys, *flags, "--trust-remote-code")[0] == 130
+    assert 0 < len(read_sweep(path).runs) < 3 and b"trust" not in path.read_bytes()
+    resume = (*(flags if grid_too else ("--out", str(path))), "--resume")
+    code, _, err = run(capsys, *resume)
+    assert code == 1 and "it comes with code" in err
+    assert run(capsys, *resume, "--trust-remote-code")[0] == 0
+    assert len(read_sweep(path).runs) == 3
 
 
 def test_resume_of_what_is_no_sweep(world, capsys, tmp_path):

@@ -66,8 +66,8 @@ _GRID_HELP = {
     "prompts": "a set of prompts, one object a line; each is a cell, grouped by its workload",
 }
 
-_OUTPUTS = ("out", "resume", "yes", "json", "csv", "markdown")
-
+_NO_GRID = ("out", "resume", "yes", "json", "csv", "markdown", "trust_remote_code")
+"""Flags that name no grid; trust in a model's own code is given anew each time, and in no file."""
 
 _LONGEST_NOTE = 60
 
@@ -103,16 +103,16 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"--{name} is for one race, and a sweep keeps no rounds.", "Leave it out, or use compare.")
     if arguments.resume and not arguments.out:
         raise UsageError("--resume needs the sweep's file.", "Give it with --out FILE.")
-    from_file = arguments.resume and _only_outputs(parser, arguments)
+    from_file = arguments.resume and _names_no_grid(parser, arguments)
     grid = None if from_file else grid_of(arguments)
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
         return _sweep(arguments, grid, outputs, should_stop)
 
 
-def _only_outputs(parser: Parser, arguments: argparse.Namespace) -> bool:
+def _names_no_grid(parser: Parser, arguments: argparse.Namespace) -> bool:
     """Whether no flag names a grid: a resumed sweep then has that of its file."""
     usual = vars(parser.parse_args([]))
-    return all(value == usual[name] for name, value in vars(arguments).items() if name not in _OUTPUTS)
+    return all(value == usual[name] for name, value in vars(arguments).items() if name not in _NO_GRID)
 
 
 def grid_of(arguments: argparse.Namespace) -> Grid:
@@ -154,6 +154,9 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, outputs: Outputs, s
     try:
         if arguments.resume:
             file = SweepFile.resume(arguments.out, grid)
+            if arguments.trust_remote_code:
+                own = file.results.grid
+                file.results.grid = replace(own, settings=replace(own.settings, trust_remote_code=True))
         else:
             assert grid is not None
             path = _new_path(arguments.out)
