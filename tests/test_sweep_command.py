@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -206,7 +207,7 @@ def test_a_stop_while_failed_races_are_run_again_is_a_stop(world, capsys, tmp_pa
 
 @pytest.mark.parametrize("grid_too", [True, False])
 def test_trust_in_a_model_s_code_is_given_anew_to_resume(world, capsys, tmp_path, monkeypatch, grid_too):
-    made, path = world.load, tmp_path / "s.jsonl"
+    made, path = world.load, tmp_path / "my sweep.jsonl"
 
     def load(ref, engine, *, role, trust_remote_code=False, **options):
         if role == "target" and not trust_remote_code:
@@ -217,7 +218,10 @@ def test_trust_in_a_model_s_code_is_given_anew_to_resume(world, capsys, tmp_path
     flags = (*RAW, "--k", "1..3", "--out", str(path))
     with monkeypatch.context() as patch:
         stop_after(patch, 100)
-        assert run(capsys, *flags, "--trust-remote-code")[0] == 130
+        code, _, err = run(capsys, *flags, "--trust-remote-code")
+    assert code == 130
+    again = shlex.split(err.partition("go on with: ")[2])
+    assert again == ["specview", "sweep", "--resume", "--out", str(path), "--trust-remote-code"], "a line to paste"
     assert 0 < len(read_sweep(path).runs) < 3 and b"trust" not in path.read_bytes()
     resume = (*(flags if grid_too else ("--out", str(path))), "--resume")
     code, _, err = run(capsys, *resume)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -188,8 +189,9 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, outputs: Outputs, s
             sys.stdout.write(sweep_table(results))
             sys.stdout.flush()
         if stopped:
-            _say(f"stopped after {results.total - left} of {results.total} races; go on with: "
-                 f"specview sweep --resume --out {safe_text(str(path))}")  # fmt: skip
+            words = ["specview", "sweep", "--resume", "--out", str(path)]
+            words += ["--trust-remote-code"] if arguments.trust_remote_code else []
+            _say(f"stopped after {results.total - left} of {results.total} races; go on with: {shlex.join(words)}")
         else:
             _say(f"kept in {safe_text(str(path))}")
     if results.runs and len(results.failures) == len(results.runs) and not stopped:
