@@ -296,6 +296,17 @@ class CatchesUp(Protocol):
     watched: bool
 
 
+@runtime_checkable
+class DrawsByPosition(Protocol):
+    """A drafter that draws its tokens by their output positions (interfaces.Drafter besides).
+
+    `written` is set before `start`, where a continuation begins: so many of the last tokens of the prompt that it is
+    given are output already.
+    """
+
+    written: int
+
+
 class LengthPolicy(Protocol):
     """Decides how many tokens the next round drafts (in a tree: how deep it may be)."""
 

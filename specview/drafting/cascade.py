@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specview.decoding.interfaces import Drafter, OnChunk
+from specview.decoding.interfaces import Drafter, DrawsByPosition, OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.options import Option, Value, members_of
@@ -48,12 +48,15 @@ class Combined:
         self.feature_layers: tuple[Any, ...] = tuple(dict.fromkeys(layers))
         layers = [layer for member in self.members for layer in member.prompt_layers]
         self.prompt_layers: tuple[Any, ...] = tuple(dict.fromkeys(layers))
+        self.written = 0
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
     ) -> None:
         """Give every member the prompt."""
         for member in self.members:
+            if isinstance(member, DrawsByPosition):
+                member.written = self.written
             member.start(prompt_tokens, sampling, on_chunk)
 
     def learn_prompt(self, features: Mapping[Any, Array]) -> None:

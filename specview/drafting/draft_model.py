@@ -65,6 +65,7 @@ class DraftModel:
         self._cached: list[int] = []
         self._certain = 0  # cached tokens known to be context: only later ones need comparing
         self._prompt_length = 0
+        self.written = 0
         self._sampling = SamplingParams()
         self.watched = False
 
@@ -73,7 +74,7 @@ class DraftModel:
     ) -> None:
         """Prefill the draft's cache with all of the prompt but its last token."""
         self._sampling = sampling
-        self._prompt_length = len(prompt_tokens)
+        self._prompt_length = len(prompt_tokens) - self.written
         ids = self._ids_of(prompt_tokens)
         if len(ids) > self._context_length:
             return  # nothing will be drafted

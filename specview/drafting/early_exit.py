@@ -52,6 +52,7 @@ class EarlyExit:
         self.layer = layer
         self._max_length = max_length
         self._prompt_length = 0
+        self.written = 0
         self._sampling = SamplingParams()
 
     def start(
@@ -59,7 +60,7 @@ class EarlyExit:
     ) -> None:
         """Take the prompt's length: the session is the target's, which has it already."""
         self._sampling = sampling
-        self._prompt_length = len(prompt_tokens)
+        self._prompt_length = len(prompt_tokens) - self.written
 
     def learn_prompt(self, features: Mapping[Any, Array]) -> None:
         """Learn nothing: no features were asked for."""

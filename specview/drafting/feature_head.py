@@ -80,6 +80,7 @@ class FeatureDrafter:
         self._sampling = SamplingParams()
         self._tokens: list[int] = []  # the context
         self._prompt_length = 0
+        self.written = 0
         self._run: HeadRun | None = None
         self._target_ids: list[int] | None = None
         self.watched = False
@@ -92,7 +93,7 @@ class FeatureDrafter:
 
         self._sampling = sampling
         self._tokens = list(prompt_tokens)
-        self._prompt_length = len(prompt_tokens)
+        self._prompt_length = len(prompt_tokens) - self.written
         self._run = HeadRun(self._head, self.feature_layers, self.weights)
         self._target_ids = self._run.target_ids
 

@@ -37,6 +37,7 @@ class LastHidden:
         self._max_length = max_length
         self._hidden: Any = None  # [1, hidden]
         self._prompt_length = 0
+        self.written = 0
         self._sampling = SamplingParams()
 
     def start(
@@ -44,7 +45,7 @@ class LastHidden:
     ) -> None:
         """Begin a run: nothing is known of the target's state yet."""
         self._hidden = None
-        self._prompt_length = len(prompt_tokens)
+        self._prompt_length = len(prompt_tokens) - self.written
         self._sampling = sampling
 
     def learn_prompt(self, features: Mapping[Any, Array]) -> None:

@@ -46,6 +46,7 @@ class Mtp:
         self._longest = max_length if reuse else int(head.module.shape.modules)
         self._run: Any = None
         self._prompt: Sequence[int] = ()
+        self.written = 0
         self._sampling = SamplingParams()
 
     def start(
@@ -80,7 +81,7 @@ class Mtp:
             step,
             budget,
             self._sampling,
-            len(context) - len(self._prompt),
+            len(context) - len(self._prompt) + self.written,
             drafter=self.name,
             whose="the target's modules",
             proceed=proceed,

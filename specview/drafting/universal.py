@@ -109,7 +109,7 @@ class _Foreign(DraftModel):
     ) -> None:
         """Prefill the draft's cache with the prompt in its own vocabulary."""
         self._mirror.start()
-        self._end = self._pairing.end_for(prompt_tokens)
+        self._end = self._pairing.end_for(prompt_tokens[: len(prompt_tokens) - self.written])
         super().start(prompt_tokens, sampling, on_chunk)
 
     def _ids_of(self, context: Sequence[int]) -> Sequence[int]:

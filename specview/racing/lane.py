@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from specview.decoding.costs import Costs
-from specview.decoding.interfaces import Drafter, Engine, LengthPolicy, OnChunk, Session
+from specview.decoding.interfaces import Drafter, DrawsByPosition, Engine, LengthPolicy, OnChunk, Session
 from specview.decoding.ledger import End, Round, RunRecord
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.metrics import MetricsFold
@@ -120,6 +120,8 @@ class Lane:
         try:
             layers: tuple[Any, ...] = ()
             if self._drafter is not None:
+                if isinstance(self._drafter, DrawsByPosition):
+                    self._drafter.written = len(self.sequence.output)
                 self._drafter.start(context, self.run.sampling, on_chunk)
                 layers = self._drafter.prompt_layers
             if self._drafter is not None and layers:
