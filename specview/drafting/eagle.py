@@ -23,8 +23,8 @@ from specview.drafting.draft_tree import (
     read_paths,
     spread_tree,
 )
-from specview.drafting.feature_head import FeatureDrafter, head_of
-from specview.drafting.options import WEIGHTS, Option, Value
+from specview.drafting.feature_head import FeatureDrafter, head_of, weights_of
+from specview.drafting.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext
@@ -205,7 +205,7 @@ def make(context: DrafterContext, method: str) -> Eagle:
     layers = head.facts.aux_layers or ("last",)
     sampled = context.options[SIBLINGS.name] == "sampled"
     made = Eagle(method, head, layers, context.max_length, shape_of(context.options), sampled)
-    made.weights = str(context.options.get(WEIGHTS.name, "auto"))
+    made.weights = weights_of(context, head)
     return made
 
 

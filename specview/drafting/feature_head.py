@@ -16,8 +16,9 @@ from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.draft_tree import Drawn
 from specview.drafting.last_hidden import accepted_rows
+from specview.drafting.options import WEIGHTS
 from specview.drafting.sampled import draft_chain
-from specview.errors import SpecviewError
+from specview.errors import SpecviewError, UsageError
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext
@@ -232,3 +233,16 @@ def head_of(context: DrafterContext, method: str) -> LoadedHead:
             "Choose a head that was trained for this target.",
         )
     return head
+
+
+def weights_of(context: DrafterContext, head: LoadedHead) -> str:
+    """What the option `weights` says; raises UsageError where it asks for 8-bit ones and the head's device has none."""
+    from specview.heads.fast import takes_int8
+
+    asked = str(context.options.get(WEIGHTS.name, WEIGHTS.default))
+    if asked == "int8" and not takes_int8(head.device, head.dtype):
+        here = "this one is not quick at them" if head.device.type == "cpu" else f"the head runs on {head.device}"
+        raise UsageError(
+            f"weights is int8, which takes a CPU that is quick at 8-bit weights, and {here}.", "Use auto or stored."
+        )
+    return asked

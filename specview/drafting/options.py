@@ -90,9 +90,9 @@ HEAD = Option(
 WEIGHTS = Option(
     "weights",
     "auto",
-    "The head's weights as it drafts with them: stored (as in its file), int8 (half of float16's bytes to read), or "
-    "auto: int8 for a large head on a processor that is quick at it. Drafts may differ in near ties; the output "
-    "never does.",
+    "The head's weights as it drafts with them: stored (as in its file), int8 (half of float16's bytes to read; "
+    "only on a CPU that is quick at it), or auto: int8 for a large head on such a CPU. Drafts may differ in near "
+    "ties; the output never does.",
     choices=("auto", "int8", "stored"),
 )
 AUX_IDS = Option(

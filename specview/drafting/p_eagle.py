@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from specview.decoding.ledger import Array, Draft
-from specview.drafting.feature_head import FeatureDrafter, head_of
-from specview.drafting.options import WEIGHTS
+from specview.drafting.feature_head import FeatureDrafter, head_of, weights_of
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext
@@ -49,5 +48,5 @@ def make(context: DrafterContext) -> PEagle:
     """Make the drafter; raises SpecviewError where it has no head that fits."""
     head = head_of(context, PEagle.name)
     made = PEagle(head, head.facts.aux_layers, context.max_length)
-    made.weights = str(context.options.get(WEIGHTS.name, "auto"))
+    made.weights = weights_of(context, head)
     return made

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specview.engines.transformers_linear import Linear, Make, has_int8_products, int8_maker, maker
+from specview.engines.transformers_linear import Linear, Make, gated, has_int8_products, int8_maker, maker
 from specview.heads.blocks import LayerCache
 from specview.heads.eagle import EagleHead
 from specview.heads.eagle3 import Eagle3Head
@@ -25,6 +25,11 @@ _WIDE = 64
 
 _LARGE = 1_000_000
 """Numbers in a head's products from which its weights' bytes are what a step costs."""
+
+
+def takes_int8(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a head of this device and dtype can draft with 8-bit weights: where the processor is quick at them."""
+    return device.type == "cpu" and dtype == torch.float32 and has_int8_products()
 
 
 def fast_head(module: Any, weights: str = "auto") -> Any:
@@ -76,8 +81,8 @@ class _Layer:
         bias = None if biases[0] is None else torch.cat([one for one in biases if one is not None])
         self.qkv: Linear = make(torch.cat([part.weight.detach() for part in parts]), bias)
         self.out: Linear = make(attention.o_proj.weight.detach(), _bias(attention.o_proj))
-        self.gate: Linear = make(layer.mlp.gate_proj.weight.detach(), None)
-        self.up: Linear = make(layer.mlp.up_proj.weight.detach(), None)
+        both = torch.cat([layer.mlp.gate_proj.weight.detach(), layer.mlp.up_proj.weight.detach()])
+        self.gate_and_up: Linear = make(both, None)
         self.down: Linear = make(layer.mlp.down_proj.weight.detach(), None)
 
         def norm(name: str, of: Any, size: int) -> _Norm | None:
@@ -103,8 +108,7 @@ class FastHead:
         halves = where.device.type == "cpu" and where.dtype == torch.float32 and _halves(module)
         make = maker(where.device, where.dtype, halves)
         large = sum(part.weight.numel() for part in module.modules() if isinstance(part, torch.nn.Linear)) >= _LARGE
-        here = where.device.type == "cpu" and where.dtype == torch.float32 and has_int8_products()
-        if here and (weights == "int8" or (weights == "auto" and large)):
+        if takes_int8(where.device, where.dtype) and (weights == "int8" or (weights == "auto" and large)):
             make = int8_maker(make)
         self.target_ids: Tensor | None = module.target_ids
         self.new_cache = module.new_cache
@@ -179,7 +183,7 @@ class FastHead:
             y = layer.out.plus(mixed, residual)
             assert layer.mlp_norm is not None
             z = layer.mlp_norm(y)
-            y = layer.down.plus(layer.up.times(z, layer.gate.silu(z)), y)
+            y = layer.down.plus(gated(layer.gate_and_up, z), y)
         return y
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None) -> Tensor:
