@@ -11,7 +11,8 @@ import pytest
 
 from specview import cli
 from specview.commands import run as run_command
-from specview.commands.arguments import settings_of
+from specview.commands import tune as tune_command
+from specview.commands.arguments import prompts_of, settings_of
 from specview.commands.tune import command_of
 from specview.racing import tuning
 from specview.racing.pool import ModelPool
@@ -145,6 +146,54 @@ def test_the_command_names_what_is_not_the_default():
     words = shlex.split(command_of(settings, Workload("chat", (Prompt("x"), Prompt("y")), "0"), arm))
     assert words == ["specview", "run", "--engine", "llama.cpp", "--target", "/m/a b.gguf", "--threads", "2",
                      "--max-tokens", "64", "--lane", "prompt-lookup,k=8", "--workload", "chat"]  # fmt: skip
+
+
+def told(*flags: str) -> RunSettings:
+    """The settings that the command for these flags' prompt runs with."""
+    arguments = tune_command.make_parser().parse_args(list(flags))
+    settings = settings_of(arguments, ("plain",)).checked()
+    arm = ArmResult(LaneSettings("prompt-lookup", k=8).checked(settings.sampling))
+    words = shlex.split(command_of(settings, prompts_of(arguments), arm))
+    assert words[:2] == ["specview", "run"]
+    return settings_of(run_command.make_parser().parse_args(words[2:]), ())
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--workload", "chat", "--system", "Answer in one word."),
+        ("--prompt", "Why?", "--system", "Answer in one word."),
+        ("--prompt", "Why?", "--system=-1"),
+        ("--prompt=-5C?",),
+        ("--prompt", "Why?"),
+        (),
+    ],
+)
+def test_the_command_s_prompt_is_the_one_that_was_tuned(flags):
+    arguments = tune_command.make_parser().parse_args(list(flags))
+    tuned = settings_of(arguments, ("plain",))
+    found = told(*flags)
+    assert (found.prompt, found.system, found.workload) == (tuned.prompt, tuned.system, tuned.workload)
+
+
+def test_the_command_for_a_file_of_prompts(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    arm = ArmResult(LaneSettings("prompt-lookup", k=8).checked(RunSettings().sampling))
+
+    def command(*lines, flags=()):
+        file.write_text("\n".join(map(json.dumps, lines)))
+        arguments = tune_command.make_parser().parse_args(["--prompts", str(file), *flags])
+        words = shlex.split(command_of(settings_of(arguments, ("plain",)), prompts_of(arguments), arm))
+        return words[words.index("prompt-lookup,k=8") + 1 :]
+
+    one = {"prompt": "Why?", "system": "Be brief."}
+    assert command(one) == ["--prompt", "Why?", "--system", "Be brief."]
+    assert command(one, {"prompt": "b", "system": "Be brief."}) == ["--prompt-file", "FILE", "--system", "Be brief."]
+    assert command(one, {"prompt": "b"}) == ["--prompt-file", "FILE"], "no system text is that of all"
+    assert command(one, {"prompt": "b"}, flags=["--system", "x"]) == ["--prompt-file", "FILE", "--system", "x"]
+    assert command(one, flags=["--raw"]) == ["--prompt", "Why?"], "a bare prompt has none"
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    assert command({"messages": turns}) == ["--prompt-file", "FILE"], "a command line gives no turns before it"
 
 
 @pytest.mark.real_model

@@ -25,6 +25,7 @@ from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.decoding.verification import RULES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
+from specview.racing import workloads
 from specview.racing.settings import BUNDLED, RunSettings
 from specview.racing.workloads import Workload
 
@@ -256,10 +257,26 @@ def command_of(settings: RunSettings, prompts: Workload, arm: ArmResult) -> str:
     if not settings.chat:
         words.append("--raw")
     words += ["--lane", arm.name]
+    return shlex.join([*words, *_prompt_words(settings, prompts)])
+
+
+def _prompt_words(settings: RunSettings, prompts: Workload) -> list[str]:
+    """The flags of the prompt, and of the system text where all prompts have one that does not come by itself."""
+    first, usual = prompts.prompts[0], ""
+    systems = {prompt.system for prompt in prompts.prompts}
     if settings.workload is not None:
-        words += ["--workload", settings.workload]
-    elif len(prompts.prompts) == 1 and len(prompts.prompts[0].text) <= 80:
-        words += ["--prompt", prompts.prompts[0].text]
+        words = ["--workload", settings.workload]
+        usual, systems = workloads.load(settings.workload).system, {settings.system}
+    elif len(prompts.prompts) == 1 and len(first.text) <= 80 and not first.history:
+        words = _given("--prompt", first.text)
     else:
-        words += ["--prompt-file", "FILE"]
-    return shlex.join(words)
+        words = ["--prompt-file", "FILE"]
+    system = systems.pop()
+    if settings.chat and not systems and system != usual:
+        words += _given("--system", system)
+    return words
+
+
+def _given(flag: str, text: str) -> list[str]:
+    """A flag and its text, as one word where the text would pass for a flag."""
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
