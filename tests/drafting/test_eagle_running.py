@@ -159,7 +159,8 @@ def test_int8_products_are_the_weights_to_half_a_step():
         bound = step / 2 * x.abs().sum(1, keepdim=True) + 2**-7 * (x.abs() @ weight.abs().T) + 2**-7 * exact.abs() + 1e-5
         assert ((made(x) - exact).abs() <= bound).all()
     assert torch.equal(made(torch.zeros(5, 64)), bias.expand(5, -1))  # of many rows the usual product
-    assert torch.allclose(made.plus(x, exact), made(x) + exact)
+    assert torch.allclose(made.silu(x), torch.nn.functional.silu(made(x)))
+    assert torch.allclose(made.plus(x, exact), made(x) + exact) and torch.allclose(made.times(x, exact), made(x) * exact)
 
 
 @needs_int8
