@@ -16,12 +16,13 @@ log = logging.getLogger(__name__)
 
 POLL_MS = 30
 Then = Callable[[Any], None]
+Otherwise = Callable[[str], None]
 
 
 class FileWork(QObject):
     """`do(work, then)` calls work() on the thread and then(its result) on the Qt thread.
 
-    signals: failed(str: one line), changed (it began or ended to be busy)
+    signals: failed(str: one line; where work was given no `otherwise`), changed (it began or ended to be busy)
     """
 
     failed = Signal(str)
@@ -29,9 +30,10 @@ class FileWork(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._waiting: deque[tuple[str, Callable[[], Any], Then | None]] = deque()
+        self._waiting: deque[tuple[str, Callable[[], Any], Then | None, Otherwise | None]] = deque()
         self._thread: threading.Thread | None = None
         self._then: Then | None = None
+        self._otherwise: Otherwise | None = None
         self._answer: tuple[Any, str] = (None, "")
         self._closed = threading.Event()
         self._timer = QTimer(self)
@@ -47,18 +49,23 @@ class FileWork(QObject):
         """Whether the page is closed: for work that takes long."""
         return self._closed.is_set()
 
-    def do(self, work: Callable[[], Any], then: Then | None = None, kind: str = "") -> None:
-        """Do this after what waits already; of one `kind` only the last that waits is done."""
+    def do(
+        self, work: Callable[[], Any], then: Then | None = None, kind: str = "", otherwise: Otherwise | None = None
+    ) -> None:
+        """Do this after what waits already; of one `kind` only the last that waits is done.
+
+        Where it fails otherwise(one line) is called on the Qt thread, in place of the signal `failed`.
+        """
         if self._closed.is_set():
             return
         if kind:
             self._waiting = deque(item for item in self._waiting if item[0] != kind)
-        self._waiting.append((kind, work, then))
+        self._waiting.append((kind, work, then, otherwise))
         if self._thread is None:
             self._next()
 
     def _next(self) -> None:
-        _, work, self._then = self._waiting.popleft()
+        _, work, self._then, self._otherwise = self._waiting.popleft()
         self._thread = threading.Thread(target=self._run, args=(work,), name="specview-files", daemon=True)
         self._thread.start()
         self._timer.start()
@@ -80,13 +87,13 @@ class FileWork(QObject):
         if self._thread is None or self._thread.is_alive():
             return
         self._thread = None
-        (result, problem), then = self._answer, self._then
-        self._answer, self._then = (None, ""), None
+        (result, problem), then, otherwise = self._answer, self._then, self._otherwise
+        self._answer, self._then, self._otherwise = (None, ""), None, None
         if not self._waiting:
             self._timer.stop()
         if problem:
             if problem != "stopped":
-                self.failed.emit(problem)
+                (self.failed.emit if otherwise is None else otherwise)(problem)
         elif then is not None:
             then(result)
         if self._waiting and self._thread is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +51,10 @@ from specview.runs.reader import Trace, read_trace
 from specview.runs.repeat import Repeat, command_line
 from specview.runs.tables import Row
 
+log = logging.getLogger(__name__)
+
+SHUT_S = 2.0
+"""A window that closes tries no further to write what was typed once a failure came after this long."""
 MOST_COMPARED = 8
 """Runs whose lanes are compared from their rounds; of more the list's own figures are shown."""
 ENDINGS = {"json": ".json", "csv": ".csv", "parquet": ".parquet", "markdown": ".md"}
@@ -66,7 +72,9 @@ class RunsPage(Page):
         self.entries: list[Entry] = []
         self._traces: dict[tuple[Path, int], Trace] = {}
         self._undo: list[str] = []
-        self._unwritten: dict[str, tuple[str, list[str], str]] = {}
+        self._unwritten: dict[str, tuple[str, list[str], str]] = {}  # what was typed and is not on the disk (yet)
+        self._write_again = False
+        self._unreadable = ""
         self._told = ""
         self._size = 0
         self._stale = True
@@ -180,7 +188,6 @@ class RunsPage(Page):
 
     def _connect(self) -> None:
         self.work.failed.connect(self.context.show_message)
-        self.work.failed.connect(self._failed)
         self.work.changed.connect(self._say)
         self.runs.activated.connect(lambda index: self.open_runs([self.entries[index]]))
         self.runs.selected.connect(self._selected)
@@ -211,7 +218,8 @@ class RunsPage(Page):
     # -- the tab -------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        """Look for what is new."""
+        """Look for what is new, and try again to write what could not be written."""
+        self._write_again = True
         self.rescan()
 
     def take_focus(self) -> bool:
@@ -226,9 +234,17 @@ class RunsPage(Page):
         self.details.save()
 
     def shut(self) -> None:
-        """The window closes: keep what was typed, and wait briefly for what is under way."""
+        """The window closes: wait briefly for what is under way, and keep what was typed."""
         self.details.save()
         self.work.close()
+        began = time.monotonic()
+        for run_id, (name, tags, note) in self._unwritten.items():  # what waited, and what failed before
+            try:
+                self.library.describe(run_id, name=name, tags=tags, note=note)
+            except SpecviewError as error:
+                log.warning("what was typed of the run %s is not kept: %s", run_id, error)
+                if time.monotonic() - began > SHUT_S:
+                    break
 
     def kept(self) -> dict[str, Any]:
         """Sort and columns; nothing of the runs themselves."""
@@ -254,11 +270,14 @@ class RunsPage(Page):
         library, stop = self.library, self.work.should_stop
 
         def look() -> tuple[list[Entry], bool, int, bool]:
-            if clean and library.trash.is_dir():
-                library.empty_trash(TRASH_DAYS)
+            try:
+                if clean and library.trash.is_dir():
+                    library.empty_trash(TRASH_DAYS)
+            except (SpecviewError, OSError) as error:
+                log.warning("old runs stay in the trash: %s", error)
             return library.scan(trash=trash, should_stop=stop), library.keeps, library.size_bytes(), trash
 
-        self.work.do(look, self._listed, "scan")
+        self.work.do(look, self._listed, "scan", otherwise=self._not_listed)
 
     def _listed(self, found: tuple[list[Entry], bool, int, bool]) -> None:
         entries, keeps, self._size, trash = found
@@ -267,7 +286,7 @@ class RunsPage(Page):
         self.details.save()  # what was typed meanwhile is newer than what was read
         typed = self.details.entry
         self.entries = [_described(entry, self._unwritten.get(entry.id)) for entry in entries]
-        self._stale = False
+        self._stale, self._unreadable = False, ""
         self.keep.setChecked(keeps)
         self.runs.set_rows([run_row(entry) for entry in self.entries])
         if self._wanted:
@@ -279,12 +298,25 @@ class RunsPage(Page):
             self.details.show_runs([])
         self._chosen()
         self._say()
+        if self._write_again and not trash:
+            self._write_again = False
+            for entry in self.entries:
+                if entry.id in self._unwritten:
+                    self._write(entry.id)
+
+    def _not_listed(self, problem: str) -> None:
+        """The library cannot be read: say so once. Looking again at once would find the same."""
+        self.context.show_message(problem)
+        self._stale, self._unreadable = False, problem
+        self._say()
 
     def _say(self) -> None:
         """Say how much there is and where, and what an empty list means."""
         trash = self.show_trash.isChecked()
         if self._stale and self.work.busy:
             self.summary.set_full("Reading the runs library…")
+        elif self._unreadable:
+            self.summary.set_full(self._unreadable)
         else:
             count, size = len(self.entries), self._size
             what = f"{count} {'run' if count == 1 else 'runs'}{' in the trash' if trash else ''}"
@@ -292,7 +324,8 @@ class RunsPage(Page):
             self.summary.set_full(f"{self._told} · {what}" if self._told else about)
         self.listing.setCurrentWidget(self.runs if self.entries or self._stale else self.empty)
         self.empty.setText(
-            "The trash is empty." if trash
+            self._unreadable if self._unreadable
+            else "The trash is empty." if trash
             else "No run is kept yet. Run a race: when it ends it stands here, with its prompt, until you delete it."
             if self.keep.isChecked()
             else "Runs are not kept. Tick “Keep finished runs”, or import a trace file."
@@ -304,9 +337,13 @@ class RunsPage(Page):
         """The runs that are selected, from top to bottom."""
         return [self.entries[index] for index in self.runs.selected_rows() if index < len(self.entries)]
 
-    def _failed(self, _: str) -> None:
-        """Show again what the disk has."""
-        self._unwritten.clear()
+    def _change(self, work: Callable[[], Any], then: Callable[[Any], None] | None = None) -> None:
+        """Change the library in the background."""
+        self.work.do(work, then, otherwise=self._not_changed)
+
+    def _not_changed(self, problem: str) -> None:
+        """Say why, and show what the disk has; what was typed stays where it stands."""
+        self.context.show_message(problem)
         self.rescan()
 
     def _selected(self, _: list[int]) -> None:
@@ -420,15 +457,20 @@ class RunsPage(Page):
         self._unwritten[run_id] = words
         self.entries = [_described(entry, words if entry.id == run_id else None) for entry in self.entries]
         self.runs.set_rows([run_row(entry) for entry in self.entries])
+        self._write(run_id)
+
+    def _write(self, run_id: str) -> None:
+        """Write what was typed of a run. Where that fails it stays typed, for another try."""
+        words = name, tags, note = self._unwritten[run_id]
 
         def written(_: None) -> None:
             if self._unwritten.get(run_id) is words:
                 del self._unwritten[run_id]
 
-        self.work.do(lambda: self.library.describe(run_id, name=name, tags=tags, note=note), written)
+        self._change(lambda: self.library.describe(run_id, name=name, tags=tags, note=note), written)
 
     def _keep_clicked(self, on: bool) -> None:
-        self.work.do(lambda: self.library.set_keeps(on))
+        self._change(lambda: self.library.set_keeps(on))
         self._say()
 
     # -- deleting ------------------------------------------------------------------------------
@@ -439,10 +481,10 @@ class RunsPage(Page):
         if not ids:
             return
         if self.show_trash.isChecked():
-            self.work.do(lambda: self.library.restore(ids))
+            self._change(lambda: self.library.restore(ids))
         else:
             self.details.save()
-            self.work.do(lambda: self.library.delete(ids), self._deleted)
+            self._change(lambda: self.library.delete(ids), self._deleted)
         self.rescan()
 
     def _deleted(self, ids: list[str]) -> None:
@@ -458,7 +500,7 @@ class RunsPage(Page):
         self.undo_bar.hide()
         if ids:
             self._wanted = ids[0]
-            self.work.do(lambda: self.library.restore(ids))
+            self._change(lambda: self.library.restore(ids))
             self.rescan()
 
     def _show_trash(self, on: bool) -> None:
@@ -474,7 +516,7 @@ class RunsPage(Page):
         """Remove what was deleted, once the user has said yes."""
         if self.entries and self.sure(len(self.entries)):
             self._forget_undo()
-            self.work.do(self.library.empty_trash)
+            self._change(self.library.empty_trash)
             self.rescan()
 
     def sure(self, count: int) -> bool:
@@ -496,7 +538,7 @@ class RunsPage(Page):
     def import_files(self, paths: Sequence[Path]) -> None:
         """Copy these traces into the library; the first that is none is told."""
         for path in paths:
-            self.work.do(partial(self.library.take_in, path), self._imported)
+            self._change(partial(self.library.take_in, path), self._imported)
         if paths:
             self.show_trash.setChecked(False)
             self.rescan()

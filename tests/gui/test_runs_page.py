@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog
 
+from specview.errors import SpecviewError, Stopped
 from specview.runs import library as library_module
 from specview.runs.library import RunLibrary
 from tests.runs.recorded import SETTINGS, keep, write_trace
@@ -110,6 +113,59 @@ def test_an_unreadable_file_is_listed_and_says_why(page, window, qtbot):
     assert "not the header" in window.banner.message
 
 
+def test_a_library_that_cannot_be_read_says_so_once(window, qtbot, monkeypatch):
+    folder = RunLibrary().folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("a file where the folder should be")
+    scans, told, real = [], [], RunLibrary.scan
+    monkeypatch.setattr(RunLibrary, "scan", lambda self, **how: (scans.append(1), real(self, **how))[1])
+    monkeypatch.setattr(window.tabs.context, "show_message", lambda line, kind="error": told.append(line))
+    window.tabs.open("Runs")
+    page = window.tabs.page("Runs")
+    settled(qtbot, page)
+    qtbot.wait(300)
+    assert len(scans) == 1 and len(told) == 1 and "cannot read the runs library" in told[0]
+    assert page.listing.currentWidget() is page.empty and page.empty.text() == page.summary.full == told[0]
+    page.keep.click()  # a change that fails looks again, once
+    qtbot.waitUntil(lambda: len(scans) == 2 and not page.work.busy, timeout=5000)
+    qtbot.wait(300)
+    assert len(scans) == 2 and len(told) == 3
+    folder.unlink()
+    keep(RunLibrary())
+    page.rescan()
+    qtbot.waitUntil(lambda: len(page.entries) == 1, timeout=5000)
+    assert "1 run " in page.summary.full and page.listing.currentWidget() is page.runs
+
+
+def test_a_comparison_that_fails_is_told_once(page, window, qtbot, monkeypatch):
+    asked = []
+
+    def broken(runs):
+        asked.append(runs)
+        raise RuntimeError("no figures")
+
+    monkeypatch.setattr("specview.gui.runs_page.lay_beside", broken)
+    choose(page, "first", "second")
+    qtbot.waitUntil(lambda: "no figures" in window.banner.message and not page.work.busy, timeout=5000)
+    asked.clear()
+    qtbot.wait(300)
+    assert not asked
+
+
+def test_old_runs_that_cannot_be_removed_keep_no_list_away(window, qtbot, monkeypatch):
+    def locked(self, days=0):
+        raise SpecviewError("another specview is changing the runs library.", "Try again.")
+
+    library = RunLibrary()
+    library.delete([keep(library, seed=1)])
+    keep(library)
+    monkeypatch.setattr(RunLibrary, "empty_trash", locked)
+    window.tabs.open("Runs")
+    page = window.tabs.page("Runs")
+    settled(qtbot, page)
+    assert len(page.entries) == 1 and window.banner.message == ""
+
+
 # -- describing ----------------------------------------------------------------------------------------------
 
 
@@ -155,6 +211,61 @@ def test_a_rescan_leaves_what_is_being_typed(page, qtbot):
     page.rescan()
     settled(qtbot, page)
     assert page.details.note.toPlainText() == "half a senten"
+
+
+def notes():
+    return {entry.name: entry.note for entry in RunLibrary().scan()}
+
+
+def test_a_note_that_is_too_long_stays_to_be_shortened(page, window, qtbot):
+    long = "word " * 5000
+    choose(page, "first")
+    page.details.note.setPlainText(long)
+    choose(page, "second")
+    page.details.note.setPlainText("of the second")
+    page.details.save()
+    qtbot.waitUntil(lambda: "Use up to 20,000" in window.banner.message, timeout=5000)
+    settled(qtbot, page)
+    assert page.details.note.toPlainText() == "of the second" and notes()["second"] == "of the second"
+    choose(page, "first")
+    assert page.details.note.toPlainText() == long.strip() and notes()["first"] == ""
+    page.details.note.setPlainText(long[:1000])
+    page.details.save()
+    settled(qtbot, page)
+    assert notes()["first"] == long[:1000].strip() and not page._unwritten
+
+
+def test_what_could_not_be_written_is_written_when_the_tab_is_opened_again(page, window, qtbot, monkeypatch):
+    monkeypatch.setattr(library_module, "LOCK_TIMEOUT_S", 0.05)
+    with FileLock(RunLibrary().folder / ".lock"):
+        choose(page, "first")
+        page.details.note.setPlainText("typed under a lock")
+        page.details.save()
+        qtbot.waitUntil(lambda: "another specview is changing" in window.banner.message, timeout=5000)
+        settled(qtbot, page)
+        assert page.details.note.toPlainText() == "typed under a lock" and page.entries
+    window.tabs.open("Race")
+    window.tabs.open("Runs")
+    qtbot.waitUntil(lambda: not page._unwritten, timeout=5000)
+    assert notes()["first"] == "typed under a lock"
+
+
+def test_what_is_typed_while_files_are_read_is_kept_by_a_window_that_closes(page, window, qtbot, monkeypatch):
+    reading = threading.Event()
+
+    def slow(path, should_stop):
+        reading.set()
+        while not should_stop():
+            time.sleep(0.002)
+        raise Stopped
+
+    monkeypatch.setattr("specview.gui.runs_page.read_trace", slow)
+    choose(page, "first", "second")
+    qtbot.waitUntil(reading.is_set, timeout=5000)
+    choose(page, "third")
+    page.details.note.setPlainText("typed meanwhile")
+    window.close()
+    assert notes() == {"first": "", "second": "", "third": "typed meanwhile"}
 
 
 # -- deleting ------------------------------------------------------------------------------------------------
