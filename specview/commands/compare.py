@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specview.commands.arguments import (
@@ -130,31 +131,45 @@ def _compare(settings: RunSettings, repeats: int, outputs: Outputs, should_stop:
 
 
 class _SetWatcher:
-    """The progress line of a prompt set."""
+    """Follows the races of a prompt set: the progress line, and each race's part in the runs library."""
 
-    def __init__(self, settings: RunSettings, prompts: Workload) -> None:
+    def __init__(self, outputs: Outputs, settings: RunSettings, prompts: Workload, repeats: int) -> None:
         self.progress = ProgressLine(sys.stderr)
-        self._total = len(prompts.prompts)
+        self._outputs = outputs
+        self._prompts = prompts.prompts
+        self._repeats = repeats
+        self._total = len(prompts.prompts) * repeats
         self._done = 0
-        self._text = f"Request 1 of {self._total}"
         self._wanted = settings.max_tokens * len(settings.lanes)
         self._emitted = 0
+        self.begin(1, 1)
+
+    def begin(self, number: int, repeat: int) -> None:
+        """The race of this request begins; both count from 1."""
+        self._prompt = self._prompts[number - 1]
+        self._part = f"request {number} of {len(self._prompts)}"
+        if self._repeats > 1:
+            self._part += f", repeat {repeat} of {self._repeats}"
 
     def take(self, event: Event) -> None:
         """Handle one event of the race under way."""
         if isinstance(event, RaceStarted):
             self._emitted = 0
+            if self._prompt.history:  # the turns before the prompt: no trace without them shows what was run
+                turns = [dict(turn) for turn in self._prompt.history]
+                event = replace(event, facts={**event.facts, "history": turns})
         elif isinstance(event, LaneRound):
             self._emitted += len(event.round.emitted)
-            self.progress.show(self._text, min(1.0, (self._done + min(1.0, self._emitted / self._wanted)) / self._total))
+            fraction = (self._done + min(1.0, self._emitted / self._wanted)) / self._total
+            self.progress.show(self._part.capitalize(), min(1.0, fraction))
         elif isinstance(event, Progress) and event.phase in ("import", "load", "convert", "load-draft", "warm-up"):
             self.progress.show(event.text, event.fraction)
+        self._outputs.keep(event, self._part)
 
     def after(self, result: PromptSetResult, done: int, total: int) -> None:
         """A race is over."""
-        self._done, self._total = done, total
-        self._text = f"Request {min(done + 1, total)} of {total}"
-        self.progress.show(self._text, done / total)
+        self._done = done
+        self.progress.show(self._part.capitalize(), done / total)
 
 
 def _compare_set(
@@ -168,10 +183,12 @@ def _compare_set(
         run_prompt_set,
     )
 
-    watcher = _SetWatcher(settings, prompts)
+    watcher = _SetWatcher(outputs, settings, prompts, repeats)
     models = ModelPool()
     try:
-        result = run_prompt_set(settings, prompts, repeats, models, watcher.take, watcher.after, should_stop)
+        result = run_prompt_set(
+            settings, prompts, repeats, models, watcher.take, watcher.after, should_stop, on_begin=watcher.begin
+        )
     finally:
         watcher.progress.clear()
         models.close()

@@ -204,12 +204,14 @@ def run_prompt_set(
     on_request: Callable[[PromptSetResult, int, int], None] = lambda result, done, total: None,
     should_stop: ShouldStop = lambda: False,
     *,
+    on_begin: Callable[[int, int], None] = lambda number, repeat: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PromptSetResult:
     """Race the lanes of `settings` on every prompt, `repeats` times round the set, each time with the next seed.
 
-    on_request hears of the result so far after every race, with races done and in all. Raises SpecviewError where the
-    run cannot work for any prompt: bad settings, a target that does not load.
+    on_begin hears of every race before it begins: the request's number and the repeat, both from 1; on_request of the
+    result so far after it, with races done and in all. Raises SpecviewError where the run cannot work for any prompt:
+    bad settings, a target that does not load.
     """
     settings = settings.checked()
     result = PromptSetResult(prompts.name, prompts.sha256, len(prompts.prompts), settings, repeats)
@@ -228,6 +230,7 @@ def run_prompt_set(
                 if should_stop():
                     result.end = "stopped"
                     return result
+                on_begin(place + 1, repeat + 1)
                 again = replace(one, sampling=replace(one.sampling, seed=one.sampling.seed + repeat))
                 try:
                     found = compare(again, 1, pool, on_event, should_stop, clock=clock, oracles=False)

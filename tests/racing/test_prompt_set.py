@@ -32,6 +32,8 @@ from specview.racing.prompt_set import (
 )
 from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
 from specview.racing.workloads import Prompt, Workload
+from specview.runs.library import RunLibrary
+from specview.runs.reader import read_trace
 from tests.racing.world import DRAFTED, LOOKUP, World, of_kind
 
 PROMPTS = Workload(
@@ -301,6 +303,37 @@ def test_compare_prompts_prints_and_writes_tables(world, capsys, file, tmp_path)
     assert len(list(csv.DictReader(out_csv.open(encoding="utf-8")))) == 12
     assert out_md.read_text(encoding="utf-8").startswith("mine.jsonl: 4 of 4 requests")
     assert len(json.loads(out_json.read_text(encoding="utf-8"))["requests"]) == 4
+
+
+def test_every_race_is_kept_in_the_runs_library(world, capsys, file):
+    turns = [{"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]
+    file.write_text(json.dumps({"prompt": "bcdb"}) + "\n" + json.dumps({"messages": turns}) + "\n")
+    flags = ["compare", "--prompts", str(file), *ARGUMENTS]
+    assert cli.main(flags) == 0
+    library = RunLibrary()
+    kept = {entry.part: read_trace(entry.path) for entry in library.scan()}
+    assert sorted(kept) == ["request 1 of 2", "request 2 of 2"]
+    first, second = kept["request 1 of 2"], kept["request 2 of 2"]
+    assert (first.prompt_text, first.run["source"], first.run.get("history")) == ("bcdb", "command", None)
+    assert (second.prompt_text, second.run["history"]) == ("d", turns[:2])
+    assert [record.name for record in first.records] == ["plain", "draft-model", "prompt-lookup"]
+    assert cli.main([*flags, "--repeats", "2"]) == 0
+    parts = {f"request {number} of 2, repeat {repeat} of 2" for number in (1, 2) for repeat in (1, 2)}
+    assert {entry.part for entry in library.scan()} == {*kept, *parts}
+
+
+def test_a_request_that_does_not_run_shifts_no_number(monkeypatch, capsys, file):
+    World(monkeypatch, context_length=32)
+    file.write_text("\n".join(json.dumps({"prompt": text}) for text in ("b" * 50, "bcdb", "dcb")))
+    assert cli.main(["compare", "--prompts", str(file), *ARGUMENTS, "--repeats", "2"]) == 1
+    found = {entry.part for entry in RunLibrary().scan()}
+    assert found == {f"request {number} of 3, repeat {repeat} of 2" for number in (2, 3) for repeat in (1, 2)}
+
+
+@pytest.mark.parametrize("flags", [["--no-keep"], ["--observe", "off"]])
+def test_a_set_that_is_not_to_be_kept_is_not(world, capsys, file, flags):
+    assert cli.main(["compare", "--prompts", str(file), *ARGUMENTS, *flags]) == 0
+    assert not RunLibrary().folder.exists()
 
 
 def test_the_document_is_all_of_standard_output(world, capsys, file):
