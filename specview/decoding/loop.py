@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field, replace
 
 from specview.decoding.interfaces import CatchesUp, Drafter, LengthPolicy, Session
-from specview.decoding.ledger import EMPTY_DRAFT, Draft, End, Round
+from specview.decoding.ledger import EMPTY_DRAFT, Draft, End, Round, depths
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import Purpose, SamplingParams, uniform
 from specview.decoding.verification import DecisionRows, NotFiniteError, verify
@@ -95,7 +95,7 @@ def decode(
         try:
             decision = verify(rule, rows, draft, random, position, eos_ids)
         except NotFiniteError as error:
-            raise _not_finite(model_name, position + error.row) from None
+            raise _not_finite(model_name, position + _ahead(draft, error.row)) from None
         emitted = [draft.tokens[index] for index in decision.path]
         if parents is None:
             session.truncate(len(context) + len(emitted))
@@ -108,7 +108,7 @@ def decode(
         try:
             drafted, final = observer.entries(rule, decision, rows, draft)
         except NotFiniteError as error:  # a row that decided nothing, but is shown
-            raise _not_finite(model_name, position + error.row) from None
+            raise _not_finite(model_name, position + _ahead(draft, error.row)) from None
         guesses = observer.guesses(draft, sampling, position) if draft.caught_up else ()
         observed_at = clock()
         timings = {
@@ -153,6 +153,11 @@ def _pass_parents(draft: Draft) -> list[int] | None:
     count = len(draft)
     parents = draft.parents if draft.parents is not None else range(-1, count - 1)
     return [-1, *(1 + parent for parent in parents), *(1 + count + parent if parent >= 0 else 0 for parent in draft.rider_parents)]
+
+
+def _ahead(draft: Draft, row: int) -> int:
+    """How many tokens after the context the token comes that a row of the pass decides."""
+    return row if draft.parents is None or not row else depths(draft.parents)[row - 1] + 1
 
 
 def _not_finite(model_name: str, position: int) -> SpecviewError:

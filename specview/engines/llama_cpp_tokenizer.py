@@ -10,7 +10,7 @@ from typing import Any
 from specview.engines.chat import render_chat
 from specview.engines.detokenize import ByteDetokenizer
 from specview.engines.llama_cpp_library import llama
-from specview.errors import SpecviewError
+from specview.errors import SpecviewError, UsageError
 
 _ATTR_UNKNOWN, _ATTR_CONTROL = 1 << 0, 1 << 3  # enum llama_token_attr
 
@@ -66,13 +66,13 @@ class LlamaCppTokenizer:
     def encode_raw(self, text: str) -> list[int]:
         """Encode a raw prompt: BOS where the model wants one; an empty prompt becomes BOS.
 
-        Raises SpecviewError for an empty prompt where the model has no BOS.
+        Raises UsageError for an empty prompt where the model has no BOS.
         """
         tokens = self.encode(text)
         if self.bos_id is not None and (self.adds_bos or not tokens):
             return [self.bos_id, *tokens]
         if not tokens:
-            raise SpecviewError("The prompt is empty, and this model has no BOS token.", "Type a prompt.")
+            raise UsageError("The prompt is empty, and this model has no BOS token.", "Write a prompt.")
         return tokens
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specview.decoding.ledger import Draft
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams, probabilities
@@ -483,6 +484,26 @@ def test_logits_that_are_not_finite_name_the_model_and_the_position(bad, tempera
             drafter=drafter if drafted else None,
             k=3,
             observer=Observer(level, FakeTokenizer(10)),
+        )
+
+
+@pytest.mark.parametrize("rule", ["greedy", "match"])
+@pytest.mark.parametrize(("bad", "ahead"), [((5,), 1), ((4, 9), 2), ((2, 3), 2), ((), 0)])
+def test_in_a_tree_the_position_is_the_depth_and_not_the_node(rule, bad, ahead):
+    """The bad row is the one after a path of the tree, which has it at any place."""
+
+    def model(prefix):
+        row = np.zeros(10, dtype=np.float32)
+        row[bad[len(prefix) - 2] if len(prefix) - 2 < len(bad) else 0] = 50.0  # the path is what the target wants
+        return np.full(10, math.nan, dtype=np.float32) if tuple(prefix[2:]) == bad else row
+
+    target = FakeEngine(model, 10, model_name="poor-model")
+    drafter = ScriptDrafter(lambda context, budget: [])
+    tree = Draft((2, 3, 4, 7, 9, 5), parents=(-1, 0, -1, 2, 2, -1), drafter="tree", siblings="point-mass")
+    drafter.propose = lambda *_: tree
+    with pytest.raises(SpecviewError, match=rf"poor-model gave logits .* at output token {ahead}\b"):
+        run_decode(
+            target, [0, 1], rule=rule, sampling=SamplingParams(float(rule == "match")), max_tokens=9, drafter=drafter, k=3
         )
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specview.engines.llama_cpp_engine import LlamaCppEngine, load
 from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer
-from specview.errors import SpecviewError
+from specview.errors import UsageError
 
 pytest.importorskip("llama_cpp")
 
@@ -193,9 +193,10 @@ def test_sentencepiece_keeps_the_leading_space(tmp_path: Path) -> None:
 
 def test_an_empty_prompt_without_bos_is_refused(tmp_path: Path) -> None:
     engine = load(sentencepiece_gguf(tmp_path / "spm.gguf", bos=False), threads=1)
-    if engine.tokenizer.bos_id is None:
-        with pytest.raises(SpecviewError, match="prompt is empty"):
-            engine.tokenizer.encode_raw("")
-    else:  # llama.cpp takes 1 where a sentencepiece file names none
-        assert engine.tokenizer.encode_raw("") == [engine.tokenizer.bos_id]
+    tokenizer = engine.tokenizer
+    if tokenizer.bos_id is not None:  # llama.cpp takes 1 where a sentencepiece file names none
+        assert tokenizer.encode_raw("") == [tokenizer.bos_id]
+        tokenizer.bos_id = None
+    with pytest.raises(UsageError, match="prompt is empty"):  # a setting that cannot work, as transformers' says
+        tokenizer.encode_raw("")
     engine.close()
