@@ -215,6 +215,10 @@ def _compare_set(
         raise SpecviewError(
             f"{len(result.failures)} of {len(result.requests)} requests did not run. The first, {first.number}: {first.error}"
         )
+    for request in result.requests:
+        for lane in request.lanes:
+            if lane.error:  # in this request, or in one of its repeats
+                raise SpecviewError(f"request {request.number}, lane {lane.name}: {lane.error}")
     return 0
 
 

@@ -354,6 +354,28 @@ def test_requests_that_fail_are_named_and_the_exit_code_says_so(monkeypatch, cap
     assert "no request ran. The first: the prompt has 50 tokens" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("repeats", "race", "words"), [(1, 2, "Unexpected"), (2, 6, "repeat 2 of 2 failed")])
+def test_a_lane_that_fails_in_one_request_fails_the_command(world, capsys, file, monkeypatch, repeats, race, words):
+    real, races = sets.run_prompt_set, []
+
+    def failing(settings, prompts, repeats, models, take, *rest, **options):
+        def on_event(event):
+            if isinstance(event, RaceStarted):
+                races.append(event)
+                draft = world.engines["draft", BUNDLED]
+                draft.fail_after = draft.forwards + 4 if len(races) == race else None
+            take(event)
+
+        return real(settings, prompts, repeats, models, on_event, *rest, **options)
+
+    monkeypatch.setattr(sets, "run_prompt_set", failing)
+    assert cli.main(["compare", "--prompts", str(file), *ARGUMENTS, "--repeats", str(repeats)]) == 1
+    out, err = capsys.readouterr()
+    assert f"request 2 (abcde), lane draft-model: {words}" in out
+    line = err.splitlines()[-1]
+    assert line.startswith(f"specview: request 2, lane draft-model: {words}")
+
+
 def test_ctrl_c_keeps_what_there_is(world, capsys, file, monkeypatch):
     made = world.load
     rounds = [0]
