@@ -91,7 +91,8 @@ class ToyPanel(LabPanel):
                               "By the last token. Bars: closed form; points: measured.",
                               x="last token", y="α")  # fmt: skip
         self.table = ResultsTable(_COLUMNS, identity="sampler", name="toy-proof")
-        self.table.setFixedHeight(theme.px(210))
+        self._fit()
+        theme.signals.changed.connect(self._fit)
         side = QVBoxLayout()
         side.setSpacing(theme.px(8))
         side.addWidget(self.histogram, 1)
@@ -108,6 +109,10 @@ class ToyPanel(LabPanel):
         column.addLayout(plots, 1)
         column.addWidget(self.table)
         self.connect_job()
+
+    def _fit(self) -> None:
+        """Follow the font: the table keeps its rows."""
+        self.table.setFixedHeight(theme.px(210))
 
     # -- settings --------------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class TheoryPage(ViewsPage):
         self._rest_until = 0.0
         self.theory = TheoryPanel()
         self.concurrency = ConcurrencyPanel(context)
-        self.set_views("Views of the theory", dict(zip(VIEWS, (Scrolled(self.theory, 520, 960), self.concurrency), strict=True)))
+        self.set_views("Views of the theory", dict(zip(VIEWS, (Scrolled(self.theory, 570, 960), self.concurrency), strict=True)))
         self.theory.measure_asked.connect(self.measure_v)
         self.controller.job_news.connect(self._job_news)
         self.controller.job_ended.connect(self._job_ended)

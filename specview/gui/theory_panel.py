@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, Qt, QTimer, Signal
+from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -42,6 +43,7 @@ _LENGTHS = (1, 2, 4, 8)
 _LEAST_K_SHOWN = 12
 _LEAST_COST_SHOWN = 2.0
 _HEAT_COLUMNS, _HEAT_ROWS = 40, 26
+_MARGIN_PX = 12
 
 
 @dataclass(slots=True)
@@ -71,21 +73,28 @@ class Point:
 
 
 class Fact(QWidget):
-    """A figure with its caption above; the tooltip has the formula."""
+    """A figure with its caption above, and room for its longest text; the tooltip has the formula."""
 
-    def __init__(self, caption: str, tip: str) -> None:
+    def __init__(self, caption: str, longest: str, tip: str) -> None:
         super().__init__()
         self.value = label(MISSING, "title")
-        words = label(caption, "small")
-        words.setFixedHeight(caption_height())
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(7))
-        column.addWidget(words)
-        column.addWidget(self.value)
-        column.addStretch(1)
+        self.caption = label(caption, "small")
+        self._longest = longest
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.addWidget(self.caption)
+        self._column.addWidget(self.value)
+        self._column.addStretch(1)
         set_tip(self, tip)
         self.setAccessibleName(caption)
+        theme.signals.changed.connect(self._fit)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Follow the font."""
+        self.caption.setFixedHeight(caption_height())
+        self._column.setSpacing(theme.px(7))
+        self.value.setMinimumWidth(QFontMetrics(theme.ui_font(bold=True)).horizontalAdvance(self._longest) + theme.px(2))
 
     def show_text(self, text: str) -> None:
         """Show a value."""
@@ -126,17 +135,23 @@ class TheoryPanel(QWidget):
         self.mode = Choice((*MODES[:2], MEASURE))
         self.lane = Choice((("", "own figures"),))
         self.lane.setMinimumContentsLength(14)
+        for choice in (self.mode, self.lane):  # what they offer changes, and must not be cut
+            choice.setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToContents)
         for edit in (self.alpha, self.k, self.c, self.v):
             edit.edited.connect(self._edited)
         self.mode.currentIndexChanged.connect(lambda _: self._mode_chosen())
         self.lane.currentIndexChanged.connect(lambda _: self._lane_chosen())
         self.facts = {
-            "speedup": Fact("speedup", "(expected tokens) / (k c + v), Leviathan et al. 2023, theorem 3.8; v is 1 there"),
-            "tokens": Fact("tokens per pass", "expected tokens = (1 - α^(k+1)) / (1 - α), Leviathan et al. 2023, equation 1"),
-            "best": Fact("best k", f"the k from 0 (plain) to {MAX_K} with the highest speedup at this α, c and v(k)"),
-            "even": Fact("breaks even at α", "the acceptance at which drafting k tokens just pays: speedup 1"),
-            "thumb": Fact("α k says", "α k is often quoted for the accepted tokens of a round. It counts tokens behind a "
-                                      "rejection too: (expected tokens) - 1 are accepted"),
+            "speedup": Fact("speedup", "64.00×",
+                            "(expected tokens) / (k c + v), Leviathan et al. 2023, theorem 3.8; v is 1 there"),
+            "tokens": Fact("tokens per pass", "65.00",
+                           "expected tokens = (1 - α^(k+1)) / (1 - α), Leviathan et al. 2023, equation 1"),
+            "best": Fact("best k", "64 (64.00×)",
+                         f"the k from 0 (plain) to {MAX_K} with the highest speedup at this α, c and v(k)"),
+            "even": Fact("breaks even at α", "never", "the acceptance at which drafting k tokens just pays: speedup 1"),
+            "thumb": Fact("α k says", "60.00 accepted, 60.00 too many",
+                          "α k is often quoted for the accepted tokens of a round. It counts tokens behind a rejection "
+                          "too: (expected tokens) - 1 are accepted"),
         }  # fmt: skip
 
     def _build_charts(self) -> None:
@@ -162,8 +177,12 @@ class TheoryPanel(QWidget):
             chart.released.connect(lambda _: self._settle())
 
     def _lay_out(self) -> None:
-        fields = QHBoxLayout()
-        fields.setSpacing(theme.px(10))
+        self._fields, self._figures = QWidget(), QWidget()
+        fields, figures = QHBoxLayout(self._fields), QHBoxLayout(self._figures)
+        self._first, self._second = QHBoxLayout(), QHBoxLayout()
+        for line in (fields, figures, self._first, self._second):
+            line.setContentsMargins(0, 0, 0, 0)
+            line.setSpacing(theme.px(10))
         self.v_field = Field("v", self.v)
         for one in (
             Field("α", self.alpha, "Acceptance rate: accepted / judged tokens, 0 to 1"),
@@ -176,10 +195,13 @@ class TheoryPanel(QWidget):
             Field("figures of", self.lane, "Take α, k, c and v as a lane of the race on screen measured them"),
         ):
             fields.addWidget(one)
-        fields.addSpacing(theme.px(12))
         for fact in self.facts.values():
-            fields.addWidget(fact)
+            figures.addWidget(fact)
+        figures.addStretch(1)
         fields.addStretch(1)
+        self._first.setSpacing(theme.px(14))
+        self._first.addWidget(self._fields)
+        self._first.addWidget(self._figures, 1)
         grid = QGridLayout()
         grid.setSpacing(theme.px(8))
         for place, widget in enumerate((*self.charts, self._tables())):
@@ -190,11 +212,28 @@ class TheoryPanel(QWidget):
             grid.setRowStretch(row, 1)
         self.assumption = ElidedLabel(ASSUMPTION, "small")
         column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        column.setContentsMargins(theme.px(_MARGIN_PX), theme.px(6), theme.px(_MARGIN_PX), theme.px(8))
         column.setSpacing(theme.px(6))
-        column.addLayout(fields)
+        column.addLayout(self._first)
+        column.addLayout(self._second)
         column.addLayout(grid, 1)
         column.addWidget(self.assumption)
+
+    def _fold(self) -> None:
+        """Put the figures behind the fields where both have room, else beneath them."""
+        room = self.width() - 2 * theme.px(_MARGIN_PX)
+        whole = self._fields.sizeHint().width() + self._first.spacing() + self._figures.sizeHint().width()
+        line, other = (self._first, self._second) if room >= whole else (self._second, self._first)
+        if line.indexOf(self._figures) < 0:
+            other.removeWidget(self._figures)
+            line.addWidget(self._figures, 1)
+
+    def event(self, event: QEvent) -> bool:
+        """Fold anew where the room, or what it has to hold, has changed."""
+        done = super().event(event)
+        if event.type() in (QEvent.Type.Resize, QEvent.Type.LayoutRequest):
+            self._fold()
+        return done
 
     def _tables(self) -> QWidget:
         card = QFrame()

@@ -107,6 +107,13 @@ def test_what_the_toys_plots_show(page, qapp):
                 chart.redraw()
 
 
+def test_the_toys_table_keeps_its_rows_when_the_font_grows(page, qapp):
+    table = page.toy.table
+    before = table.height()
+    theme.apply(qapp, "dark", 1.4)
+    assert table.minimumHeight() == pytest.approx(1.4 * before, abs=1)
+
+
 def test_stop_keeps_the_toys_samples(page, qtbot):
     toy = page.toy
     toy.samples.set_value(10_000_000)

@@ -314,6 +314,31 @@ def test_both_themes_draw_it(bench, qapp):
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("scale", [1.0, 1.1, 1.4, 1.6])
+def test_no_word_of_the_row_is_cut_whatever_the_font(bench, panel, qapp, scale):
+    feed(bench, [*standard(), ("a lane with a name of its own that is long", *standard()[1][1:])])
+    theme.apply(qapp, "dark", scale)
+    settle()
+    scroll = panel.parent().parent()
+    if scale == 1:
+        assert not scroll.horizontalScrollBar().maximum() and not scroll.verticalScrollBar().maximum()
+    for choice in (panel.mode, panel.lane):
+        assert choice.width() >= choice.sizeHint().width()
+    for fact in panel.facts.values():
+        assert fact.caption.height() >= fact.caption.fontMetrics().height()
+        for words in (fact.caption, fact.value):
+            assert words.width() >= words.sizeHint().width(), words.text()
+        assert panel.rect().contains(fact.value.mapTo(panel, fact.value.rect().bottomRight()))
+
+
+def test_facts_stand_still_while_their_figures_change(bench, panel):
+    places = [fact.pos() for fact in panel.facts.values()]
+    panel.set_point(Point(0.99, 64, 0.0))
+    settle()
+    assert panel.facts["best"].value.text().startswith("64 (")
+    assert [fact.pos() for fact in panel.facts.values()] == places
+
+
 # -- concurrency -------------------------------------------------------------------------------------
 
 
