@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import logging
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +56,8 @@ from specview.gui.view_model import LaneModel
 from specview.gui.widgets import Banner, set_tip
 from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 
+log = logging.getLogger(__name__)
+
 CLOSE_TIMEOUT_S = 8.0
 CONTINUE_TOKENS = 64
 LARGEST_PROMPT_FILE = 4_000_000
@@ -80,6 +84,7 @@ class MainWindow(QMainWindow):
         self.thread_ended = True
         self._looks: WindowState = remembered.window
         run = remembered.run or first
+        self._sound = run  # the settings as last shown without a fault
         self.lane_settings: list[LaneSettings] = list(run.lanes)
         self._closing = False
         self._looked = False
@@ -141,8 +146,30 @@ class MainWindow(QMainWindow):
         """Return the settings as remembered: lanes that follow the race's rule say `auto`."""
         return replace(self.setup.settings(()), lanes=tuple(self.lane_settings))
 
+    def _settings_to_keep(self) -> RunSettings:
+        """Return the settings as shown, now that the window closes: a number that does not fit gives way to its last."""
+        setup, panel, held = self.setup, self.setup.panel, self._sound
+        setup.blockSignals(True)
+        for name, edit in (("max_tokens", setup.max_tokens), ("threads", panel.threads),
+                           ("gpu_layers", panel.gpu_layers), ("context", panel.context)):  # fmt: skip
+            if edit.problem():
+                edit.set_value(getattr(held, name))
+        for name, edit in (("temperature", setup.temperature), ("top_k", panel.top_k), ("top_p", panel.top_p),
+                           ("min_p", panel.min_p), ("seed", setup.seed)):  # fmt: skip
+            try:
+                replace(held.sampling, **{name: edit.value()})  # refuses more than the field does
+            except SpecviewError:
+                edit.set_value(getattr(held.sampling, name))
+        try:
+            return self._raw_settings()
+        except SpecviewError:
+            log.exception("the settings as shown cannot be kept")
+            return held
+
     def _show_lanes(self) -> None:
         """Let the panels show the lanes as set, if the settings are sound."""
+        with suppress(SpecviewError):
+            self._sound = self._raw_settings()
         try:
             self.controller.show_lanes(self.run_settings(), self.lane_settings)
         except SpecviewError:
@@ -763,11 +790,7 @@ class MainWindow(QMainWindow):
         looks.fourth_plot = self.page.plots.fourth
         looks.trees = sorted(self.page.trees)
         looks.pages = self.tabs.kept()
-        try:
-            run: RunSettings | None = self._raw_settings()
-        except SpecviewError:
-            run = self.controller.settings
-        self.store.save(Remembered(run, looks))
+        self.store.save(Remembered(self._settings_to_keep(), looks))
 
     def changeEvent(self, event: QEvent) -> None:
         """Follow the desktop when it turns dark or light."""

@@ -8,6 +8,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from specview.decoding.sampling import SamplingParams
+from specview.decoding.verification import resolve_rule
+from specview.errors import UsageError
 from specview.racing.settings import LaneSettings, RunSettings
 
 LONGEST_PROMPT = 200_000
@@ -26,11 +28,22 @@ def run_to_json(run: RunSettings) -> dict[str, Any]:
 
 
 def run_from_json(found: Mapping[str, Any]) -> RunSettings:
-    """Return checked settings; raises TypeError or a SpecviewError where they do not fit."""
-    lanes = tuple(typed(LaneSettings(), lane) for lane in found["lanes"])
+    """Return checked settings; raises TypeError or a SpecviewError where they do not fit.
+
+    A lane's rule that does not fit the temperature, which the window lets stand until Run, becomes `auto`.
+    """
+    sampling = typed(SamplingParams(), found["sampling"])
+    lanes = tuple(_with_rule(typed(LaneSettings(), lane), sampling) for lane in found["lanes"])
     run = typed(RunSettings(), {k: v for k, v in found.items() if k not in _NEVER_KEPT})
-    run = replace(run, sampling=typed(SamplingParams(), found["sampling"]), lanes=lanes)
-    return run.checked()
+    return replace(run, sampling=sampling, lanes=lanes).checked()
+
+
+def _with_rule(lane: LaneSettings, sampling: SamplingParams) -> LaneSettings:
+    try:
+        resolve_rule(lane.rule, sampling)
+    except UsageError:
+        return replace(lane, rule="auto")
+    return lane
 
 
 # Fields that may be None, with the type they otherwise have.

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from specview.decoding.sampling import SamplingParams
+from specview.errors import UsageError
 from specview.gui.settings_store import Remembered, SettingsStore, WindowState
 from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.settings_json import run_from_json, run_to_json
@@ -121,6 +122,57 @@ def test_the_window_comes_back_as_it_was(make_window, qtbot):
     assert not second.page.shown("inspector")
     assert second.lane_settings[1].rule == "auto"
     assert second.run_settings().lanes[1].rule == "match"
+
+
+@pytest.mark.parametrize("field", ["seed", "temperature", "max_tokens", "top_k", "top_p", "min_p", "threads", "gpu_layers", "context"])
+@pytest.mark.parametrize("text", ["x", "0", ""])
+def test_an_unsound_field_loses_nothing_else(make_window, field, text):
+    first = make_window(start=False)
+    first.setup.target.set_values("llama.cpp", "/models/b.gguf")
+    first.setup.prompt.setPlainText("written before")
+    first.setup.seed.set_value(5)
+    edit = getattr(first.setup, field, None) or getattr(first.setup.panel, field)
+    edit.setText(text)
+    first.setup.prompt.setPlainText("written after")
+    first.remove_lane(2)
+    first.setup.panel.system.setPlainText("Be brief.")
+    first.setup.panel.chat.set_value("raw")
+    other = first.setup.max_tokens if field != "max_tokens" else first.setup.temperature
+    other.set_value(77)
+    first.close()
+    second = make_window(start=False)
+    assert second.setup.prompt.toPlainText() == "written after"
+    assert (second.setup.target.engine, second.setup.target.target) == ("llama.cpp", "/models/b.gguf")
+    assert [lane.method for lane in second.lane_settings] == ["plain", "draft-model"]
+    run = second.run_settings()
+    assert (run.system, run.chat) == ("Be brief.", False)
+    assert (run.max_tokens if field != "max_tokens" else run.sampling.temperature) == 77
+    assert field == "seed" and text == "0" or run.sampling.seed == 5
+
+
+def test_a_prompt_of_a_workload_stays_one_beside_an_unsound_field(make_window, qtbot):
+    first = make_window()
+    qtbot.waitUntil(lambda: bool(first.library.found.workloads))
+    first.setup._take_workload(next(w for w in first.library.found.workloads if w.name == "extract"))
+    first.setup.seed.setText("")
+    first.close()
+    kept = first.store.load().run
+    assert kept is not None and kept.workload == "extract" and "extract" in make_window(start=False).setup.caption.text()
+
+
+def test_a_rule_that_does_not_fit_the_temperature_loses_nothing_else(make_window):
+    first = make_window(start=False)
+    first.setup.prompt.setPlainText("my long prompt")
+    first.lane_settings[1] = replace(first.lane_settings[1], rule="greedy", k=7)
+    first.lane_settings[2] = replace(first.lane_settings[2], rule="typical")
+    first.setup.temperature.set_value(0.7)
+    with pytest.raises(UsageError, match="greedy"):
+        first.run_settings()
+    first.close()
+    second = make_window(start=False)
+    assert second.setup.prompt.toPlainText() == "my long prompt" and second.setup.temperature.value() == 0.7
+    assert [(lane.rule, lane.k) for lane in second.lane_settings[:3]] == [("auto", None), ("auto", 7), ("typical", None)]
+    second.run_settings()
 
 
 def test_parts_that_a_small_window_folded_come_back_with_their_sizes(make_window, qtbot):
