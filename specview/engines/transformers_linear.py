@@ -24,7 +24,7 @@ _CACHE_NUMBERS = 4_000_000  # read between two timings: a pass finds no weight i
 
 
 class Linear(Protocol):
-    """y = x W^T + b for x [n, in], and y joined to another tensor [n, out] in the same step."""
+    """y = x W^T + b for x [n, in], and y joined to another tensor [n, out] in the same step where the kernel can."""
 
     nbytes: int  # of the weight as it is kept, copies included
     read_bytes: int  # of it that a product of few rows reads
@@ -33,32 +33,16 @@ class Linear(Protocol):
         """Return y."""
         ...
 
-    def silu(self, x: torch.Tensor) -> torch.Tensor:
-        """Return y * sigmoid(y)."""
-        ...
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Return y * other."""
-        ...
-
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Return y + other."""
         ...
 
 
 class _Unfused:
-    """The joined steps for a product that knows only y."""
+    """The joined step for a product that knows only y."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
-
-    def silu(self, x: torch.Tensor) -> torch.Tensor:
-        """Return y * sigmoid(y)."""
-        return functional.silu(self(x), inplace=True)
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Return y * other."""
-        return self(x).mul_(other)
 
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Return y + other."""
@@ -90,14 +74,6 @@ class PackedLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return y."""
         return self._unary(x, self._weight, self._bias, "none", [], "")
-
-    def silu(self, x: torch.Tensor) -> torch.Tensor:
-        """Return y * sigmoid(y)."""
-        return self._unary(x, self._weight, self._bias, "swish", [], "")
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Return y * other."""
-        return self._binary(x, other, self._weight, self._bias, "mul")
 
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Return y + other."""
@@ -183,6 +159,15 @@ class Int8Linear(_Unfused):
 
 
 Make = Callable[[torch.Tensor, torch.Tensor | None], Linear]
+
+
+def gated(gate_and_up: Linear, x: torch.Tensor) -> torch.Tensor:
+    """silu(a) * b, a and b being the halves of y: a gated MLP's first two products as one (Shazeer 2020, arXiv 2002.05202).
+
+    One product of twice the outputs takes up to a tenth less than two for three rows (measured).
+    """
+    gate, up = gate_and_up(x).chunk(2, -1)
+    return functional.silu(gate).mul_(up)
 
 
 def has_half_products() -> bool:

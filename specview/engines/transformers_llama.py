@@ -2,8 +2,8 @@
 
 Pre-norm layers of rotary attention and a gated MLP (Touvron et al. 2023, arXiv 2302.13971): Llama,
 Mistral and Qwen2 checkpoints as transformers writes them. Against transformers' modules it joins the
-q, k, v products, writes keys and values straight into their cache, and on a CPU takes the short way of
-transformers_llama_cpu for a few rows. Results agree up to rounding.
+q, k, v products and the MLP's first two, writes keys and values straight into their cache, and on a CPU
+takes the short way of transformers_llama_cpu for a few rows. Results agree up to rounding.
 
 The rotary halves of every q and k head are interleaved when weights are loaded, so that the rotation
 is one complex product; scores do not change when q and k are reordered alike.
@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from torch.nn import functional
 
-from specview.engines.transformers_linear import Linear, Make, PlainLinear, TwiceKeptLinear, maker
+from specview.engines.transformers_linear import Linear, Make, PlainLinear, TwiceKeptLinear, gated, maker
 from specview.engines.transformers_llama_cpu import MAX_ROWS, FewRows, Pass
 from specview.engines.transformers_llama_shape import LlamaShape, read_shape, rotary_frequencies
 from specview.engines.transformers_session import CHECK_BLOCK
@@ -38,8 +38,7 @@ class LlamaLayer:
     qkv: Linear
     out: Linear
     mlp_norm: torch.Tensor
-    gate: Linear
-    up: Linear
+    gate_and_up: Linear
     down: Linear
 
 
@@ -116,20 +115,23 @@ def _load_layer(reader: _Reader, prefix: str, shape: LlamaShape, make: Make) -> 
     def product(name: str) -> Linear:
         return make(reader.get(name + ".weight"), reader.optional(name + ".bias"))
 
-    def joined(kind: str) -> torch.Tensor | None:
-        parts = [reader.optional(f"{attention}{name}_proj.{kind}") for name in "qkv"]
+    def joined(kind: str, names: Sequence[str]) -> torch.Tensor | None:
+        parts = [reader.optional(f"{prefix}{name}_proj.{kind}") for name in names]
         present = [part for part in parts if part is not None]
-        return _interleave(torch.cat(present), shape) if present else None
+        return torch.cat(present) if present else None
 
-    weight = joined("weight")
-    assert weight is not None
+    def joined_qkv(kind: str) -> torch.Tensor | None:
+        found = joined(kind, ("self_attn.q", "self_attn.k", "self_attn.v"))
+        return None if found is None else _interleave(found, shape)
+
+    qkv, gate_and_up = joined_qkv("weight"), joined("weight", ("mlp.gate", "mlp.up"))
+    assert qkv is not None and gate_and_up is not None
     return LlamaLayer(
         norm=reader.get(prefix + "input_layernorm.weight"),
-        qkv=make(weight, joined("bias")),
+        qkv=make(qkv, joined_qkv("bias")),
         out=product(attention + "o_proj"),
         mlp_norm=reader.get(prefix + "post_attention_layernorm.weight"),
-        gate=product(mlp + "gate_proj"),
-        up=product(mlp + "up_proj"),
+        gate_and_up=make(gate_and_up, joined("bias", ("mlp.gate", "mlp.up"))),
         down=product(mlp + "down_proj"),
     )
 
@@ -230,7 +232,7 @@ class LlamaRunner:
     ) -> None:
         self.shape = shape
         self.device: torch.device = embedding.device
-        products = [getattr(layer, name) for layer in layers for name in ("qkv", "out", "gate", "up", "down")]
+        products = [getattr(layer, name) for layer in layers for name in ("qkv", "out", "gate_and_up", "down")]
         self.weight_bytes: int = embedding.nbytes + sum(product.nbytes for product in [*products, head])
         self.product_bytes = sum(product.read_bytes for product in [*products, head])  # what every pass reads
         if shape.tied and isinstance(head, (PlainLinear, TwiceKeptLinear)):
@@ -309,7 +311,7 @@ class LlamaRunner:
                    for size in (shape.hidden, shape.intermediate))  # fmt: skip
         mixed = torch.ones(rows, shape.heads * shape.width, device=self.device, dtype=self._dtype)
         for layer in self._layers:
-            for product, given in ((layer.qkv, x), (layer.out, mixed), (layer.gate, x), (layer.up, x), (layer.down, wide)):
+            for product, given in ((layer.qkv, x), (layer.out, mixed), (layer.gate_and_up, x), (layer.down, wide)):
                 product(given)
 
     def run_lower(
@@ -437,7 +439,7 @@ class LlamaRunner:
             mixed = mixed.reshape(shape.group, shape.kv_heads, rows, shape.width)
             x = layer.out.plus(mixed.permute(2, 1, 0, 3).reshape(rows, shape.heads * shape.width), x)
             normed = self._normed(x, layer.mlp_norm)
-            x = layer.down.plus(layer.up.times(normed, layer.gate.silu(normed)), x)
+            x = layer.down.plus(gated(layer.gate_and_up, normed), x)
             if index + 1 in features:
                 found[index + 1] = x
         return x

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from specview.engines.transformers_linear import gated
 from specview.engines.transformers_llama_shape import LlamaShape
 from specview.engines.transformers_tree import Tree
 
@@ -88,7 +89,7 @@ class FewRows:
             mixed = torch.bmm(torch.softmax(scores, -1), values[index])
             x = layer.out.plus(work.side_by_side(mixed), x)
             normed = work.normed(x, mlp_norm)
-            x = layer.down.plus(layer.up.times(normed, layer.gate.silu(normed)), x)
+            x = layer.down.plus(gated(layer.gate_and_up, normed), x)
             if index + 1 in features:
                 found[index + 1] = x
         return x

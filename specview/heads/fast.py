@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specview.engines.transformers_linear import Linear, Make, has_int8_products, int8_maker, maker
+from specview.engines.transformers_linear import Linear, Make, gated, has_int8_products, int8_maker, maker
 from specview.heads.blocks import LayerCache
 from specview.heads.eagle import EagleHead
 from specview.heads.eagle3 import Eagle3Head
@@ -81,8 +81,8 @@ class _Layer:
         bias = None if biases[0] is None else torch.cat([one for one in biases if one is not None])
         self.qkv: Linear = make(torch.cat([part.weight.detach() for part in parts]), bias)
         self.out: Linear = make(attention.o_proj.weight.detach(), _bias(attention.o_proj))
-        self.gate: Linear = make(layer.mlp.gate_proj.weight.detach(), None)
-        self.up: Linear = make(layer.mlp.up_proj.weight.detach(), None)
+        both = torch.cat([layer.mlp.gate_proj.weight.detach(), layer.mlp.up_proj.weight.detach()])
+        self.gate_and_up: Linear = make(both, None)
         self.down: Linear = make(layer.mlp.down_proj.weight.detach(), None)
 
         def norm(name: str, of: Any, size: int) -> _Norm | None:
@@ -183,7 +183,7 @@ class FastHead:
             y = layer.out.plus(mixed, residual)
             assert layer.mlp_norm is not None
             z = layer.mlp_norm(y)
-            y = layer.down.plus(layer.up.times(z, layer.gate.silu(z)), y)
+            y = layer.down.plus(gated(layer.gate_and_up, z), y)
         return y
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None) -> Tensor:

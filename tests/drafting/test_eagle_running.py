@@ -159,8 +159,7 @@ def test_int8_products_are_the_weights_to_half_a_step():
         bound = step / 2 * x.abs().sum(1, keepdim=True) + 2**-7 * (x.abs() @ weight.abs().T) + 2**-7 * exact.abs() + 1e-5
         assert ((made(x) - exact).abs() <= bound).all()
     assert torch.equal(made(torch.zeros(5, 64)), bias.expand(5, -1))  # of many rows the usual product
-    assert torch.allclose(made.silu(x), torch.nn.functional.silu(made(x)))
-    assert torch.allclose(made.plus(x, exact), made(x) + exact) and torch.allclose(made.times(x, exact), made(x) * exact)
+    assert torch.allclose(made.plus(x, exact), made(x) + exact)
 
 
 @needs_int8
@@ -168,7 +167,7 @@ def test_a_small_head_drafts_with_its_weights_as_stored_and_int8_can_be_asked_fo
     head = eagle3_head(engine(), IDS)
     head.module.float()
     kinds = {weights: type(fast_head(head.module, weights)._head) for weights in ("auto", "stored", "int8")}
-    assert kinds["int8"] is Int8Linear and kinds["auto"] is kinds["stored"] is not Int8Linear
+    assert kinds["int8"] is Int8Linear and Int8Linear not in (kinds["auto"], kinds["stored"])
     assert fast_head(head.module, "int8") is fast_head(head.module, "int8")
 
 
