@@ -164,7 +164,7 @@ class _Search:
         self.begin = clock()
         self.deadline = self.begin + seconds
         self.result = TuneResult(settings, prompts, seconds, tokens=settings.max_tokens)
-        self.cut_at = math.inf
+        self.cut_at = self.deadline
         self.started = self.begin
         self.lane_s = self.lane_tokens = 0.0
         self.pass_s: dict[int, float] = {}
@@ -185,7 +185,8 @@ class _Search:
         except _TimeUp:
             pass
         except Stopped:
-            result.end = "stopped"
+            if self.asked_to_stop():
+                result.end = "stopped"
         except SpecviewError as error:
             if not result.races:
                 raise
@@ -204,7 +205,8 @@ class _Search:
         self.say("Loading the target")
         key = target_key(self.settings)
         self.pool.held = self.pool.held | {key}
-        target = self.pool.get(key, lambda text, fraction: self.say(text or "Loading the target"), self.stop)
+        # Loading is not cut short: what it converts or downloads serves the next try.
+        target = self.pool.get(key, lambda text, fraction: self.say(text or "Loading the target"), self.asked_to_stop)
         found, result.unusable = candidates(self.settings, target, methods, drafts, rule)
         if not found and not any(METHODS[name].combines for name in methods):
             return
@@ -254,7 +256,7 @@ class _Search:
     # -- time ----------------------------------------------------------------------------------
 
     def stop(self) -> bool:
-        """Whether to end what runs: the user's stop, or a race that outlasts the budget by more than itself."""
+        """Whether to end what runs: the user's stop, or the budget's end; a race that counts may outlast it by itself."""
         return self.asked_to_stop() or self.clock() > self.cut_at
 
     def check(self) -> None:
@@ -322,7 +324,7 @@ class _Search:
                 self.check()
                 lanes = [self.probe_lane(one) for one in group]
                 names = ", ".join(dict.fromkeys(one.method.name for one in group)) or "plain"
-                outcome = self.race(lanes, place, tokens, f"Trying {names} on {self.name_of(place)}")
+                outcome = self.race(lanes, place, tokens, f"Trying {names} on {self.name_of(place)}", counts=False)
                 if outcome is None:
                     break
                 for one, lane in zip(group, outcome.lanes[1:], strict=True):
@@ -567,8 +569,13 @@ class _Search:
 
     # -- one race ------------------------------------------------------------------------------
 
-    def race(self, lanes: Sequence[LaneSettings], place: int, tokens: int, text: str) -> CompareResult | None:
-        """Race plain and these lanes on a prompt; None where the time is over before it ended."""
+    def race(
+        self, lanes: Sequence[LaneSettings], place: int, tokens: int, text: str, *, counts: bool = True
+    ) -> CompareResult | None:
+        """Race plain and these lanes on a prompt; None where the time is over before it ended.
+
+        counts: what it shows is worth something by itself, so one under way when the budget ends may go on.
+        """
         self.say(text)
         settings = replace(
             request_settings(self.settings, self.prompts[place]),
@@ -576,11 +583,11 @@ class _Search:
             max_tokens=tokens,
             lanes=(LaneSettings(), *(replace(lane, name=f"{at} {lane.method}") for at, lane in enumerate(lanes, 1))),
         )
-        self.cut_at = self.deadline + self.race_s(len(lanes), tokens)
+        self.cut_at = self.deadline + (self.race_s(len(lanes), tokens) if counts else 0.0)
         try:
             outcome = compare(settings, 1, self.pool, self.listen, self.stop, clock=self.clock, oracles=False)
         finally:
-            self.cut_at = math.inf
+            self.cut_at = self.deadline
         if outcome.end == "stopped":
             if self.asked_to_stop():
                 raise Stopped

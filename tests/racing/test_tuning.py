@@ -161,7 +161,16 @@ def test_models_load_once_and_are_let_go(world):
 # -- the budget ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [60.0, 150.0, 300.0, 600.0, 1200.0, 2500.0])
+@pytest.mark.parametrize("seconds", [5.0, 20.0, 60.0])
+def test_what_cannot_count_any_more_ends_with_the_budget(world, seconds):
+    """Measuring passes, and the short races that lanes are predicted from: nothing is raced behind them."""
+    result = run(world, seconds)
+    assert seconds <= result.spent_s <= seconds + 5, "within two passes or a round"
+    assert (result.end, result.races, result.verdict) == ("done", 0, "nothing")
+    assert f"the budget of {seconds:.0f} s was over before the first race ended" in result.sentence
+
+
+@pytest.mark.parametrize("seconds", [150.0, 300.0, 600.0, 1200.0, 2500.0])
 def test_the_budget_is_kept_within_one_race(world, seconds):
     marks: list[float] = []
     result = run(world, seconds, on_result=lambda found: marks.append(world.clock.now))
