@@ -127,6 +127,7 @@ class IntersectionDraft(_Foreign):
         super().__init__(session, target, draft, pairing, vocab_size, length)
         self._own: dict[int, int] = {}
         self._indices: tuple[Any, ...] = ()
+        self._end_row: Any = None  # the last row's logits of the draft's ends, in order
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
@@ -143,7 +144,10 @@ class IntersectionDraft(_Foreign):
         self._indices = ()
 
     def _own_id(self, token: int) -> int:
-        return min(self._pairing.draft.ends) if token == self._end else self._own[token]
+        if token != self._end:
+            return self._own[token]
+        best = int(array_namespace(self._end_row).argmax(self._end_row))
+        return sorted(self._pairing.draft.ends)[best]  # the one whose logit the row has
 
     def _rated(self, own: Array) -> Array:
         return own
@@ -161,7 +165,8 @@ class IntersectionDraft(_Foreign):
         row = xp.full((self._vocab_size,), -math.inf, dtype=own.dtype, device=own.device)
         row[shared] = own[theirs]
         if self._end is not None:
-            row[self._end] = xp.max(own[ends_])
+            self._end_row = own[ends_]
+            row[self._end] = xp.max(self._end_row)
         return row
 
 

@@ -370,6 +370,22 @@ def test_the_drafts_end_is_the_targets(vocabulary):
         drafter._cached, drafter._certain = [], 0
 
 
+@pytest.mark.parametrize("namespace", ["numpy", "torch"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_confidence_of_an_end_is_that_of_the_drafts_likeliest_end(temperature, namespace):
+    """Of its ends, <|endoftext|> and <|im_end|>, a draft is sure of the second: it ends a chat's turn."""
+    target = Pieces([b"a", "<eot>", b"b"], ends=["<eot>"])
+    draft = Pieces(["<|endoftext|>", b"a", "<|im_end|>", b"b"], ends=["<|endoftext|>", "<|im_end|>"])
+    logits = np.array([-9.0, 0.0, 8.0, 1.0], dtype=np.float32)
+    drafter = foreign_drafter(
+        engine_of(target, name="target"), engine_of(draft, lambda prefix: logits, namespace=namespace), "intersection"
+    )
+    drafter.start([0, 2], SamplingParams(temperature, seed=1))
+    found = drafter.propose([0, 2], 4, lambda confidence: True)
+    assert found.tokens == (1,)
+    assert found.confidences == (pytest.approx(float(softmax(logits)[2])),)
+
+
 def test_an_unusual_segmentation_costs_acceptance_only():
     """The target would write "ab" as two tokens, the re-encoded draft proposes the one: still exact."""
     target_tokens = Pieces([b"ab", b"a", b"b"])
