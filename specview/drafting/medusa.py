@@ -91,7 +91,7 @@ class Medusa(LastHidden):
             return EMPTY_DRAFT
         rows = self._logits(depth)
         if self._target_ids is None:
-            rows = self._head.over_target_vocabulary(rows, None)
+            rows = self._head.over_target_vocabulary(rows)
         if self._shape is not None:
             return self._over_target(self._tree(self._shape.cut(depth, room), rows, proceed))
         places = iter(rows)

@@ -39,7 +39,7 @@ class Speculator(LastHidden):
             nonlocal state, place
             state, logits = module.step(place, state, [last if token is None else token])
             place += 1
-            row = self._head.over_target_vocabulary(logits, None)[0]
+            row = self._head.over_target_vocabulary(logits)[0]
             return row, row
 
         return draft_chain(

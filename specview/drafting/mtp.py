@@ -74,7 +74,7 @@ class Mtp:
 
         def step(token: int | None) -> tuple[Array, Array]:
             logits = run.first(context) if token is None else run.step(token)
-            row = self._head.over_target_vocabulary(logits, None)[0]
+            row = self._head.over_target_vocabulary(logits)[0]
             return row, row
 
         draft = draft_chain(

@@ -35,7 +35,7 @@ class PEagle(FeatureDrafter):
         room: int,
         proceed: Callable[[float], bool] | None,
     ) -> Draft:
-        budget = min(budget, room, self._head.facts.most_tokens or budget)
+        budget = min(budget, room)
         rows = iter(run.parallel(context, len(context) - 1, budget))
 
         def step(token: int | None) -> Array:

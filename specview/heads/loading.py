@@ -60,16 +60,13 @@ class LoadedHead:
         rows = hidden if self._target.name == "transformers" else hidden.float().cpu().numpy()
         return self.tensor(self._target.project(rows))
 
-    def over_target_vocabulary(self, rows: Tensor, target_ids: Tensor | None) -> Tensor:
-        """Logits [n, vocab] of the target from those of the draft's own vocabulary: -inf for the rest."""
+    def over_target_vocabulary(self, rows: Tensor) -> Tensor:
+        """Logits [n, vocab] of the target from those of a head without a map: cut, or -inf for what it lacks."""
         width = self.vocab_size
-        if target_ids is None and rows.shape[-1] == width:
+        if rows.shape[-1] == width:
             return rows
         full = rows.new_full((rows.shape[0], width), -torch.inf)
-        if target_ids is None:
-            full[:, : min(width, rows.shape[-1])] = rows[:, :width]
-        else:
-            full[:, target_ids] = rows
+        full[:, : min(width, rows.shape[-1])] = rows[:, :width]
         return full
 
 

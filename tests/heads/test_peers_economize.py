@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from specview.heads.running import HeadRun
 from specview.models.heads import load_head
 from tests.heads import fabricate as make
 
@@ -67,7 +68,7 @@ def test_eagle3_drafts_as_economize_does(
         features = np.concatenate([target.features[layer][:rows] for layer in aux], -1)
         module, cache = head.module, head.module.new_cache()
         y = module.run(head.embed(TEXT[1:]), module.fuse(head.tensor(features)), positions, cache)
-        ours = head.over_target_vocabulary(module.logits(y), module.target_ids)
+        ours = HeadRun(head, aux).spread(module.logits(y), -torch.inf)
 
         source = technique.fuse([torch.tensor(target.features[layer][None, :rows]) for layer in aux])
         embedded, table = technique.embed(torch.tensor([TEXT[1:]])), technique.rotary_table(positions[None])
@@ -79,7 +80,7 @@ def test_eagle3_drafts_as_economize_does(
 
         # The next step reads the layer's own output.
         y = module.run(head.embed([token]), module.next_hidden(y[-1:]), torch.tensor([rows]), cache)
-        ours = head.over_target_vocabulary(module.logits(y), module.target_ids)
+        ours = HeadRun(head, aux).spread(module.logits(y), -torch.inf)
         at = technique.rotary_table(torch.tensor([[rows]]))
         residual, q, k, v = technique.layer.project(out[:, -1:], technique.embed(torch.tensor([[token]])), at)
         all_keys, all_values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
