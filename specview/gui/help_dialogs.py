@@ -10,9 +10,9 @@ from specview.gui.widgets import label
 
 SHORTCUTS = (
     ("Run", "Ctrl+Enter or F5"), ("Stop", "Esc"), ("Continue past the limit", "Ctrl+G"),
-    ("Add a lane: menu of methods", "Ctrl+L"), ("Edit the lane with the focus", "Ctrl+E"), ("Move a lane", "Alt+Left, Alt+Right"),
+    ("Add a lane: menu of methods", "Ctrl+L"), ("Edit the lane with the focus", "Ctrl+Shift+L"), ("Move a lane", "Alt+Left, Alt+Right"),
     ("Remove a lane", "Alt+Delete"), ("Go to lane 1 to 5", "Ctrl+1 to Ctrl+5"), ("Go through tokens", "arrow keys"),
-    ("Go to a tab", "Alt+1 to Alt+6"), ("Go to the prompt", "Ctrl+P"), ("Go to the follow-up line", "Ctrl+U"), ("Copy a lane's text", "Ctrl+Shift+C"),
+    ("Go to a tab", "Alt+1 to Alt+6"), ("Go to the prompt", "Ctrl+P"), ("Go to the follow-up line", "Ctrl+Shift+M"), ("Copy a lane's text", "Ctrl+Shift+C"),
     ("Fold the inspector", "Ctrl+I"), ("Fold the plots", "Ctrl+J"), ("Ghosts of rejected drafts", "Ctrl+R"),
     ("Live draft tree of the lane with the focus", "Ctrl+D"), ("In a tree: along it, zoom, go on live", "arrow keys, + - 0, Space"),
     ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),

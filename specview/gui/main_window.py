@@ -500,7 +500,7 @@ class MainWindow(QMainWindow):
         self.continue_action = self._action(race, "&Continue past the limit", "Ctrl+G", self.continue_run)
         race.addSeparator()
         self.add_action = self._action(race, "&Add lane…", "Ctrl+L", self.add_lane)
-        self.edit_action = self._action(race, "&Edit lane…", "Ctrl+E", self._edit_focused)
+        self.edit_action = self._action(race, "&Edit lane…", "Ctrl+Shift+L", self._edit_focused)
         race.addSeparator()
         self._action(race, "T&une: the fastest method here…", "Ctrl+Y", self.show_tuning)
         self._action(race, "Run a &prompt set…", "Ctrl+Shift+P", self.show_prompt_set)
@@ -529,7 +529,7 @@ class MainWindow(QMainWindow):
         self._themes = group
         go = bar.addMenu("&Go")
         self._action(go, "&Prompt", "Ctrl+P", self.setup.prompt.setFocus)
-        self._action(go, "&Follow-up line", "Ctrl+U", self.page.follow_up.setFocus)
+        self._action(go, "&Follow-up line", "Ctrl+Shift+M", self.page.follow_up.setFocus)
         go.addSeparator()
         for place, title in enumerate(self.tabs.titles):
             self._action(go, f"Tab {title}", f"Alt+{place + 1}", lambda title=title: self.tabs.enter(title))

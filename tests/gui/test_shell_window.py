@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QAbstractButton, QApplication, QLabel, QWidget
 
 from specview.gui import theme
 from specview.gui.app import first_settings
+from specview.gui.help_dialogs import SHORTCUTS
 from specview.gui.status_strip import count_text
 from specview.racing.events import LaneRound, Progress
 from specview.racing.settings import LaneSettings
@@ -557,6 +558,33 @@ def test_shortcuts_are_unambiguous(window):
                 assert text not in seen, f"{text}: {seen[text]} and {action.text()}"
                 seen[text] = action.text()
     assert {"Ctrl+Return", "F5", "Esc", "Ctrl+I", "Ctrl++", "Ctrl+0"} <= set(seen)
+
+
+def test_no_shortcut_is_a_text_fields_own(window):
+    """On X11 and on macOS a line of text takes these before any action: Ctrl+U empties it, Ctrl+E goes to its end."""
+    taken = {"Ctrl+A", "Ctrl+C", "Ctrl+E", "Ctrl+K", "Ctrl+U", "Ctrl+V", "Ctrl+X", "Ctrl+Z", "Ctrl+Shift+Z"}
+    keys = {
+        key.toString(QKeySequence.SequenceFormat.PortableText): action.text()
+        for menu in window.menuBar().actions() for action in menu.menu().actions() for key in action.shortcuts()
+    }  # fmt: skip
+    assert not taken & set(keys), [keys[key] for key in taken & set(keys)]
+    told = "\n".join(words for _, words in SHORTCUTS)
+    for title, key in (("&Edit lane…", "Ctrl+Shift+L"), ("&Follow-up line", "Ctrl+Shift+M")):
+        assert keys[key] == title and key in told
+
+
+def test_follow_up_and_edit_keys_work_in_a_field(window, qtbot, monkeypatch):
+    ran(qtbot, window)
+    both = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
+    edited = []
+    monkeypatch.setattr(window, "edit_lane", edited.append)
+    for field in (window.setup.seed, window.setup.prompt, window.page.follow_up):
+        field.setFocus()
+        qtbot.keyClick(field, Qt.Key.Key_L, both)
+        assert edited.pop() == 1 and not edited, "the lane selected: the first that drafts"
+        qtbot.keyClick(field, Qt.Key.Key_M, both)
+        assert window.focusWidget() is window.page.follow_up
+    assert window.setup.seed.text() == "0" and window.page.follow_up.text() == ""
 
 
 def test_focus_can_be_seen(window):
