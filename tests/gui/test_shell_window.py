@@ -579,7 +579,9 @@ def test_follow_up_and_edit_keys_work_in_a_field(window, qtbot, monkeypatch):
     edited = []
     monkeypatch.setattr(window, "edit_lane", edited.append)
     for field in (window.setup.seed, window.setup.prompt, window.page.follow_up):
+        window.activateWindow()
         field.setFocus()
+        qtbot.waitUntil(field.hasFocus, timeout=5000)
         qtbot.keyClick(field, Qt.Key.Key_L, both)
         assert edited.pop() == 1 and not edited, "the lane selected: the first that drafts"
         qtbot.keyClick(field, Qt.Key.Key_M, both)
