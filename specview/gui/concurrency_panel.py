@@ -35,6 +35,8 @@ from specview.lab.concurrency_run import Plan, run_concurrency
 from specview.racing.settings import BUNDLED, RunSettings
 
 RACE, NUMBER = "race", "number"
+_FINE_DECADES = 1.5
+"""Of an axis: more powers of ten have marks at the powers alone, as more would not stand apart."""
 _EMPTY = (
     "Measure times target passes over B sequences at once, with k + 1 tokens each, and joins them with an acceptance. "
     "The plots then say for how many sequences sharing this device speculation still pays."
@@ -150,6 +152,10 @@ class ConcurrencyPanel(LabPanel):
         column.addWidget(self.verdict)
         column.addLayout(grid, 1)
         column.addWidget(self.notes)
+
+    def heightForWidth(self, width: int) -> int:
+        """The least height at any width: where the verdict wraps, the plots give way."""
+        return self.minimumHeight()
 
     # -- settings --------------------------------------------------------------------------------
 
@@ -293,11 +299,13 @@ class ConcurrencyPanel(LabPanel):
     def _draw_roofline(self, found: Concurrency) -> None:
         chart, roof = self.roofline, found.times.roofline
         most = 1
+        drawn_ms: list[float] = []
         for place, sequences in enumerate(found.times.batches):
             rows = found.times.rows_at(sequences)
             taken = [found.times.pass_s(sequences, each) for each in rows]
             at = [sequences * each for each in rows]
             most = max(most, *at)
+            drawn_ms += [1000 * seconds for seconds in taken if seconds]
             tips = []
             for each, seconds in zip(rows, taken, strict=True):
                 bound = None if roof is None else roof.bound(sequences, each)
@@ -308,14 +316,17 @@ class ConcurrencyPanel(LabPanel):
         ticks = [2**power for power in range(math.ceil(math.log2(most)) + 1)]
         chart.ticks("x", [(float(tick), str(tick)) for tick in ticks])
         chart.set_range(x=(0.85, 1.2 * max(ticks)))
-        chart.ticks("y", [(step * 10.0**power, f"{step * 10.0**power:g}") for power in range(-3, 6) for step in (1, 2, 5)])
-        if roof is None or not roof.bytes_per_s or not roof.operations_per_s:
+        known = roof is not None and roof.bytes_per_s and roof.operations_per_s
+        if roof is not None and known:
+            places = [float(tick) for tick in ticks]
+            memory = 1000 * (roof.memory_s() or math.nan)
+            compute = [1000 * (roof.compute_s(rows) or math.nan) for rows in places]
+            chart.curve("reading the weights", places, [memory] * len(places), colour="bonus", dashed=True)
+            chart.curve("computing the products", places, compute, colour="corrected", dashed=True)
+            drawn_ms += [one for one in (memory, *compute) if one > 0]
+        chart.ticks("y", _milliseconds(drawn_ms))
+        if roof is None or not known:
             return
-        places = [float(tick) for tick in ticks]
-        memory = 1000 * (roof.memory_s() or math.nan)
-        chart.curve("reading the weights", places, [memory] * len(places), colour="bonus", dashed=True)
-        chart.curve("computing the products", places, [1000 * (roof.compute_s(rows) or math.nan) for rows in places],
-                    colour="corrected", dashed=True)  # fmt: skip
         ridge = roof.ridge_rows
         if ridge is not None and 1 <= ridge <= max(ticks):
             chart.mark("ridge", x=ridge, text=f"ridge: {ridge:.1f} rows")
@@ -334,6 +345,13 @@ class ConcurrencyPanel(LabPanel):
                 f"{roof.operations_per_s / 1e9:.0f} Gop/s ({roof.operations_how})."
             )
         return " ".join(parts)
+
+
+def _milliseconds(drawn_ms: Sequence[float]) -> list[tuple[float, str]]:
+    """The marks of a logarithmic axis: 1, 2, 5 of each power of ten, or the powers alone where those are many."""
+    decades = math.log10(max(drawn_ms) / min(drawn_ms)) if drawn_ms else 0.0
+    steps = (1, 2, 5) if decades <= _FINE_DECADES else (1,)
+    return [(step * 10.0**power, f"{step * 10.0**power:g}") for power in range(-3, 6) for step in steps]
 
 
 def point_words(point: Point) -> str:

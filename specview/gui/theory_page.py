@@ -38,7 +38,8 @@ class TheoryPage(ViewsPage):
         self._rest_until = 0.0
         self.theory = TheoryPanel()
         self.concurrency = ConcurrencyPanel(context)
-        self.set_views("Views of the theory", dict(zip(VIEWS, (Scrolled(self.theory, 570, 960), self.concurrency), strict=True)))
+        views = Scrolled(self.theory, 570, 960), Scrolled(self.concurrency, 500, 960)
+        self.set_views("Views of the theory", dict(zip(VIEWS, views, strict=True)))
         self.theory.measure_asked.connect(self.measure_v)
         self.controller.job_news.connect(self._job_news)
         self.controller.job_ended.connect(self._job_ended)

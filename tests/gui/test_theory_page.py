@@ -406,6 +406,30 @@ def test_measured_is_solid_and_modelled_dashed(shared):
     assert "ridge" in shared.roofline._marks
 
 
+def test_the_marks_of_the_roofline_stand_apart():
+    for drawn_ms, expected in (
+        ([20.0, 90.0], [20, 50]),
+        ([2.0, 90.0, 50_000.0], [10, 100, 1000, 10_000]),
+    ):
+        marks = [value for value, _ in concurrency_panel._milliseconds(drawn_ms) if drawn_ms[0] <= value <= drawn_ms[-1]]
+        assert marks == pytest.approx(expected)
+    assert concurrency_panel._milliseconds([])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.4])
+def test_in_a_small_window_the_plots_scroll_and_are_not_crushed(bench, shared, qapp, scale):
+    shared.found = found_of()
+    bench.page.resize(1280, 560)
+    theme.apply(qapp, "dark", scale)
+    shared.draw()
+    settle()
+    scroll = shared.parent().parent()
+    assert (scroll.horizontalScrollBar().maximum() > 0) == (scroll.verticalScrollBar().maximum() > 0) == (scale > 1)
+    assert all(chart.height() >= theme.px(140) for chart in shared.charts)
+    assert shared.source.width() >= shared.source.sizeHint().width()
+    assert shared.batches.fontMetrics().horizontalAdvance(shared.batches.text()) < shared.batches.width() - theme.px(12)
+
+
 def test_another_acceptance_needs_no_new_measurement(shared, job):
     shared.found = found_of()
     shared.source.set_value("number")
