@@ -8,6 +8,7 @@ are exact; Medusa's own rule, `typical`, is not.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -170,7 +171,7 @@ def tree_of(choices: str) -> FixedTree:
     if text and text[0] in "[0123456789":
         return read_paths(text)
     try:
-        file = Path(text).expanduser()
+        file = Path(os.path.expanduser(text))
         small = file.is_file() and file.stat().st_size <= _MOST_BYTES
         paths = file.read_text(encoding="utf-8") if small else None
     except (OSError, ValueError, RuntimeError):

@@ -314,7 +314,7 @@ def make(context: DrafterContext) -> Suffix:
     max_tokens, max_runs = int(options["memory_mb"]) * (1 << 20) // BYTES_PER_TOKEN, int(options["max_cached_requests"])
     store = None
     if name:
-        store = Store(Path(name).expanduser().absolute(), tokenizer_mark(context), context.vocab_size)
+        store = Store(Path(os.path.expanduser(name)).absolute(), tokenizer_mark(context), context.vocab_size)
         store.check()
         key = f"suffix {store.path}"
     else:
