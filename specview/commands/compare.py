@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specview.commands.arguments import (
@@ -26,6 +25,7 @@ from specview.racing.settings import RunSettings
 from specview.racing.workloads import Workload
 from specview.runs.documents import compare_document
 from specview.runs.exporters import compare_csv, compare_markdown
+from specview.runs.keeping import SetParts
 from specview.runs.schema import Json
 
 if TYPE_CHECKING:
@@ -136,40 +136,28 @@ class _SetWatcher:
     def __init__(self, outputs: Outputs, settings: RunSettings, prompts: Workload, repeats: int) -> None:
         self.progress = ProgressLine(sys.stderr)
         self._outputs = outputs
-        self._prompts = prompts.prompts
-        self._repeats = repeats
+        self.parts = SetParts(prompts.prompts, repeats)
         self._total = len(prompts.prompts) * repeats
         self._done = 0
         self._wanted = settings.max_tokens * len(settings.lanes)
         self._emitted = 0
-        self.begin(1, 1)
-
-    def begin(self, number: int, repeat: int) -> None:
-        """The race of this request begins; both count from 1."""
-        self._prompt = self._prompts[number - 1]
-        self._part = f"request {number} of {len(self._prompts)}"
-        if self._repeats > 1:
-            self._part += f", repeat {repeat} of {self._repeats}"
 
     def take(self, event: Event) -> None:
         """Handle one event of the race under way."""
         if isinstance(event, RaceStarted):
             self._emitted = 0
-            if self._prompt.history:  # the turns before the prompt: no trace without them shows what was run
-                turns = [dict(turn) for turn in self._prompt.history]
-                event = replace(event, facts={**event.facts, "history": turns})
         elif isinstance(event, LaneRound):
             self._emitted += len(event.round.emitted)
             fraction = (self._done + min(1.0, self._emitted / self._wanted)) / self._total
-            self.progress.show(self._part.capitalize(), min(1.0, fraction))
+            self.progress.show(self.parts.part.capitalize(), min(1.0, fraction))
         elif isinstance(event, Progress) and event.phase in ("import", "load", "convert", "load-draft", "warm-up"):
             self.progress.show(event.text, event.fraction)
-        self._outputs.keep(event, self._part)
+        self._outputs.keep(self.parts.told(event), self.parts.part)
 
     def after(self, result: PromptSetResult, done: int, total: int) -> None:
         """A race is over."""
         self._done = done
-        self.progress.show(self._part.capitalize(), done / total)
+        self.progress.show(self.parts.part.capitalize(), done / total)
 
 
 def _compare_set(
@@ -187,7 +175,7 @@ def _compare_set(
     models = ModelPool()
     try:
         result = run_prompt_set(
-            settings, prompts, repeats, models, watcher.take, watcher.after, should_stop, on_begin=watcher.begin
+            settings, prompts, repeats, models, watcher.take, watcher.after, should_stop, on_begin=watcher.parts.begin
         )
     finally:
         watcher.progress.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PySide6.QtCore import Qt
@@ -20,7 +20,7 @@ from specview.errors import SpecviewError
 from specview.gui import theme
 from specview.gui.charts import Chart
 from specview.gui.display_text import visible
-from specview.gui.engine_thread import JobProgress
+from specview.gui.engine_thread import JobProgress, keep_in_library
 from specview.gui.job_dialog import JobDialog
 from specview.gui.pages import PageContext
 from specview.gui.results_table import ResultsTable
@@ -43,6 +43,7 @@ from specview.racing.prompt_set import (
     summary_rows,
 )
 from specview.racing.workloads import Workload
+from specview.runs.keeping import SetParts
 
 JOB = "prompt set"
 FILE, KIND = "file", "workload"
@@ -52,12 +53,20 @@ _HIDDEN_SUMMARY = ("acceptance_least", "acceptance_greatest", "speedup_least", "
 _OFFSET = 0.16  # between the lanes of one workload
 
 
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """Why the races are not kept in the library, or not all of them."""
+
+    line: str
+
+
 class PromptSetDialog(JobDialog):
     """Picks a set, races it and shows what came of it."""
 
     def __init__(self, context: PageContext, parent: QWidget) -> None:
         self.result_shown: PromptSetResult | None = None
         self.prompts: Workload | None = None
+        self._not_kept = ""
         self.open_chosen = QPushButton("Open as a race")
         self.open_slowest = QPushButton("Open the slowest")
         self.open_fastest = QPushButton("Open the fastest")
@@ -185,13 +194,30 @@ class PromptSetDialog(JobDialog):
         if len(settings.lanes) < 2:
             self.say("The race has no lane beside plain. Add one with + Lane, so that there is something to compare.", "warning")
             return
-        settings = replace(settings, observe="light", history=())
+        # Kept as a race would be, or not: what is observed of it is kept.
+        settings = replace(settings, observe="off" if settings.observe == "off" else "light", history=())
         chosen: Workload = prompts
 
         def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> PromptSetResult:
             teller = _Teller(tell, settings.max_tokens * len(settings.lanes), repeats * len(chosen.prompts))
-            return run_prompt_set(settings, chosen, repeats, pool, teller.event, teller.after, should_stop)
+            keeper = keep_in_library(settings, lambda line: tell(NotKept(line)))
+            parts = SetParts(chosen.prompts, repeats)
 
+            def take(event: Event) -> None:
+                teller.event(event)
+                if keeper is not None:
+                    keeper.facts["part"] = parts.part
+                    keeper.take(parts.told(event))
+
+            try:
+                return run_prompt_set(
+                    settings, chosen, repeats, pool, take, teller.after, should_stop, on_begin=parts.begin
+                )
+            finally:
+                if keeper is not None:
+                    keeper.close()
+
+        self._not_kept = ""
         self.begin(work, settings, "Loading the models…")
 
     # -- results ---------------------------------------------------------------------------------
@@ -199,6 +225,8 @@ class PromptSetDialog(JobDialog):
     def show_news(self, news: Any) -> None:
         if isinstance(news, PromptSetResult):
             self._show(news)
+        elif isinstance(news, NotKept):
+            self._not_kept = news.line
 
     def show_result(self, result: Any, stopped: bool) -> None:
         self._show(result)
@@ -209,9 +237,8 @@ class PromptSetDialog(JobDialog):
         failures = result.failures
         if failures:
             words.append(f"{len(failures)} did not run; the first, {failures[0].name}: {failures[0].error}")
-        if result.busy:
-            words.append(result.busy)
-        self.say(" ".join(words), "warning" if failures or result.busy or stopped else "")
+        words += [line for line in (result.busy, self._not_kept) if line]
+        self.say(" ".join(words), "warning" if failures or result.busy or self._not_kept or stopped else "")
 
     def _show(self, result: PromptSetResult) -> None:
         self.result_shown = result

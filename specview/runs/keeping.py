@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from specview.errors import SpecviewError
 from specview.racing.events import Event, LaneRound, RaceEnded, RaceStarted
+from specview.racing.workloads import Prompt
 from specview.runs.library import RunLibrary
 from specview.runs.writer import TraceRecorder, TraceWriter
 
@@ -78,3 +80,25 @@ class RunKeeper:
     def _trouble(self, line: str) -> None:
         self._given_up = True
         self._on_trouble(line)
+
+
+class SetParts:
+    """Says of a prompt set's races which part each is, and which turns came before its prompt."""
+
+    def __init__(self, prompts: Sequence[Prompt], repeats: int) -> None:
+        self._prompts, self._repeats = prompts, repeats
+        self.begin(1, 1)
+
+    def begin(self, number: int, repeat: int) -> None:
+        """The race of this request begins; both count from 1."""
+        self._prompt = self._prompts[number - 1]
+        self.part = f"request {number} of {len(self._prompts)}"
+        if self._repeats > 1:
+            self.part += f", repeat {repeat} of {self._repeats}"
+
+    def told(self, event: Event) -> Event:
+        """The race's event; its beginning with the turns before the prompt: no trace without them shows what was run."""
+        if isinstance(event, RaceStarted) and self._prompt.history:
+            turns = [dict(turn) for turn in self._prompt.history]
+            return replace(event, facts={**event.facts, "history": turns})
+        return event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from specview.racing.pool import ModelPool
 from specview.racing.prompt_set import notable, run_prompt_set
 from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import Prompt, Workload
+from specview.runs.library import RunLibrary
 from tests.gui.shell_fake import FakeBackend
 from tests.racing.world import DRAFTED, LOOKUP, World
 
@@ -42,7 +44,7 @@ def asked(monkeypatch, result):
     calls: list = []
     waits: list = []
 
-    def fake(settings, prompts, repeats, models, on_event, on_request, should_stop):
+    def fake(settings, prompts, repeats, models, on_event, on_request, should_stop, *, on_begin):
         calls.append((settings, prompts, repeats))
         on_request(result, 1, 4)
         while waits and not should_stop():
@@ -171,7 +173,7 @@ def test_what_cannot_work_is_one_line(window, dialog, asked, file):
 
 
 def test_a_failure_is_its_line(dialog, asked, qtbot, file, monkeypatch):
-    def broken(*given):
+    def broken(*given, **more):
         raise SpecviewError("there is no such model.", "Choose another.")
 
     monkeypatch.setattr(module, "run_prompt_set", broken)
@@ -199,3 +201,32 @@ def test_progress_comes_from_the_rounds_of_all_races():
                        world_told.event, world_told.after, clock=world.clock)  # fmt: skip
     fractions = [one.fraction for one in told if getattr(one, "text", "").startswith("Race ")]
     assert fractions == sorted(fractions) and fractions[-1] == 1.0 and len(fractions) > 20
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_its_races_are_kept_like_others_unless_they_are_not_to_be(window, dialog, asked, qtbot, file, monkeypatch, keeps):
+    world = World(monkeypatch, context_length=64)
+    monkeypatch.setattr(
+        module,
+        "run_prompt_set",
+        lambda settings, *given, **more: run_prompt_set(
+            replace(settings, chat=False, max_tokens=8, lanes=(LaneSettings(), LOOKUP)), *given, clock=world.clock, **more
+        ),
+    )
+    library = RunLibrary()
+    library.set_keeps(keeps)
+    before = {entry.id for entry in library.scan()}
+    run(qtbot, dialog, file)
+    kept = [entry for entry in library.scan() if entry.id not in before]
+    # The fourth prompt does not fit.
+    assert sorted(entry.part for entry in kept) == ([f"request {n} of 4" for n in (1, 2, 3)] if keeps else [])
+    assert {entry.source for entry in kept} <= {"window"}
+
+
+def test_races_that_cannot_be_kept_are_told(window, dialog, asked, qtbot, file, monkeypatch):
+    def keep(settings, on_trouble):
+        on_trouble("this run is not kept: the disk is full.")
+
+    monkeypatch.setattr(module, "keep_in_library", keep)
+    run(qtbot, dialog, file)
+    qtbot.waitUntil(lambda: "the disk is full" in dialog.words.text())
