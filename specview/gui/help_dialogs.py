@@ -18,7 +18,7 @@ SHORTCUTS = (
     ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
     ("Open a target model", "Ctrl+O"), ("Open a recorded run", "Ctrl+Shift+O"), ("Runs: open, rename, delete, undo", "Enter, F2, Del, Ctrl+Z"),
     ("Train a drafter", "Ctrl+T"),
-    ("Tune: the fastest method here", "Ctrl+Y"), ("Run a prompt set", "Ctrl+Shift+P"),
+    ("Tune: the fastest method here", "Ctrl+Shift+Y"), ("Run a prompt set", "Ctrl+Shift+P"),
 )
 
 

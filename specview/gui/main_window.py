@@ -502,7 +502,7 @@ class MainWindow(QMainWindow):
         self.add_action = self._action(race, "&Add lane…", "Ctrl+L", self.add_lane)
         self.edit_action = self._action(race, "&Edit lane…", "Ctrl+Shift+L", self._edit_focused)
         race.addSeparator()
-        self._action(race, "T&une: the fastest method here…", "Ctrl+Y", self.show_tuning)
+        self._action(race, "T&une: the fastest method here…", "Ctrl+Shift+Y", self.show_tuning)
         self._action(race, "Run a &prompt set…", "Ctrl+Shift+P", self.show_prompt_set)
         race.addSeparator()
         self.train_action = self._action(race, "&Train a drafter…", "Ctrl+T", self.show_training)

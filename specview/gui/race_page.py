@@ -345,6 +345,7 @@ class RacePage(QWidget):
         self.follow_up.setPlaceholderText(
             "Follow-up message, then Enter" if turn
             else "Follow-ups need the chat form (More)" if raw and not controller.racing
+            else f"Wait: {controller.job} is under way" if controller.job
             else "After a run: type a follow-up message here"
         )
         for panel in self.panels:

@@ -127,7 +127,7 @@ class SetupBar(QFrame):
         self.more = QPushButton("More ▾")
         self.panel = MorePanel(self.more)
         self.tune = QPushButton("Tune…")
-        set_tip(self.tune, "Find the method, k and policy that are fastest here, within a time budget (Ctrl+Y)")
+        set_tip(self.tune, "Find the method, k and policy that are fastest here, within a time budget (Ctrl+Shift+Y)")
         self.add_lane = QPushButton("+ Lane ▾")
         self.stop = QPushButton("Stop")
         self.run = QPushButton("Run")
