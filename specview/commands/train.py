@@ -32,7 +32,6 @@ from specview.commands.arguments import Parser, real, whole
 from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import safe_text, table
-from specview.engines.openmp import limit_spinning
 from specview.errors import EngineMissing, SpecviewError, UsageError
 from specview.models.catalog import path_of
 
@@ -141,7 +140,6 @@ def _settings(arguments: argparse.Namespace) -> TrainSettings:
     missing = engine_available("transformers")
     if missing is not None:
         raise EngineMissing(missing)
-    limit_spinning()  # before torch is loaded
     from specview.training.asked import TrainSettings
 
     def path(text: str | None) -> Path | None:

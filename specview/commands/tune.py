@@ -25,6 +25,7 @@ from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.decoding.verification import RULES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
+from specview.models.catalog import path_of
 from specview.racing import workloads
 from specview.racing.settings import BUNDLED, RunSettings
 from specview.racing.workloads import Workload
@@ -116,7 +117,7 @@ def _require_draft(draft: str) -> None:
 
     text = draft.strip()
     try:
-        there = text == BUNDLED or Path(text).expanduser().exists()
+        there = text == BUNDLED or path_of(text).exists()
     except OSError:
         there = True  # it is there and cannot be looked at: loading says why
     named = not Path(text).is_absolute() and (hub.is_repo_id(text) or hub.split_gguf_id(text) is not None)

@@ -130,8 +130,12 @@ class ResultsTable(QWidget):
         """Select the row at this place of `rows` and bring it into view; nothing where the filter hides it."""
         place = self._model.place(index)
         if place is not None:
-            self.view.selectRow(place)
-            self.view.scrollTo(self._model.index(place, 0))
+            # Not selectRow: with Shift or Ctrl held that takes other rows along.
+            row, flags = self._model.index(place, 0), QItemSelectionModel.SelectionFlag
+            model = self.view.selectionModel()
+            model.setCurrentIndex(row, flags.NoUpdate)
+            model.select(row, flags.ClearAndSelect | flags.Rows)
+            self.view.scrollTo(row)
 
     def kept(self) -> dict[str, Any]:
         """What is worth remembering: sort, hidden columns."""

@@ -46,7 +46,7 @@ def hub_cache() -> Path:
     ):
         value = os.environ.get(name)
         if value:
-            return Path(value).expanduser().joinpath(*inside)
+            return Path(os.path.expanduser(value)).joinpath(*inside)
     return Path.home() / ".cache" / "huggingface" / "hub"
 
 

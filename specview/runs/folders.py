@@ -14,7 +14,7 @@ def data_folder(name: str = "", *, make: bool = False) -> Path:
     make: make it where it is not there; raises SpecviewError, one line, where that fails.
     """
     if given := os.environ.get("SPECVIEW_DATA"):
-        folder = Path(given)
+        folder = Path(os.path.expanduser(given))
     else:
         import platformdirs
 

@@ -51,7 +51,7 @@ ShouldStop = Callable[[], bool]
 
 def runs_folder() -> Path:
     """Return the library's folder (not created), `runs` in the user's data folder ($SPECVIEW_DATA, or the platform's)."""
-    return data_folder("runs").expanduser()
+    return data_folder("runs")
 
 
 @dataclass(frozen=True, slots=True)

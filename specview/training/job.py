@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -365,8 +366,7 @@ class TrainJob:
     def _write(self) -> None:
         folder = self.work / "texts"
         self.ledger.labels_done = self.ledger.labels_done and not self._more_text()
-        found = sum(1 for _ in texts.texts_of(folder)) if folder.is_dir() else 0
-        if self.ledger.texts_done and found >= LEAST_TEXTS and not self._more_text():
+        if self.ledger.texts_done and _first_texts(folder) == LEAST_TEXTS and not self._more_text():
             return
         folder.mkdir(parents=True, exist_ok=True)
         material = self.material
@@ -377,8 +377,8 @@ class TrainJob:
             self._write_answers(folder)
         if self._stop():
             raise Stopped
-        found = sum(1 for _ in texts.texts_of(folder))
-        self.ledger.texts_done = found >= LEAST_TEXTS
+        found = _first_texts(folder)
+        self.ledger.texts_done = found == LEAST_TEXTS
         if not self.ledger.texts_done:
             raise SpecviewError(
                 f"{self.target.name} wrote {found} texts, too few to train on.",
@@ -699,6 +699,11 @@ def _default_work(kind: str, target: TargetFiles, decides: Mapping[str, Any]) ->
 
 def _unasked(prompts: Sequence[list[int]]) -> list[list[int]]:
     raise AssertionError("all answers are there")  # pragma: no cover
+
+
+def _first_texts(folder: Path) -> int:
+    """How many texts are there, up to LEAST_TEXTS."""
+    return sum(1 for _ in islice(texts.texts_of(folder), LEAST_TEXTS))
 
 
 __all__ = ["KINDS", "TrainJob", "TrainSettings"]

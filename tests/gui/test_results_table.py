@@ -272,3 +272,22 @@ def test_an_empty_table_and_a_text_that_is_no_html(table):
     index = table.view.model().index(0, 0, QModelIndex())
     assert index.data(Qt.ItemDataRole.ToolTipRole).startswith("<qt>&lt;b&gt;")
     assert "\n" not in index.data()
+
+
+@pytest.mark.parametrize("held", [Qt.KeyboardModifier.ShiftModifier, Qt.KeyboardModifier.ControlModifier])
+def test_a_row_selected_by_the_program_is_alone_whatever_key_is_held(qtbot, qapp, held):
+    table = ResultsTable((Column("a", "a"),), name="held")
+    qtbot.addWidget(table)
+    table.set_rows([{"a": str(number)} for number in range(6)])
+    table.show()
+    key = Qt.Key.Key_Shift if held == Qt.KeyboardModifier.ShiftModifier else Qt.Key.Key_Control
+    qtbot.keyPress(table, key, held)
+    try:
+        assert QGuiApplication.keyboardModifiers() == held
+        told = []
+        table.selected.connect(told.append)
+        table.select(1)
+        table.select(4)
+        assert told == [[1], [4]] and table.selected_rows() == [4]
+    finally:
+        qtbot.keyRelease(table, key)
