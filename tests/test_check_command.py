@@ -67,6 +67,7 @@ def test_the_document_has_every_fact_and_nothing_else_is_printed(capsys, make_gg
     assert found["approach"]["greedy"] == "re-encode" and found["approach"]["rejection"] == "intersection"
     assert (found["shared"], found["share"]) == (263, pytest.approx(263 / 268))
     assert found["first_difference"][0] == 3
+    assert found["different"] > 1
     assert found["target"] == {
         "name": "target",
         "architecture": "llama",
@@ -81,6 +82,20 @@ def test_the_document_has_every_fact_and_nothing_else_is_printed(capsys, make_gg
     _, out = run(capsys, target, draft, "--json", file)
     assert json.loads(file.read_text()) == found
     assert out.startswith("yes, translated: ")
+
+
+def test_one_renamed_token_is_named_in_command_and_window(capsys, make_gguf: Make) -> None:  # noqa: F811
+    from specview.gui.pair_checks import check
+
+    renamed = [*OWN[:-1], "renamed"]
+    target, draft = make_gguf("target.gguf", vocabulary=OWN), make_gguf("draft.gguf", vocabulary=renamed)
+    code, out = run(capsys, target, draft)
+    assert code == 0
+    last = len(OWN) - 1
+    assert f"1 of {len(OWN)} ids differs: {last} ('" in out and "' in the target, 'renamed' in the draft)" in out
+    assert "100%" not in out
+    _, words = check((str(target), "llama.cpp", str(draft), "transformers"))
+    assert f"ids differs: {last} ('" in words
 
 
 def test_a_shorter_context_is_told(capsys, make_gguf: Make, make_folder: Make) -> None:  # noqa: F811

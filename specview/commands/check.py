@@ -22,7 +22,7 @@ from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
 from specview.models.heads import load_head, named_head
 from specview.models.loading import load_engine
 from specview.models.model_folder import has_tokenizer, inspect_folder
-from specview.models.pair_check import WORDS, HeadReport, PairReport, check_head, check_pair, pair_from_files
+from specview.models.pair_check import WORDS, HeadReport, PairReport, check_head, check_pair, pair_from_files, percent
 from specview.runs.schema import Json
 
 _DESCRIPTION = """\
@@ -322,7 +322,8 @@ def _document(facts: Mapping[str, ModelFacts], report: PairReport, notes: Sequen
         "approach": dict(report.approach),
         "shared": report.shared,
         "share": report.share,
-        "first_difference": list(report.first_difference) if report.first_difference else None,
+        "different": report.different,
+        "first_difference": list(report.differences[0]) if report.differences else None,
         "notes": [*report.notes, *notes],
         **found,
     }
@@ -348,7 +349,7 @@ def _text(facts: Mapping[str, ModelFacts], report: PairReport, notes: Sequence[s
     ]
     parts = [f"{verdict}\n\n", table(rows, left=3)]
     if report.mode == "foreign":
-        parts.append(f"shared texts    {report.shared:,}, {report.share:.1%} of the target's\n")
+        parts.append(f"shared texts    {report.shared:,}, {percent(report.share, 1)} of the target's\n")
     if report.ok:
         rules: dict[str, list[str]] = {}
         for rule, how in report.approach.items():

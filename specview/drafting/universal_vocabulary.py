@@ -123,7 +123,7 @@ class Pairing:
     """How a draft's vocabulary relates to its target's.
 
     same: one tokenizer, so that ids mean the same on both sides. compared: ids that both have; different:
-    those of them that stand for something else; first_difference: (id, the target's, the draft's).
+    those of them that stand for something else.
     """
 
     target: Vocabulary
@@ -139,14 +139,6 @@ class Pairing:
         """The ids that both have and that stand for different things, in order."""
         target, draft = self.target.tokens, self.draft.tokens
         return sorted(token for token in target.keys() & draft.keys() if target[token] != draft[token])
-
-    @property
-    def first_difference(self) -> tuple[int, bytes, bytes] | None:
-        """The lowest id that differs, with the target's token and the draft's."""
-        if not self.different:
-            return None
-        token = self.different[0]
-        return token, self.target.tokens[token], self.draft.tokens[token]
 
     @property
     def same(self) -> bool:

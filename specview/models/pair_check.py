@@ -30,6 +30,7 @@ from specview.heads.layouts import KIND_WORDS, HeadFacts, read_head
 from specview.models.heads import head_of_kind
 
 _MEND = "Choose a draft of the same family."
+_NAMED_DIFFERENCES = 2  # two tokens that changed places
 
 WORDS = {
     "same": "it drafts the target's own tokens",
@@ -45,7 +46,8 @@ class PairReport:
 
     mode: one tokenizer, or a foreign one; then `reason` says so even where it drafts all the same.
     shared: how many ids stand for the same (same), or how many different texts are one token in both
-    (foreign); share: that over the target's. first_difference: (id, the target's token, the draft's token).
+    (foreign); share: that over the target's. different: how many ids both have for different tokens; differences: the
+    first of those, each (id, the target's token, the draft's token).
     approach: rule -> "same", "re-encode" or "intersection"; a rule that nothing serves is not in it. notes
     say in plain words what applies, and what differs without mattering to correctness.
     """
@@ -55,7 +57,8 @@ class PairReport:
     shared: int = 0
     target_vocab: int = 0
     draft_vocab: int = 0
-    first_difference: tuple[int, str, str] | None = None
+    different: int = 0
+    differences: tuple[tuple[int, str, str], ...] = ()
     notes: tuple[str, ...] = ()
     mode: Literal["same", "foreign"] = "same"
     share: float = 0.0
@@ -250,7 +253,11 @@ def _foreign(report: PairReport, target_name: str, draft_name: str, pairing: Pai
         mode="foreign",
         shared=pairing.shared_texts,
         share=pairing.shared_share,
-        first_difference=_first_difference(pairing),
+        different=len(pairing.different),
+        differences=tuple(
+            (token, _shown(pairing.target.tokens[token]), _shown(pairing.draft.tokens[token]))
+            for token in pairing.different[:_NAMED_DIFFERENCES]
+        ),
         approach={},
     )
     other = f"draft {draft_name} has another tokenizer than {target_name}"
@@ -264,16 +271,24 @@ def _foreign(report: PairReport, target_name: str, draft_name: str, pairing: Pai
     else:
         notes.append("Rules rejection and naive: not with this draft, for no token is shared; use match.")
         approach = {rule: how for rule, how in approach.items() if how != "intersection"}
-    count = f"{report.shared:,} of the target's {len(pairing.target.ids):,} texts ({report.share:.0%})"
+    count = f"{report.shared:,} of the target's {len(pairing.target.ids):,} texts ({percent(report.share)})"
     reason = f"{other}: {count} are one token of the draft too."
+    if report.differences:
+        named = " and ".join(f"{token} ({ours} in the target, {theirs} in the draft)" for token, ours, theirs in report.differences)
+        differ = "differs" if report.different == 1 else "differ"
+        first = ":" if report.different <= len(report.differences) else ", first"
+        reason += f" {report.different:,} of {pairing.compared:,} ids {differ}{first} {named}."
     return replace(report, reason=reason, approach=approach, notes=tuple(notes))
 
 
-def _first_difference(pairing: Pairing) -> tuple[int, str, str] | None:
-    if pairing.first_difference is None:
-        return None
-    token, ours, theirs = pairing.first_difference
-    return token, _shown(ours), _shown(theirs)
+def percent(share: float, digits: int = 0) -> str:
+    """A share for people: 0% and 100% only where it is none and all."""
+    text, step = f"{share:.{digits}%}", 10.0**-digits
+    if text == f"{0:.{digits}%}" and share > 0:
+        return f"under {step:.{digits}f}%"
+    if text == f"{1:.{digits}%}" and share < 1:
+        return f"over {100 - step:.{digits}f}%"
+    return text
 
 
 def _shown(token: bytes) -> str:

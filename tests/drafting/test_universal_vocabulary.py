@@ -35,7 +35,7 @@ def test_ids_beyond_the_rows_of_logits_are_left_out():
 def test_the_same_tokenizer_with_other_padding():
     words = [b"%d." % index for index in range(40)]
     same = pairing(words, [*words, b"<unused40>", None])
-    assert same.same and same.first_difference is None and same.compared == 40
+    assert same.same and same.different == [] and same.compared == 40
     assert same.counterparts == {index: index for index in range(40)}
     assert same.shared_share == 1.0
     assert pairing(words, [*words, b"more"]).same
@@ -46,7 +46,6 @@ def test_another_order_is_another_tokenizer():
     other = pairing([b"a", b"b", b"ab"], [b"b", b"a", b"ab"])
     assert not other.same
     assert other.different == [0, 1]
-    assert other.first_difference == (0, b"a", b"b")
     assert other.counterparts == {0: 1, 1: 0, 2: 2}, "one to one, by what they stand for"
 
 

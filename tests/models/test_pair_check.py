@@ -11,7 +11,7 @@ import pytest
 from specview.decoding.verification import RULES
 from specview.engines.detokenize import ByteDetokenizer
 from specview.errors import SpecviewError
-from specview.models.pair_check import check_pair, pair_from_files
+from specview.models.pair_check import check_pair, pair_from_files, percent
 
 Make = Callable[..., Path]
 
@@ -75,11 +75,12 @@ def test_a_foreign_draft_serves_and_is_told() -> None:
     assert report.ok
     report.raise_if_not_ok()
     assert report.mode == "foreign"
-    assert report.first_difference == (17, "'w17'", "'a\\n'")
+    assert report.differences == ((17, "'w17'", "'a\\n'"), (30, "'w30'", "'z'"))
     # Token 0 ends a text in both: it is no text.
     assert (report.shared, report.share) == (37, pytest.approx(37 / 39))
     assert report.reason == (
-        "draft X has another tokenizer than Y: 37 of the target's 39 texts (95%) are one token of the draft too."
+        "draft X has another tokenizer than Y: 37 of the target's 39 texts (95%) are one token of the draft too. "
+        "2 of 40 ids differ: 17 ('w17' in the target, 'a\\n' in the draft) and 30 ('w30' in the target, 'z' in the draft)."
     )
     assert report.approach == {
         "greedy": "re-encode",
@@ -92,6 +93,31 @@ def test_a_foreign_draft_serves_and_is_told() -> None:
         "Rules greedy, match and typical: its text is re-encoded in the target's tokens (vocabulary re-encode).",
         "Rules rejection and naive: it drafts the tokens that both have (vocabulary intersection).",
     )
+
+
+def test_one_renamed_or_two_swapped_are_named() -> None:
+    many: list[str | None] = [f"w{index}" for index in range(2000)]
+    renamed, swapped = list(many), list(many)
+    renamed[7] = "W7"
+    swapped[5], swapped[9] = many[9], many[5]
+    report = check_pair(engine("T", many), engine("D", renamed))
+    assert report.reason == (
+        "draft D has another tokenizer than T: 1,998 of the target's 1,999 texts (over 99%) are one token of the draft too. "
+        "1 of 2,000 ids differs: 7 ('w7' in the target, 'W7' in the draft)."
+    )
+    report = check_pair(engine("T", many), engine("D", swapped))
+    assert report.reason == (
+        "draft D has another tokenizer than T: 1,999 of the target's 1,999 texts (100%) are one token of the draft too. "
+        "2 of 2,000 ids differ: 5 ('w5' in the target, 'w9' in the draft) and 9 ('w9' in the target, 'w5' in the draft)."
+    )
+    shifted: list[str | None] = [many[0], *many[2:], many[1]]
+    reason = check_pair(engine("T", many), engine("D", shifted)).reason
+    assert "1,999 of 2,000 ids differ, first 1 ('w1' in the target, 'w2' in the draft) and 2 (" in reason
+
+
+def test_a_share_is_all_or_none_only_where_it_is() -> None:
+    assert [percent(share) for share in (0, 0.004, 0.5, 0.996, 1)] == ["0%", "under 1%", "50%", "over 99%", "100%"]
+    assert [percent(share, 1) for share in (0.0004, 0.9996)] == ["under 0.1%", "over 99.9%"]
 
 
 def test_no_token_in_common_serves_the_rules_without_q() -> None:
@@ -155,7 +181,7 @@ def test_a_draft_as_large_may_lack_tokens_too() -> None:
 def test_a_vocabulary_half_as_long_is_another() -> None:
     report = check_pair(engine("T", WORDS), engine("D", WORDS[:20]))
     assert report.mode == "foreign"
-    assert report.first_difference is None
+    assert report.different == 0 and report.differences == ()
     assert report.shared == 19
     assert "19 of the target's 39 texts (49%)" in report.reason
 
@@ -170,8 +196,7 @@ def test_text_that_is_no_utf8_and_long_text() -> None:
     target: list[str | None] = [*WORDS, "\udcff"]
     draft: list[str | None] = [*WORDS, "x" * 5000]
     report = check_pair(engine("T", target), engine("D", draft))
-    assert report.first_difference is not None
-    token, ours, theirs = report.first_difference
+    ((token, ours, theirs),) = report.differences
     assert (token, ours) == (40, "'\\\\xff'")
     assert len(theirs) < 60
 
@@ -188,7 +213,7 @@ def test_files(make_gguf: Make, make_folder: Make, cache: Path) -> None:
     folder = make_folder("other", vocabulary={f"v{word}": word for word in words})
     report = pair_from_files(path, folder)
     assert report is not None and report.ok and report.mode == "foreign"
-    assert report.first_difference == (0, "'<|end|>'", "'v0'")
+    assert report.differences[0] == (0, "'<|end|>'", "'v0'")
     assert report.reason.startswith("draft other has another tokenizer than a: 0 of the target's 263 texts (0%)")
     named = pair_from_files(path, folder, ("the target", "a draft"))
     assert named is not None and named.reason.startswith("draft a draft has another tokenizer than the target: ")
@@ -205,7 +230,7 @@ def test_special_tokens_of_tokenizer_json_count(make_folder: Make) -> None:
         (folder / "tokenizer.json").write_text(json.dumps(document))
     report = pair_from_files(first, second)
     assert report is not None
-    assert report.first_difference == (3, "'<end>'", "'<stop>'")
+    assert report.differences == ((3, "'<end>'", "'<stop>'"),)
 
 
 def test_kinds_of_vocabulary_meet_by_their_bytes(make_gguf: Make, make_folder: Make, cache: Path) -> None:
@@ -242,7 +267,7 @@ def test_files_and_loaded_engines_agree(make_gguf: Make, cache: Path, kind: str)
     files = pair_from_files(path, other) if kind == "gguf" else pair_from_files(convert(path), convert(other))
     assert files is not None
     assert (files.mode, files.shared, files.share) == ("foreign", loaded.shared, loaded.share)
-    assert files.first_difference == loaded.first_difference
+    assert (files.different, files.differences) == (loaded.different, loaded.differences)
 
 
 def _other_vocabulary() -> list[str]:
