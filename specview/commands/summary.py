@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specview.commands.terminal import figure, pairs, safe_text, table
+from specview.decoding.metrics import draft_full_words
 from specview.drafting.registry import METHODS
 from specview.runs.exporters import equality_words, is_lossy
 
@@ -46,6 +47,8 @@ def run_summary(document: Mapping[str, Any]) -> str:
         shares = member_words(run, metrics)
         if shares:
             words["drafted by"] = shares
+    if silent := draft_full_words(metrics.get("draft_full_at"), metrics.get("draft_context")):
+        words["drafting ended"] = silent
     return pairs(words)
 
 
@@ -197,7 +200,10 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
             notes.append(f"{name}: rule {safe_text(str(lane['run']['rule']))} is lossy, its output may differ from the target's own.")
         if lane["run"].get("check_mode") and lane is lanes[0]:
             notes.append("Check mode pads one-row passes: the outputs are comparable, the times are not.")
-        if lane["output"]["end"] in ("error", "stopped"):
+        metrics = lane["metrics"] or {}
+        if silent := draft_full_words(metrics.get("draft_full_at"), metrics.get("draft_context")):
+            notes.append(f"{name}: {silent}")
+        if lane["output"]["end"] in ("error", "stopped", "context"):
             reason = safe_text(lane.get("error") or "")
             notes.append(f"{name}: {_ending(lane['output']['end'])}{f': {reason}' if reason else ''}")
     notes.append(
@@ -226,6 +232,7 @@ def _ending(end: str | None) -> str:
     return {
         "eos": "ended by the model",
         "limit": "ended by the token limit",
+        "context": "ended where the target's context was full",
         "stopped": "stopped",
         "error": "ended by an error",
     }.get(end or "", "not finished")

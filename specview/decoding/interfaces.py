@@ -307,6 +307,16 @@ class DrawsByPosition(Protocol):
     written: int
 
 
+@runtime_checkable
+class OwnContext(Protocol):
+    """A drafter that reads the text with a context of its own (interfaces.Drafter besides).
+
+    full_context is that context's length in tokens once the text does not fit in it and nothing is drafted; else 0.
+    """
+
+    full_context: int
+
+
 class LengthPolicy(Protocol):
     """Decides how many tokens the next round drafts (in a tree: how deep it may be)."""
 

@@ -13,7 +13,10 @@ Array = Any  # a numpy array or a torch tensor: decoding is array-namespace gene
 
 Verdict = Literal["accepted", "rejected", "ignored"]
 FinalKind = Literal["corrected", "bonus", "plain"]
-End = Literal["eos", "limit", "stopped", "error"]
+End = Literal["eos", "limit", "context", "stopped", "error"]
+"""eos: the text's own end; limit: as many tokens as asked for; context: the target's context was full before that."""
+FINISHED: frozenset[str] = frozenset({"eos", "limit", "context"})
+"""Ends that nobody and nothing broke off."""
 
 Siblings = Literal["point-mass", "independent", "without-replacement"]
 """How the children of one node of a draft tree were chosen: `rejection` tries them by rules of their own."""
@@ -146,6 +149,7 @@ class Round:
     the accepted tokens are one path from the root. riders are the pass's other tokens (lookahead).
     guesses are what the drafter would have drafted for the output's tokens just before this round, the last one
     for the token before it: found on the way, in the pass that caught up with the text, where it is watched.
+    full_context is the length in tokens of a drafter's own context that is full, so that it drafts nothing; else 0.
     """
 
     index: int
@@ -160,6 +164,7 @@ class Round:
     final: FinalToken | None = None
     riders: tuple[Rider, ...] = ()
     guesses: tuple[Guess, ...] = ()
+    full_context: int = 0
 
     @property
     def rows(self) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field, replace
 
-from specview.decoding.interfaces import CatchesUp, Drafter, LengthPolicy, Session
+from specview.decoding.interfaces import CatchesUp, Drafter, LengthPolicy, OwnContext, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Draft, End, Round, depths
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import Purpose, SamplingParams, uniform
@@ -62,6 +62,7 @@ def decode(
 
     if isinstance(drafter, CatchesUp):
         drafter.watched = observer.level != "off"
+    own_context = drafter if isinstance(drafter, OwnContext) else None
 
     def random(position: int, purpose: Purpose, index: int = 0) -> float:
         return uniform(sampling.seed, position, purpose, index)
@@ -128,6 +129,7 @@ def decode(
             final=final,
             riders=observer.riders(draft) if draft.riders else (),
             guesses=guesses,
+            full_context=own_context.full_context if own_context is not None else 0,
         )
         sequence.rounds += 1
         sequence.output += emitted

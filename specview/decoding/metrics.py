@@ -26,7 +26,8 @@ class Metrics:
     and flatters drafters that copy. by_drafter has per drafter that drafted (a cascade's members) its
     rounds, share of the drafts, and its own counts and acceptances. oracle_share is the
     time of an oracle that always picks the right member and length over that of this lane's rounds, both by
-    the lane's measured costs. Shares are of decode
+    the lane's measured costs. draft_full_at is the output token from which on a drafter's own context, of draft_context
+    tokens, was full and it drafted nothing. Shares are of decode
     time. draft_cost (c), verify_cost (v) and the
     predictions need the plain lane of the same race.
     """
@@ -61,6 +62,8 @@ class Metrics:
     distinct_4grams: float | None = None
     by_drafter: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     oracle_share: float | None = None
+    draft_full_at: int | None = None
+    draft_context: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The figures by name."""
@@ -116,10 +119,13 @@ class MetricsFold:
         self._4grams: set[tuple[int, ...]] = set()
         self._accepted_at: list[int] = []
         self._judged_at: list[int] = []
+        self.draft_full: tuple[int, int] | None = None  # Metrics.draft_full_at and draft_context
 
     def add(self, round_: Round) -> None:
         """Fold one round in."""
         k, judged, accepted, emitted = round_.k, round_.judged, round_.accepted, len(round_.emitted)
+        if round_.full_context and self.draft_full is None:
+            self.draft_full = self.emitted, round_.full_context
         self.rounds += 1
         self.proposed += k
         self.judged += judged
@@ -200,6 +206,8 @@ class MetricsFold:
             by_drafter={
                 name: share.figures(self.draft_rounds) for name, share in sorted(self.by_drafter.items())
             },
+            draft_full_at=self.draft_full[0] if self.draft_full else None,
+            draft_context=self.draft_full[1] if self.draft_full else None,
             **self._costs(alpha, plain_step_s),
         )
 
@@ -232,6 +240,14 @@ def fold(
     for round_ in rounds:
         folded.add(round_)
     return folded.metrics(plain_step_s)
+
+
+def draft_full_words(at: int | None, context: int | None) -> str:
+    """Say where and why a draft went silent (Metrics.draft_full_at and draft_context); '' where none did."""
+    if at is None or context is None:
+        return ""
+    where = f"from output token {at + 1} on" if at else "from the start"
+    return f"The draft's own context of {context:,} tokens is full: {where} it drafts nothing."
 
 
 def speedup(lane: Sequence[Round], plain: Sequence[Round]) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specview.decoding.interfaces import Drafter, DrawsByPosition, OnChunk
+from specview.decoding.interfaces import Drafter, DrawsByPosition, OnChunk, OwnContext
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.options import Option, Value, members_of
@@ -49,6 +49,12 @@ class Combined:
         layers = [layer for member in self.members for layer in member.prompt_layers]
         self.prompt_layers: tuple[Any, ...] = tuple(dict.fromkeys(layers))
         self.written = 0
+        self._own_contexts = [member for member in self.members if isinstance(member, OwnContext)]
+
+    @property
+    def full_context(self) -> int:
+        """That of a member that drafts nothing any more because its own context is full; else 0."""
+        return max((member.full_context for member in self._own_contexts), default=0)
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None

@@ -68,6 +68,7 @@ class DraftModel:
         self.written = 0
         self._sampling = SamplingParams()
         self.watched = False
+        self.full_context = 0
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
@@ -89,7 +90,7 @@ class DraftModel:
     ) -> Draft:
         """Draft up to `budget` tokens after `context`; nothing beyond the draft's own context length."""
         ids = self._ids_of(context)
-        budget = min(budget, self._context_length - len(ids))
+        budget = min(budget, self._room_after(ids))
         if budget <= 0 or not ids:
             return EMPTY_DRAFT
         self._roll_back(ids)
@@ -132,6 +133,12 @@ class DraftModel:
         if own >= self._vocab_size or max(context, default=0) < own:
             return context
         return [token if token < own else STAND_IN for token in context]
+
+    def _room_after(self, ids: Sequence[int]) -> int:
+        """How many tokens the draft's own context has left after these; notes it where that is none."""
+        room = max(0, self._context_length - len(ids))
+        self.full_context = 0 if room else self._context_length
+        return room
 
     def _own_id(self, token: int) -> int:
         """The draft's id of a target id."""

@@ -55,7 +55,7 @@ class Pard(DraftModel):
     ) -> Draft:
         """Draft up to `budget` tokens after `context`; nothing beyond the draft's own context length."""
         ids = self._ids_of(context)
-        budget = min(budget, self._context_length - len(ids))
+        budget = min(budget, self._room_after(ids))
         if budget <= 0 or not ids:
             return EMPTY_DRAFT
         self._roll_back(ids)

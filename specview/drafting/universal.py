@@ -193,7 +193,7 @@ class ReencodingDraft(_Foreign):
         A token's confidence is the product of those of the draft's tokens that begin within it.
         """
         ids = self._ids_of(context)
-        room = self._context_length - len(ids)
+        room = self._room_after(ids)
         if budget <= 0 or room <= 0 or not ids:
             return EMPTY_DRAFT
         self._roll_back(ids)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specview.decoding.metrics import Metrics
+from specview.decoding.metrics import Metrics, draft_full_words
 from specview.decoding.verification import RULES
 from specview.gui import figures
 from specview.gui.view_model import LaneModel
@@ -239,7 +239,17 @@ def _difference(lane: LaneModel) -> Mark:
 
 
 def state(lane: LaneModel) -> Mark:
-    """Return the words for what a lane is doing or how it ended."""
+    """Return the words for what a lane is doing or how it ended, and where its draft went silent."""
+    mark = _state(lane)
+    if lane.draft_full is None:
+        return mark
+    at, context = lane.draft_full
+    tip = "\n".join(part for part in (draft_full_words(at, context), mark.tip) if part)
+    tone: Tone = "bad" if mark.tone == "bad" else "warning"
+    return Mark(f"{mark.text} · no drafts from token {at + 1}", tone, tip, f"{mark.short or mark.text} · no drafts")
+
+
+def _state(lane: LaneModel) -> Mark:
     match lane.state:
         case "idle":
             return Mark("ready" if not lane.rounds else "not started")
@@ -254,6 +264,9 @@ def state(lane: LaneModel) -> Mark:
             return Mark("ended by itself (EOS)", tip="The model gave its end-of-sequence token.", short="EOS")
         case "limit":
             return Mark("token limit reached", tip="Continue to go on past the limit.", short="limit")
+        case "context":
+            tip = "The target takes no more tokens, prompt and output together: a longer context, or a shorter prompt, gives more."
+            return Mark("context full", "warning", tip)
         case "stopped":
             return Mark("stopped", "warning", "Stopped by you; what was decoded is kept.")
         case _:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specview.decoding.ledger import End, Round, depths
+from specview.decoding.ledger import FINISHED, End, Round, depths
 from specview.decoding.metrics import Metrics, MetricsFold
 from specview.racing.events import (
     Equality,
@@ -252,6 +252,11 @@ class LaneModel:
         return self._fold.plain_step_s()
 
     @property
+    def draft_full(self) -> tuple[int, int] | None:
+        """(output tokens before it, length) where a draft's own context was full; None where none was."""
+        return self._fold.draft_full
+
+    @property
     def clock_s(self) -> float:
         """The lane's own clock, seconds since the end of prefill."""
         return self.rounds[-1].t if self.rounds else 0.0
@@ -436,7 +441,7 @@ class RaceModel:
         lane.state, lane.end, lane.error = "ended", event.end, event.error
         lane.progress_text, lane.progress = "", None
         lane.final_metrics, lane.final_speedup, lane.equality = event.metrics, event.speedup, event.equality
-        if event.speedup is not None and event.end in ("eos", "limit"):
+        if event.speedup is not None and event.end in FINISHED:
             if lane._counted:  # the race's end tells it again, with all lanes done
                 lane.past_speedups.pop()
             lane.past_speedups.append(event.speedup)

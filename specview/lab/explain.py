@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from specview.decoding import theory
 from specview.decoding.ledger import Round, depths
-from specview.decoding.metrics import Metrics, fold, speedup, speedup_spread
+from specview.decoding.metrics import Metrics, draft_full_words, fold, speedup, speedup_spread
 from specview.decoding.verification import RULES
 from specview.lab.measured import MeasuredCosts, Source, measured_costs
 
@@ -36,7 +36,8 @@ NEAR = 0.05
 StepName = Literal["plain", "tokens", "draft", "verify", "other", "uneven", "net"]
 Loss = Literal["draft", "verify", "other", "uneven"]
 BannerKind = Literal[
-    "slower", "draft-acceptance", "draft-share", "lossy", "other-large", "few-rounds", "check-mode", "no-plain"
+    "slower", "draft-acceptance", "draft-share", "lossy", "other-large", "few-rounds", "check-mode", "no-plain",
+    "draft-full",
 ]
 
 
@@ -549,7 +550,8 @@ class _Lane:
     def sentence(self, found: Explanation) -> str:
         """One sentence: what takes the most, and what would be better."""
         if not self.drafting:
-            return f"Nothing was drafted in {len(self.rounds)} rounds, so this lane ran as plain decoding does."
+            why = draft_full_words(self.metrics.draft_full_at, self.metrics.draft_context)
+            return f"Nothing was drafted in {len(self.rounds)} rounds, so this lane ran as plain decoding does. {why}".rstrip()
         if self.costs is None:
             return "There is neither a plain lane nor a one-row pass here, so nothing says what drafting is worth."
         fall = found.waterfall
@@ -624,6 +626,8 @@ class _Lane:
         if metrics.draft_share is not None and metrics.draft_share > HIGH_DRAFT_SHARE:
             told.append(Banner("draft-share", f"drafting {100 * metrics.draft_share:.0f}% of the time", f"Drafting takes {100 * metrics.draft_share:.0f}% of the time. A smaller draft, "
                                               "or one that copies, may gain more."))  # fmt: skip
+        if metrics.draft_full_at is not None:
+            told.append(Banner("draft-full", "draft context full", draft_full_words(metrics.draft_full_at, metrics.draft_context)))
         fall = found.waterfall
         if fall is not None and fall.other / fall.cost > HIGH_OTHER_SHARE:
             told.append(Banner("other-large", f"other time {100 * fall.other / fall.cost:.0f}%", f"{100 * fall.other / fall.cost:.0f}% of the time is neither drafting nor target "

@@ -17,7 +17,7 @@ from typing import Any
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, LengthPolicy
-from specview.decoding.ledger import Round, RunRecord
+from specview.decoding.ledger import FINISHED, Round, RunRecord
 from specview.decoding.metrics import speedup as measured_speedup
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
@@ -126,7 +126,7 @@ class Replay:
         asked = self.settings.get("max_tokens")
         if isinstance(asked, int) and len(self.text.output) > asked:
             found.append("The run was continued; it is replayed as one.")
-        if self.record.end not in ("eos", "limit"):
+        if self.record.end not in FINISHED:
             found.append("The run was cut short; the replay ends where it did.")
         return tuple(found)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specview.decoding.interfaces import Engine
-from specview.decoding.ledger import Array
+from specview.decoding.ledger import FINISHED, Array
 from specview.decoding.sampling import as_like, top_entries
 from specview.racing.events import Equality
 
@@ -44,7 +44,7 @@ def compare_outputs(
         return None
     ours, theirs = lane.record.token_ids, plain.record.token_ids
     compared = min(len(ours), len(theirs))
-    both_ended = all(one.record.end in ("eos", "limit") for one in (lane, plain))
+    both_ended = all(one.record.end in FINISHED for one in (lane, plain))
     pairs = zip_longest(ours, theirs) if both_ended else zip(ours, theirs, strict=False)
     first = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if first is None:

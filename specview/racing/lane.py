@@ -70,6 +70,7 @@ class Lane:
         self._drafter: Drafter | None = None
         self._policy: LengthPolicy | None = None
         self._capacity = 0
+        self._bound: End = "limit"  # what ends the output if the model does not
         self._rounds: Generator[Round, None, End] | None = None
 
     @property
@@ -184,6 +185,7 @@ class Lane:
     def _begin(self, max_tokens: int) -> None:
         assert self._session is not None
         room = self._capacity - len(self.sequence.context)
+        self._bound = "limit" if max_tokens <= room else "context"
         self._rounds = decode(
             self._session,
             self.sequence,
@@ -205,7 +207,7 @@ class Lane:
         try:
             round_ = next(self._rounds)
         except StopIteration as stop:
-            self.finish(stop.value)
+            self.finish(self._bound if stop.value == "limit" else stop.value)
             return None
         self.record.rounds.append(round_)
         self.fold.add(round_)

@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from itertools import zip_longest
 from typing import Any, Literal
 
-from specview.decoding.ledger import Round
+from specview.decoding.ledger import FINISHED, Round
 from specview.decoding.metrics import DrafterShare, Metrics, MetricsFold, fold, speedup, speedup_spread
 from specview.racing.events import (
     Equality,
@@ -144,7 +144,7 @@ def _equality(trace: Trace, index: int, base: int) -> Equality | None:
     if not lane.rounds or not reference.rounds or not (greedy or lane.settings.get("rule") in ("greedy", "match")):
         return None
     ours, theirs = lane.token_ids, reference.token_ids
-    ended = all(one.end in ("eos", "limit") for one in (lane, reference))
+    ended = all(one.end in FINISHED for one in (lane, reference))
     pairs = zip_longest(ours, theirs) if ended else zip(ours, theirs, strict=False)
     first = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
     compared = min(len(ours), len(theirs))

@@ -3,8 +3,8 @@
 Real numbers keep seven significant digits. A figure that does not exist is null, never 0 or NaN.
 Besides the keys of DESIGN section 9 a drafted token may carry `residual_top`, a final token `margin`, and a
 round `riders` ([id, text, parent rider] each: tokens of the pass that were not proposed) and `guesses` ([id,
-confidence] each: what the drafter would have drafted for the output tokens before the round); readers that do
-not know them lose nothing.
+confidence] each: what the drafter would have drafted for the output tokens before the round) and `full_context` (the
+length of a drafter's own context that is full); readers that do not know them lose nothing.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def round_to_json(lane: int, round_: Round) -> Json:
         data["riders"] = [[rider.id, rider.text, rider.parent] for rider in round_.riders]
     if round_.guesses:
         data["guesses"] = [[guess.id, number(guess.confidence)] for guess in round_.guesses]
+    if round_.full_context:
+        data["full_context"] = round_.full_context
     return data
 
 
@@ -121,6 +123,7 @@ def round_from_json(value: Any) -> tuple[int, Round]:
         final=None if final is None else _final_from_json(final),
         riders=tuple(_rider_from_json(item, place) for place, item in enumerate(_list(data.get("riders", []), "riders"))),
         guesses=tuple(_guess_from_json(item) for item in _list(data.get("guesses", []), "guesses")),
+        full_context=_int(data, "full_context") if "full_context" in data else 0,
     )
     return _int(data, "lane"), round_
 

@@ -200,6 +200,8 @@ def test_as_dict_has_the_names_of_the_design():
     assert set(fold([]).as_dict()) == {
         "acceptance_rate",
         "draft_acceptance",
+        "draft_full_at",
+        "draft_context",
         "mean_k",
         "distinct_4grams",
         "by_drafter",

@@ -236,13 +236,15 @@ def test_beyond_its_own_context_it_drafts_nothing():
     drafter = draft_model(engine, VOCAB)
     drafter.start(PROMPT, SamplingParams())
     context = list(PROMPT)
-    lengths = []
+    lengths, full = [], []
     while len(context) < 12:
         draft = drafter.propose(context, 3)
         lengths.append(len(draft))
+        full.append(drafter.full_context)
         context.append(0)
         assert len(session_of(drafter).tokens) <= 8
     assert lengths == [3, 3, 2, 1, 0, 0, 0, 0]
+    assert full == [0, 0, 0, 0, 8, 8, 8, 8]
 
 
 def test_a_prompt_beyond_its_own_context_drafts_nothing_ever():
@@ -258,7 +260,7 @@ def test_a_prompt_beyond_its_own_context_drafts_nothing_ever():
         drafter=draft_model(engine, VOCAB),
     )
     assert len(output) == 6
-    assert all(round_.k == 0 for round_ in rounds)
+    assert all(round_.k == 0 and round_.full_context == 8 for round_ in rounds)
     assert engine.sessions[0].tokens == []
 
 

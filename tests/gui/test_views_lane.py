@@ -16,7 +16,7 @@ from specview.gui.lane_marks import FigureCell, StateLine
 from specview.gui.lane_panel import LanePanel
 from specview.gui.race_page import MIN_LANE_PX
 from specview.gui.view_model import LaneModel, RaceModel, Speedup
-from specview.racing.events import Equality, LaneEnded, Progress
+from specview.racing.events import Equality, LaneEnded, LaneRound, Progress
 from tests.gui.methods_fake import made_up_methods
 from tests.gui.views_data import LANES, make_race, make_rounds, stream
 
@@ -98,6 +98,7 @@ def test_badges() -> None:
 @pytest.mark.parametrize(
     ("end", "error", "words", "tone"),
     [("eos", "", "EOS", "neutral"), ("limit", "", "limit", "neutral"), ("stopped", "", "stopped", "warning"),
+     ("context", "", "context full", "warning"),
      ("error", "Out of memory.", "Out of memory.", "bad"), ("error", "", "error", "bad")],
 )
 def test_state_words(end: str, error: str, words: str, tone: str) -> None:
@@ -106,6 +107,23 @@ def test_state_words(end: str, error: str, words: str, tone: str) -> None:
     mark = lane_words.state(lane)
     assert words in mark.text and mark.tone == tone
     assert lane_words.placeholder(lane)
+
+
+def test_a_draft_that_went_silent_is_told_where_and_why(qtbot: QtBot) -> None:
+    """While it runs, at its end, short of room, and in the tool tip."""
+    race = make_race(3)
+    stream(race, 1.0)
+    lane = race.lanes[1]
+    before = lane.emitted
+    race.apply(LaneRound(race.run_id, 1, replace(lane.rounds[-1], index=len(lane.rounds), full_context=128)))
+    mark = lane_words.state(lane)
+    assert mark.text.endswith(f" · no drafts from token {before + 1}") and mark.tone == "warning"
+    assert f"The draft's own context of 128 tokens is full: from output token {before + 1} on it drafts nothing." in mark.tip
+    shown = panel(qtbot, race, 1)
+    assert "no drafts from token" in shown._state.accessibleName()
+    lane.state, lane.end = "ended", "limit"
+    mark = lane_words.state(lane)
+    assert mark.text == f"token limit reached · no drafts from token {before + 1}" and mark.short == "limit · no drafts"
 
 
 def test_panel_shows_the_metrics(qtbot: QtBot) -> None:

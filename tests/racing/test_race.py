@@ -779,7 +779,8 @@ def test_max_tokens_beyond_the_context_end_at_the_context(monkeypatch, size, roo
     assert race_end(events).end == "done"
     for record in race.records:
         assert len(record.token_ids) == room
-        assert record.end == "limit"
+        assert record.end == "context"
+    assert not race.can_continue
     events = []
     race.continue_(10, events.append)  # there is no room to go on: it ends again, with no error
     assert race_end(events).end == "done"

@@ -43,7 +43,7 @@ def rounds(draw: st.DrawFn, index: int | None = None) -> Round:
         t=draw(st.floats(0, 1e5)), draft_s=draw(st.floats(0, 10)), verify_s=draw(st.floats(0, 10)),
         other_s=draw(st.floats(0, 1)), observe_s=draw(st.floats(0, 1)), drafter=draw(texts),
         parents=parents if tree else None, riders=riders,
-        drafted=drafted, final=draw(st.none() | final_tokens),
+        drafted=drafted, final=draw(st.none() | final_tokens), full_context=draw(st.integers(0, 4096)),
     )  # fmt: skip
 
 
@@ -55,6 +55,7 @@ def test_a_round_survives_the_file_to_seven_digits(round_: Round, lane: int) -> 
     assert back_lane == lane
     assert back.emitted == round_.emitted
     assert back.riders == round_.riders
+    assert back.full_context == round_.full_context
     assert back.k == round_.k and back.parents == round_.parents and back.drafter == round_.drafter
     assert back.t == pytest.approx(round_.t, rel=1e-6)
     for ours, theirs in zip(back.drafted, round_.drafted, strict=True):
