@@ -22,7 +22,15 @@ from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
 from specview.models.heads import load_head, named_head
 from specview.models.loading import load_engine
 from specview.models.model_folder import has_tokenizer, inspect_folder
-from specview.models.pair_check import WORDS, HeadReport, PairReport, check_head, check_pair, pair_from_files, percent
+from specview.models.pair_check import (
+    WORDS,
+    HeadReport,
+    PairReport,
+    check_head,
+    check_pair,
+    pair_from_files,
+    percent,
+)
 from specview.runs.schema import Json
 
 _DESCRIPTION = """\
