@@ -56,7 +56,7 @@ examples:
   specview sweep --temperature 0,0.7,1 --lane "draft-model,rule=match" --csv sweep.csv
   specview sweep --k 1,2,4 --prompts mine.jsonl --json -
 
-A lane that names its k keeps it, whatever --k says. Above temperature 0 each repeat has a seed of its own.
+A lane that names its k keeps it, whatever --k says. Above temperature 0 each prompt and repeat has a seed of its own.
 The prediction is modelled: one alpha for a whole curve, pooled over k and repeats, in (1 - alpha^(k+1)) / (1 - alpha),
 with the costs of drafts and target passes as measured."""
 

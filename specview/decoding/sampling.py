@@ -6,7 +6,7 @@ Array-namespace generic: a row is a numpy array or a torch tensor and stays on i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +53,21 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the target decides by argmax."""
         return self.temperature == 0
+
+    def part(self, *, prompt: int = 0, repeat: int = 0, turn: int = 0) -> SamplingParams:
+        """The sampling of one part of a run, counted from 0, with a seed of its own made from this one.
+
+        Parts would else draw the same numbers at the same positions of their outputs. The first part has this seed
+        itself, and so have all at temperature 0. The seed is a whole run's: given alone it repeats the part.
+        """
+        if self.greedy or not (prompt or repeat or turn):
+            return self
+        sequence = np.random.SeedSequence(self.seed, spawn_key=(prompt, repeat, turn))
+        return replace(self, seed=int(sequence.generate_state(1)[0]))
+
+    def later(self, turns: int) -> SamplingParams:
+        """The sampling so many turns later in a conversation: each turn's seed is made from that of the one before."""
+        return self if turns <= 0 else self.part(turn=1).later(turns - 1)
 
 
 def uniform(seed: int, position: int, purpose: Purpose, index: int = 0) -> float:

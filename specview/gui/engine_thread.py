@@ -12,7 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -347,7 +347,7 @@ class EngineThread:
             self._begin(command.settings, command)
         elif command.kind == "follow-up" and self._race is not None and command.settings is not None:
             turn = self._race.follow_up(command.text)
-            settings = replace(command.settings, history=turn.history, prompt=turn.prompt, workload=None)
+            settings = command.settings.next_turn(turn.history, turn.prompt)
             self._events.append(SettingsTaken(command.run_id, settings))
             self._begin(settings, command)
         elif command.kind == "continue" and self._race is not None:

@@ -140,7 +140,7 @@ class MainWindow(QMainWindow):
 
     def run_settings(self) -> RunSettings:
         """Return the checked settings as shown; raises UsageError with one line."""
-        return self.setup.settings(tuple(self.lane_settings)).checked()
+        return self.setup.turn_settings(tuple(self.lane_settings)).checked()
 
     def _raw_settings(self) -> RunSettings:
         """Return the settings as remembered: lanes that follow the race's rule say `auto`."""

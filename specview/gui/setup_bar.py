@@ -99,6 +99,7 @@ class SetupBar(QFrame):
         self._workload: str | None = None
         self._workload_text = ""
         self._history: tuple = ()
+        self._seeded_turn = 0  # the turn that the field's seed is of
         self._count: int | None = None
         self._shape = ""
 
@@ -154,7 +155,7 @@ class SetupBar(QFrame):
         self.rule.set_value(rule)
         self.prompt.setPlainText(run.prompt)
         self._set_workload(run.workload)
-        self._history = run.history
+        self._history, self._seeded_turn = run.history, run.turn
 
     def settings(self, lanes: tuple[LaneSettings, ...]) -> RunSettings:
         """Return the settings with these lanes, the race's rule filled in; raises UsageError."""
@@ -189,6 +190,11 @@ class SetupBar(QFrame):
             lanes=lanes,
         )
 
+    def turn_settings(self, lanes: tuple[LaneSettings, ...]) -> RunSettings:
+        """Return `settings` with the seed of the turn that is shown: the field's is that of the conversation's first."""
+        run = self.settings(lanes)
+        return replace(run, sampling=run.sampling.later(run.turn - self._seeded_turn))
+
     def invalid_field(self) -> QWidget | None:
         """Return the first field whose value does not fit, to put the cursor there."""
         for field in (self.temperature, self.max_tokens, self.seed):
@@ -200,7 +206,7 @@ class SetupBar(QFrame):
 
     def set_prompt(self, text: str, workload: str | None = None) -> None:
         """Put a text into the prompt box; the conversation so far ends."""
-        self._history = ()
+        self._history, self._seeded_turn = (), 0
         self.prompt.setPlainText(text)
         self._set_workload(workload)
 
@@ -267,7 +273,7 @@ class SetupBar(QFrame):
             ("Temperature", self.temperature, "0 is greedy: always the likeliest token"),
             ("Rule", self.rule, "The acceptance rule of every lane that has none of its own"),
             ("Max tokens", self.max_tokens, "Output tokens of every lane, at most"),
-            ("Seed", self.seed, "Reproduces a sampled run"),
+            ("Seed", self.seed, "Reproduces a sampled run; each later turn has a seed made from it"),
             (" ", self.more, "System text, chat or raw, filters, device and threads"),
         ):
             row.addWidget(Field(caption, widget, tip))
@@ -416,7 +422,7 @@ class SetupBar(QFrame):
 
     def _new_conversation(self) -> None:
         """Forget the turns so far; the prompt stays."""
-        self._history = ()
+        self._history, self._seeded_turn = (), 0
         self.set_count(None)
         self.prompt_changed.emit()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from statistics import median
 from typing import Any
 
@@ -65,7 +65,7 @@ def compare(
 ) -> CompareResult:
     """Race the lanes `repeats` times and fold the repeats; clock and oracles as in `Race`.
 
-    Lanes of one race are interleaved round by round, so a noisy neighbour slows all alike. Raises
+    Above temperature 0 each repeat has a seed of its own, which its records name. Lanes of one race are interleaved round by round, so a noisy neighbour slows all alike. Raises
     SpecviewError where the run fails before its lanes; a stop keeps what there is.
     """
     pool = models or ModelPool()
@@ -92,7 +92,8 @@ def compare(
                     result.real_time_fraction = event.real_time_fraction
                 on_event(event)
 
-            race = Race(settings, repeat, pool, clock, oracles)
+            again = replace(settings, sampling=settings.sampling.part(repeat=repeat))
+            race = Race(again, repeat, pool, clock, oracles)
             try:
                 race.run(listen, should_stop)
                 if failures:

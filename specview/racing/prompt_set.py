@@ -207,7 +207,7 @@ def run_prompt_set(
     on_begin: Callable[[int, int], None] = lambda number, repeat: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PromptSetResult:
-    """Race the lanes of `settings` on every prompt, `repeats` times round the set, each time with the next seed.
+    """Race the lanes of `settings` on every prompt, `repeats` times round the set, each race with a seed of its own.
 
     on_begin hears of every race before it begins: the request's number and the repeat, both from 1; on_request of the
     result so far after it, with races done and in all. Raises SpecviewError where the run cannot work for any prompt:
@@ -216,7 +216,7 @@ def run_prompt_set(
     settings = settings.checked()
     result = PromptSetResult(prompts.name, prompts.sha256, len(prompts.prompts), settings, repeats)
     pool = models or ModelPool()
-    asked = [request_settings(settings, prompt) for prompt in prompts.prompts]
+    asked = [request_settings(settings, prompt, place) for place, prompt in enumerate(prompts.prompts)]
     runs: dict[int, list[CompareResult]] = {}
     failed: dict[int, str] = {}
     total = repeats * len(asked)
@@ -231,7 +231,7 @@ def run_prompt_set(
                     result.end = "stopped"
                     return result
                 on_begin(place + 1, repeat + 1)
-                again = replace(one, sampling=replace(one.sampling, seed=one.sampling.seed + repeat))
+                again = replace(one, sampling=settings.sampling.part(prompt=place, repeat=repeat))
                 try:
                     found = compare(again, 1, pool, on_event, should_stop, clock=clock, oracles=False)
                 except SpecviewError as error:
@@ -257,9 +257,12 @@ def run_prompt_set(
     return result
 
 
-def request_settings(settings: RunSettings, prompt: Prompt) -> RunSettings:
-    """The settings of one prompt's race."""
-    return replace(settings, prompt=prompt.text, system=prompt.system, history=prompt.history, workload=None)
+def request_settings(settings: RunSettings, prompt: Prompt, place: int = 0) -> RunSettings:
+    """The settings of one prompt's first race; place counts the prompts of the set from 0."""
+    return replace(
+        settings, prompt=prompt.text, system=prompt.system, history=prompt.history, workload=None,
+        sampling=settings.sampling.part(prompt=place),
+    )  # fmt: skip
 
 
 def _put(result: PromptSetResult, request: RequestResult) -> None:
@@ -349,6 +352,7 @@ REQUEST_COLUMNS = (
     Column("acceptance_rate", "alpha", _ALPHA, 3),
     Column("draft_acceptance", "draft acc.", "Draft acceptance: accepted / proposed.", 3),
     Column("tokens_per_target_pass", "tok/pass", "Emitted / target passes.", 2),
+    Column("seed", "seed", "Of its first race: a run of this prompt with it draws the same random numbers.", 0),
     Column("end", "end", "How the lane ended."),
     Column("error", "trouble", "Why it did not run."),
 )
@@ -382,7 +386,10 @@ def request_rows(result: PromptSetResult) -> list[Row]:
     """Rows of REQUEST_COLUMNS; a request that did not run has one row."""
     rows: list[Row] = []
     for one in result.requests:
-        about = {"request": one.number, "name": one.name, "workload": one.workload, "prompt_tokens": one.prompt_tokens}
+        about = {
+            "request": one.number, "name": one.name, "workload": one.workload, "prompt_tokens": one.prompt_tokens,
+            "seed": one.settings.sampling.seed,
+        }  # fmt: skip
         if not one.lanes:
             rows.append({**about, "error": one.error})
         for lane in one.lanes:
@@ -454,6 +461,7 @@ def prompt_set_document(result: PromptSetResult) -> Json:
                 "prompt": one.prompt.text,
                 "system": one.prompt.system,
                 "prompt_tokens": one.prompt_tokens,
+                "seed": one.settings.sampling.seed,
                 "error": one.error or None,
                 "lanes": [_lane_json(lane) for lane in one.lanes],
             }

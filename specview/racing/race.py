@@ -121,7 +121,7 @@ class Race:
         """Settings of the next turn: the plain lane's reply joins the history, `text` is the prompt."""
         reply = self.lanes[0].record.text if self.lanes else ""
         turn = ({"role": "user", "content": self.settings.prompt}, {"role": "assistant", "content": reply})
-        return replace(self.settings, history=(*self.settings.history, *turn), prompt=text, workload=None)
+        return self.settings.next_turn((*self.settings.history, *turn), text)
 
     def close(self) -> None:
         """Free the lanes' caches, and the models if this race loaded them for itself.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -160,6 +160,16 @@ class RunSettings:
         if len(lanes) > MAX_LANES:
             raise UsageError(f"{len(lanes)} lanes.", f"A race takes plain and up to {MAX_LANES - 1} others.")
         return replace(self, lanes=tuple(lanes))
+
+    @property
+    def turn(self) -> int:
+        """The turns of the conversation before this one."""
+        return len(self.history) // 2
+
+    def next_turn(self, history: Sequence[Mapping[str, str]], prompt: str) -> RunSettings:
+        """The settings of a later turn: what was said before it, its prompt, random numbers of its own."""
+        later = replace(self, history=tuple(history), prompt=prompt, workload=None)
+        return replace(later, sampling=self.sampling.later(later.turn - self.turn))
 
     def flat(self, lane: LaneSettings) -> dict[str, Any]:
         """All settings of one lane as flat keys, as they stand in files."""

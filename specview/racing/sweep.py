@@ -292,6 +292,7 @@ def _result(
         repeat=repeat,
         seconds=seconds,
         k=record.settings.get("k"),
+        seed=settings.sampling.seed,
         rule=str(record.settings.get("rule") or ""),
         metrics=metrics_to_json(end.metrics),
         plain=metrics_to_json(ends[0].metrics),

@@ -105,7 +105,7 @@ class Grid:
             raise UsageError(f"the grid has {self.run_count:,} races.", f"Use {MAX_RUNS:,} or fewer.")
         sampling = replace(self.settings.sampling, temperature=0.0)  # each cell has its own
         settings = replace(self.settings, sampling=sampling, lanes=(), baseline=False).checked()
-        full = [[lane.checked(self._sampling(temperature, 0)) for temperature in temperatures][0] for lane in lanes]
+        full = [[lane.checked(self._sampling(temperature)) for temperature in temperatures][0] for lane in lanes]
         return replace(self, settings=settings, lanes=tuple(full), ks=ks, temperatures=temperatures)
 
     def cells(self) -> Iterator[Cell]:
@@ -119,7 +119,10 @@ class Grid:
                         number += 1
 
     def race(self, cell: Cell, repeat: int = 0, lane_name: str = "") -> RunSettings:
-        """The settings of a cell's race: plain and the cell's lane; at a temperature each repeat has its own seed."""
+        """The settings of a cell's race: plain and the cell's lane.
+
+        Above temperature 0 each prompt and repeat has a seed of its own; lanes and lengths share it, as lanes of a race.
+        """
         prompt = self.prompts[cell.prompt]
         lane = replace(self.lanes[cell.lane], k=cell.k)
         return replace(
@@ -128,15 +131,14 @@ class Grid:
             system=prompt.system,
             history=prompt.history,
             workload=prompt.group if prompt.bundled else None,
-            sampling=self._sampling(cell.temperature, repeat),
+            sampling=self._sampling(cell.temperature).part(prompt=cell.prompt, repeat=repeat),
             lanes=(LaneSettings(), replace(lane, name=lane_name) if lane_name else lane),
             observe="off",
             baseline=True,
         )
 
-    def _sampling(self, temperature: float, repeat: int) -> SamplingParams:
-        given = self.settings.sampling
-        return replace(given, temperature=temperature, seed=given.seed + (repeat if temperature > 0 else 0))
+    def _sampling(self, temperature: float) -> SamplingParams:
+        return replace(self.settings.sampling, temperature=temperature)
 
     def to_json(self) -> dict[str, Any]:
         """The grid as JSON values, as it stands in a sweep file."""

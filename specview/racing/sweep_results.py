@@ -37,7 +37,7 @@ class CellRun:
     """One race of a cell.
 
     seconds    of the clock on the wall, loading left out
-    k          drafted tokens a round as the lane resolved them
+    k          drafted tokens a round as the lane resolved them;  seed  that of its random numbers
     metrics, plain  figures of the lane and of the plain lane beside it, under the names of files
     spread     the middle half of the speedup over eighths of the run
     costs      what passes and drafts cost in it (`MeasuredCosts`), passes counted in pass_counts by their rows
@@ -60,6 +60,7 @@ class CellRun:
     positions: tuple[Count, ...] = ()
     eighths: tuple[Count, ...] = ()
     draft_rounds: int = 0
+    seed: int | None = None
     busy: str = ""
     error: str = ""
 

@@ -171,7 +171,7 @@ class _Search:
         self.bad_prompts: set[int] = set()
         self.plain_texts: dict[int, tuple[tuple[int, ...], tuple[int, ...], MeasuredCosts]] = {}
         self.tokens = settings.max_tokens
-        self.seeds = itertools.count(settings.sampling.seed)
+        self.raced = itertools.count()
 
     # -- the whole -----------------------------------------------------------------------------
 
@@ -579,7 +579,7 @@ class _Search:
         self.say(text)
         settings = replace(
             request_settings(self.settings, self.prompts[place]),
-            sampling=replace(self.settings.sampling, seed=next(self.seeds)),
+            sampling=self.settings.sampling.part(prompt=place, repeat=next(self.raced)),
             max_tokens=tokens,
             lanes=(LaneSettings(), *(replace(lane, name=f"{at} {lane.method}") for at, lane in enumerate(lanes, 1))),
         )

@@ -79,7 +79,7 @@ def compare_document(result: CompareResult) -> Json:
     """Return a compare as a document: `lanes`, the plain one first.
 
     A lane is a `run_document` with `speedup`, `speedup_spread` ([least, greatest] over repeats; of one, the
-    quartiles over eighths of the run) and `equal_to_plain`. With repeats, `repeats` lists each one's {metrics, rounds, output, prefill_s},
+    quartiles over eighths of the run) and `equal_to_plain`. With repeats, `repeats` lists each one's {metrics, rounds, output, prefill_s, seed},
     `metrics` holds the medians and the rest is that of the median repeat.
     """
     return {
@@ -103,6 +103,7 @@ def _lane(lane: LaneResult, index: int, facts: Mapping[str, Any], prompt: str | 
                 "rounds": [round_to_json(index, round_) for round_ in record.rounds],
                 "output": _output(record),
                 "prefill_s": number(record.prefill_s),
+                "seed": record.settings.get("seed"),
             }
             for record, metrics in lane.repeats
         ]

@@ -159,7 +159,7 @@ class FakeRace:
 
     def follow_up(self, text):
         turn = ({"role": "user", "content": self.settings.prompt}, {"role": "assistant", "content": "reply"})
-        return replace(self.settings, history=(*self.settings.history, *turn), prompt=text, workload=None)
+        return self.settings.next_turn((*self.settings.history, *turn), text)
 
     def close(self):
         self.script.log.append(f"close {self.run_id}")

@@ -237,6 +237,25 @@ def test_continue_and_follow_up(window, qtbot, script):
     assert window.run_settings().history == ()
 
 
+def test_a_later_turn_draws_by_a_seed_of_its_own_which_running_it_again_keeps(window, qtbot):
+    window.setup.temperature.set_value(0.8)
+    window.setup.seed.set_value(5)
+    ran(qtbot, window)
+    sampling = window.run_settings().sampling
+    assert sampling.seed == 5
+    for turn in (1, 2):
+        window.next_turn("and why?")
+        qtbot.waitUntil(lambda turn=turn: len(window.setup.history) == 2 * turn)
+        wait_state(qtbot, window, "ended")
+        assert window.controller.settings.sampling == sampling.later(turn)
+        assert window.run_settings().sampling == sampling.later(turn)
+    opened = window.run_settings()  # as of a recorded turn: its seed stands in the field, and goes on from there
+    window.setup.show_settings(opened, "auto")
+    assert window.setup.seed.value() == sampling.later(2).seed and window.run_settings().sampling == sampling.later(2)
+    window.setup.show_settings(replace(opened, history=(), sampling=sampling), "auto")
+    assert window.run_settings().sampling.seed == 5
+
+
 def test_after_a_follow_up_the_tokens_are_those_of_the_whole_conversation(window, qtbot):
     ran(qtbot, window)
     window.page.follow_up.setText("and why?")
