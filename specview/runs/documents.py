@@ -25,14 +25,20 @@ def metrics_to_json(metrics: Any) -> Json | None:
 
 
 def run_document(
-    record: RunRecord, facts: Mapping[str, Any], metrics: Any, *, lane: int = 0, prompt: str | None = None
+    record: RunRecord,
+    facts: Mapping[str, Any],
+    metrics: Any,
+    *,
+    lane: int = 0,
+    prompt: str | None = None,
+    rounds: bool = True,
 ) -> Json:
     """Return one lane's run as a document.
 
     Keys: `name`; `run`, all settings as flat keys with the facts of the machine, the versions and
     the file hashes (a fact says what a setting left open, such as the device); `output` {text,
-    token_ids, end}; `metrics`; `rounds`, as in a trace; and `prefill_s`, which total_s and ttft_s
-    contain and the rounds do not.
+    token_ids, end}; `metrics`; `rounds`, as in a trace, unless they are not wanted; and `prefill_s`,
+    which total_s and ttft_s contain and the rounds do not.
     """
     known = lane_facts(facts, lane)
     run = {**known, **{key: value for key, value in record.settings.items() if value is not None or key not in known}}
@@ -41,14 +47,16 @@ def run_document(
     if prompt is not None:
         run["prompt"] = prompt
     run["prompt_tokens"] = len(record.prompt_ids)
-    return {
+    document = {
         "name": record.name,
         "run": plain(run),
         "output": _output(record),
         "prefill_s": number(record.prefill_s),
         "metrics": metrics_to_json(metrics),
-        "rounds": [round_to_json(lane, round_) for round_ in record.rounds],
     }
+    if rounds:
+        document["rounds"] = [round_to_json(lane, round_) for round_ in record.rounds]
+    return document
 
 
 def lane_facts(facts: Mapping[str, Any], lane: int) -> Json:

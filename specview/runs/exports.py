@@ -46,7 +46,7 @@ def recorded_document(run: Recorded) -> Json:
         entry = run.entry
         about = {"id": entry.id, "name": entry.title, "note": entry.note, "tags": list(entry.tags)}
     recorded_at = run.trace.run.get("recorded_at")
-    return {**about, "recorded_at": recorded_at if isinstance(recorded_at, str) else None, **trace_document(run.trace)}
+    return {**about, "recorded_at": recorded_at if isinstance(recorded_at, str) else None, **trace_document(run.trace, rounds=True)}
 
 
 def json_text(runs: Sequence[Recorded]) -> str:

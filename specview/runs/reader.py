@@ -16,14 +16,17 @@ from typing import Any, BinaryIO, get_args
 from specview.decoding.ledger import End, RunRecord
 from specview.errors import SpecviewError, Stopped
 from specview.runs.files import os_reason
-from specview.runs.schema import TRACE_SCHEMA, SchemaError, round_from_json
+from specview.runs.schema import TRACE_SCHEMA, SchemaError, Seen, round_from_json
 
-MAX_BYTES = 2 << 30
-"""Of a whole trace: what is larger would not fit into memory as rounds."""
-MAX_HEADER_BYTES = 64 << 20
+MAX_BYTES = 256 << 20
+"""Of a whole trace: as rounds it takes two to seven times as much memory."""
+MAX_LINE_BYTES = 16 << 20
+MAX_LINE_MEMORY = 64 << 20
+"""What the values of one line may take, estimated before they are made: "[]," is 3 bytes in a file and 64 in memory."""
 MAX_TRACE_LANES = 64
 _CHUNK = 64 << 10
-_TELL_EVERY = 256
+_SMALL_LINE = 1 << 20
+_TELL_EVERY = 128 << 10
 _MEND = "Choose a file written with --trace, or one of the runs library."
 
 Tell = Callable[[float], None]
@@ -53,53 +56,77 @@ class Trace:
 
 
 def read_trace(
-    path: str | Path, tell: Tell = lambda fraction: None, should_stop: Callable[[], bool] = lambda: False
+    path: str | Path,
+    tell: Tell = lambda fraction: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    keep_rounds: bool = True,
 ) -> Trace:
-    """Read a trace file.
+    """Read a trace file, line by line; without keep_rounds all of it is checked and the records stay empty.
 
     A missing end line or a last line cut short is no error. Raises SpecviewError, with the line
     number, for a file that cannot be read, is no trace, has another schema or a bad line; Stopped.
     """
     name = str(path)
     try:
-        with open_regular(path) as file:
+        with open_regular(path) as file, _no_collector():
             size = os.fstat(file.fileno()).st_size
             first, complete = first_line(file, name)
             if size > MAX_BYTES:
                 raise SpecviewError(
-                    f"the trace {name!r} has {size / 1e9:.1f} GB, and up to {MAX_BYTES / 1e9:.1f} GB are read.",
+                    f"the trace {name!r} has {size / 1e6:,.0f} MB, and up to {MAX_BYTES / 1e6:,.0f} MB are read.",
                     "Record fewer rounds, or with --observe light.",
                 )
             trace = parse_header(first, name)
-            file.seek(len(first) + complete)
-            data = file.read()
+            done = told = len(first) + complete
+            file.seek(done)
+            counts = [0] * len(trace.records)
+            seen: Seen = {}
+            for number, line in enumerate(_lines(file, name), start=2):
+                done += len(line)
+                if done - told >= _TELL_EVERY:
+                    told = done
+                    tell(min(1.0, done / size))
+                    if should_stop():
+                        raise Stopped
+                try:
+                    value = _loads(line)
+                except (ValueError, RecursionError):
+                    if not line.endswith(b"\n"):  # the unfinished last line of an interrupted run
+                        trace.cut = True
+                        break
+                    raise _bad(name, number, "it is not JSON") from None
+                except MemoryError:
+                    raise _bad(name, number, "its values would fill the memory") from None
+                try:
+                    _take(trace, value, counts, seen, keep_rounds)
+                except SchemaError as error:
+                    raise _bad(name, number, str(error)) from None
     except OSError as error:
         raise cannot_read(name, error) from None
     except MemoryError:
         raise SpecviewError(f"there is not enough memory for the trace {name!r}.", "Close other programs.") from None
-    lines = data.split(b"\n")  # never splitlines(): texts may hold other line separators
-    del data
-    last = lines.pop()  # b"" after a whole last line
-    total = len(lines) or 1
-    with _no_collector():
-        for index, line in enumerate([*lines, last] if last else lines, start=2):
-            if index % _TELL_EVERY == 0:
-                tell(min(1.0, index / total))
-                if should_stop():
-                    raise Stopped
-            try:
-                value = json.loads(line.decode("utf-8"))
-            except (ValueError, RecursionError):
-                if index - 1 > len(lines):  # the unfinished last line of an interrupted run
-                    trace.cut = True
-                    break
-                raise _bad(name, index, "it is not JSON") from None
-            try:
-                _take(trace, value)
-            except SchemaError as error:
-                raise _bad(name, index, str(error)) from None
     tell(1.0)
     return trace
+
+
+def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """The lines from here on, each with its end; raises SpecviewError for one that is too long for a round."""
+    number = 2
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise _bad(name, number, f"it is longer than {MAX_LINE_BYTES >> 20} MB")
+        yield line
+        number += 1
+
+
+def _loads(line: bytes) -> Any:
+    """The JSON value of a line; raises ValueError, RecursionError, or MemoryError where it would take too much."""
+    if len(line) > _SMALL_LINE:
+        weight = 232 * line.count(b"{") + 64 * line.count(b"[") + 40 * line.count(b",")
+        if weight > MAX_LINE_MEMORY:
+            raise MemoryError
+    return json.loads(line.decode("utf-8"))
 
 
 def open_regular(path: str | Path) -> BinaryIO:
@@ -135,7 +162,7 @@ def first_line(file: BinaryIO, name: str) -> tuple[bytes, bool]:
             break
         parts.append(data)
         size += len(data)
-        if size > MAX_HEADER_BYTES:
+        if size > MAX_LINE_BYTES:
             raise no_trace(name)
     line, newline, _ = b"".join(parts).partition(b"\n")
     return line, bool(newline)
@@ -153,8 +180,8 @@ def _bad(name: str, line: int, why: str) -> SpecviewError:
 def parse_header(line: bytes, name: str) -> Trace:
     """Return the trace of a first line, without rounds; raise SpecviewError, one line, where it is no header."""
     try:
-        value = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError):
+        value = _loads(line)
+    except (ValueError, RecursionError, MemoryError):
         raise no_trace(name) from None
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, str) or not schema.startswith("specview.trace/"):
@@ -230,7 +257,8 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
-def _take(trace: Trace, value: Any) -> None:
+def _take(trace: Trace, value: Any, counts: list[int], seen: Seen, keep_rounds: bool) -> None:
+    """Add what a line says; counts are the rounds of each lane so far, kept or not."""
     lane = value.get("lane") if isinstance(value, dict) else None
     if not isinstance(lane, int) or isinstance(lane, bool) or not 0 <= lane < len(trace.records):
         raise SchemaError(f"lane is {lane!r:.60}, and the header names {len(trace.records)} lanes")
@@ -248,10 +276,12 @@ def _take(trace: Trace, value: Any) -> None:
         if isinstance(value.get("race"), dict):
             trace.race = value["race"]
         return
-    _, round_ = round_from_json(value)
-    if round_.index != len(record.rounds):
-        raise SchemaError(f"round {round_.index} of lane {lane} comes after {len(record.rounds)} rounds")
-    record.rounds.append(round_)
+    _, round_ = round_from_json(value, seen)
+    if round_.index != counts[lane]:
+        raise SchemaError(f"round {round_.index} of lane {lane} comes after {counts[lane]} rounds")
+    counts[lane] += 1
+    if keep_rounds:
+        record.rounds.append(round_)
     record.end, record.error = None, ""  # continued past an earlier end
     trace.metrics[lane], trace.ends[lane], trace.race = None, {}, {}
 

@@ -200,8 +200,11 @@ def ends(trace: Trace, run_id: int = 0) -> Iterator[Event]:
     yield race_end(trace, run_id)
 
 
-def trace_document(trace: Trace) -> Json:
-    """Return a trace as a document: `lanes` as `compare --json` has them, figures as recorded or folded."""
+def trace_document(trace: Trace, *, rounds: bool = False) -> Json:
+    """Return a trace as a document: `lanes` as `compare --json` has them, figures as recorded or folded.
+
+    Their `rounds` are the bulk of it, and for files alone.
+    """
     step_s = plain_step_s(trace)
     lanes: list[Json] = []
     for index, record in enumerate(trace.records):
@@ -210,7 +213,7 @@ def trace_document(trace: Trace) -> Json:
             metrics = ended.metrics
         else:
             metrics = fold(record.rounds, record.prefill_s, None if index == baseline_index(trace) else step_s)
-        document = run_document(record, trace.run, metrics, lane=index, prompt=trace.prompt_text)
+        document = run_document(record, trace.run, metrics, lane=index, prompt=trace.prompt_text, rounds=rounds)
         if ended is not None:
             faster, spread, equality = ended.speedup, ended.speedup_spread, ended.equality
         else:

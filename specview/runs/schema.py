@@ -97,11 +97,20 @@ def round_to_json(lane: int, round_: Round) -> Json:
     return data
 
 
-def round_from_json(value: Any) -> tuple[int, Round]:
-    """Return (lane, round) of a trace object; raise SchemaError where it does not fit."""
+Seen = dict[Any, Any]
+"""Ids and texts met so far, each under itself: what comes again is the same object, not another copy of it."""
+_MOST_SEEN = 200_000
+
+
+def round_from_json(value: Any, seen: Seen | None = None) -> tuple[int, Round]:
+    """Return (lane, round) of a trace object; raise SchemaError where it does not fit.
+
+    `seen` is shared by the rounds of one file, whose tokens are mostly the same few thousand.
+    """
+    seen = {} if seen is None or len(seen) > _MOST_SEEN else seen
     data = _mapping(value, "a round")
     parents = data.get("parents")
-    drafted = tuple(_drafted_from_json(item) for item in _list(data.get("drafted", []), "drafted"))
+    drafted = tuple(_drafted_from_json(item, seen) for item in _list(data.get("drafted", []), "drafted"))
     if "k" in data and _int(data, "k") != len(drafted):
         raise SchemaError(f"k is {data['k']} but {len(drafted)} tokens are drafted")
     if parents is not None:
@@ -117,10 +126,10 @@ def round_from_json(value: Any) -> tuple[int, Round]:
         verify_s=_duration(data, "verify_s"),
         other_s=_duration(data, "other_s"),
         observe_s=_duration(data, "observe_s") if "observe_s" in data else 0.0,
-        drafter=_text(data, "drafter", ""),
+        drafter=_text(data, "drafter", seen),
         parents=parents,
         drafted=drafted,
-        final=None if final is None else _final_from_json(final),
+        final=None if final is None else _final_from_json(final, seen),
         riders=tuple(_rider_from_json(item, place) for place, item in enumerate(_list(data.get("riders", []), "riders"))),
         guesses=tuple(_guess_from_json(item) for item in _list(data.get("guesses", []), "guesses")),
         full_context=_int(data, "full_context") if "full_context" in data else 0,
@@ -176,7 +185,7 @@ def _drafted_to_json(token: DraftedToken) -> Json:
     return data
 
 
-def _drafted_from_json(value: Any) -> DraftedToken:
+def _drafted_from_json(value: Any, seen: Seen) -> DraftedToken:
     data = _mapping(value, "a drafted token")
     verdict: Verdict = _choice(data, "verdict", get_args(Verdict))
     return DraftedToken(
@@ -186,14 +195,14 @@ def _drafted_from_json(value: Any) -> DraftedToken:
         p=_optional(data, "p"),
         accept=_optional(data, "accept"),
         u=_optional(data, "u"),
-        text=_text(data, "text", ""),
+        text=_text(data, "text", seen),
         confidence=_optional(data, "confidence"),
         margin=_optional(data, "margin"),
         draw=None if data.get("draw") is None else _int(data, "draw"),
         threshold=_optional(data, "threshold"),
-        p_top=_candidates_from_json(data, "p_top"),
-        q_top=_candidates_from_json(data, "q_top"),
-        residual_top=_candidates_from_json(data, "residual_top"),
+        p_top=_candidates_from_json(data, "p_top", seen),
+        q_top=_candidates_from_json(data, "q_top", seen),
+        residual_top=_candidates_from_json(data, "residual_top", seen),
         entropy=_optional(data, "entropy"),
     )
 
@@ -212,16 +221,16 @@ def _final_to_json(token: FinalToken) -> Json:
     return data
 
 
-def _final_from_json(value: Any) -> FinalToken:
+def _final_from_json(value: Any, seen: Seen) -> FinalToken:
     data = _mapping(value, "a final token")
     kind: FinalKind = _choice(data, "kind", get_args(FinalKind))
     return FinalToken(
         id=_int(data, "id"),
         kind=kind,
-        text=_text(data, "text", ""),
+        text=_text(data, "text", seen),
         p=_optional(data, "p"),
         margin=_optional(data, "margin"),
-        p_top=_candidates_from_json(data, "p_top"),
+        p_top=_candidates_from_json(data, "p_top", seen),
         entropy=_optional(data, "entropy"),
     )
 
@@ -230,13 +239,14 @@ def _candidates_to_json(candidates: Sequence[Candidate]) -> list[list[Any]]:
     return [[token, text, number(probability)] for token, text, probability in candidates]
 
 
-def _candidates_from_json(data: Mapping[str, Any], key: str) -> tuple[Candidate, ...]:
+def _candidates_from_json(data: Mapping[str, Any], key: str, seen: Seen) -> tuple[Candidate, ...]:
     found: list[Candidate] = []
+    same = seen.setdefault
     for item in _list(data.get(key) or [], key):
         if type(item) is list and len(item) == 3:
             token, text, weight = item
             if type(token) is int and type(text) is str and type(weight) is float and math.isfinite(weight):
-                found.append((token, text, weight))  # what a trace holds thousands of: no further calls
+                found.append((same(token, token), same(text, text), weight))  # a trace holds thousands: no further calls
                 continue
         triple = _list(item, key)
         if len(triple) != 3 or not isinstance(triple[1], str):
@@ -275,9 +285,12 @@ def _finite(value: Any, key: str) -> float:
 
 
 def _int(data: Mapping[str, Any], key: str) -> int:
+    value = data.get(key)
+    if type(value) is int:
+        return value
     if key not in data:
         raise SchemaError(f"{key} is missing")
-    return _whole(data[key], key)
+    return _whole(value, key)
 
 
 def _real(data: Mapping[str, Any], key: str) -> float:
@@ -287,6 +300,9 @@ def _real(data: Mapping[str, Any], key: str) -> float:
 
 
 def _duration(data: Mapping[str, Any], key: str) -> float:
+    value = data.get(key)
+    if type(value) is float and 0 <= value < math.inf:
+        return value
     value = _real(data, key)
     if value < 0:
         raise SchemaError(f"{key} is {value:g}, and no time is below 0")
@@ -307,8 +323,8 @@ def _choice(data: Mapping[str, Any], key: str, choices: Sequence[str]) -> Any:
     return value
 
 
-def _text(data: Mapping[str, Any], key: str, default: str) -> str:
-    value = data.get(key, default)
+def _text(data: Mapping[str, Any], key: str, seen: Seen) -> str:
+    value = data.get(key, "")
     if not isinstance(value, str):
         raise SchemaError(f"{key} is {value!r:.60}, not text")
-    return value
+    return seen.setdefault(value, value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +128,12 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: p
     path = write_trace(tmp_path / "a.jsonl")
     with path.open("ab") as file:
         file.truncate(reader.MAX_BYTES + 1)  # sparse: it takes no room
-    with pytest.raises(SpecviewError, match=r"has 2\.1 GB, and up to 2\.1 GB are read"):
+    with pytest.raises(SpecviewError, match=r"has 268 MB, and up to 268 MB are read"):
         read_trace(path)
     foreign = tmp_path / "b.jsonl"
     foreign.write_bytes(b'{"a": ')
     with foreign.open("ab") as file:
-        file.truncate(reader.MAX_HEADER_BYTES * 4)
+        file.truncate(reader.MAX_LINE_BYTES * 4)
     with pytest.raises(SpecviewError, match="not the header"):
         read_trace(foreign)
 
@@ -231,13 +233,58 @@ def test_reading_tells_how_far_it_is_and_can_be_stopped(tmp_path: Path) -> None:
         read_trace(path, should_stop=lambda: True)
 
 
+def peak_of(work: Callable[[], object]) -> int:
+    """The most that Python objects took while this worked, bytes."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_trace_takes_little_more_memory_than_its_file_and_a_check_of_it_none(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "a.jsonl", rounds=400)
+    size = path.stat().st_size
+    assert size > 1_000_000
+    assert peak_of(lambda: read_trace(path)) < 2.5 * size  # its bytes are never held whole, and tokens recur
+    kept: list[reader.Trace] = []
+    assert peak_of(lambda: kept.append(read_trace(path, keep_rounds=False))) < 0.25 * size
+    assert all(record.end and not record.rounds for record in kept[0].records)
+
+
+@pytest.mark.parametrize("inside", ["[],", "{},", '{"":0},', "0,"])
+def test_a_line_of_values_that_take_far_more_memory_than_bytes_is_refused_before_they_are_made(
+    whole: Path, tmp_path: Path, inside: str
+) -> None:
+    header = whole.read_bytes().split(b"\n")[0]
+    many = inside * (8_000_000 // len(inside))
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(header + b'\n{"lane": 0, "riders": [' + many.encode() + b"0]}\n")
+    told: list[str] = []
+
+    def read() -> None:
+        with pytest.raises(SpecviewError) as caught:
+            read_trace(path)
+        told.append(str(caught.value))
+
+    assert peak_of(read) < 40_000_000
+    assert "line 2" in told[0] and "\n" not in told[0]
+    path.write_bytes(b'{"schema": "specview.trace/1", "run": [' + many.encode() + b"0]}\n")
+    assert peak_of(lambda: told.append(look_at(path)["problem"])) < 40_000_000
+    assert "not the header" in told[1]
+    path.write_bytes(header + b"\n" + b" " * (reader.MAX_LINE_BYTES + 9) + b"\n")
+    with pytest.raises(SpecviewError, match="line 2 .* longer than 16 MB"):
+        read_trace(path)
+
+
 def test_the_cycle_collector_rests_while_a_trace_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_trace(tmp_path / "a.jsonl", rounds=5)
     bad = tmp_path / "b.jsonl"
     bad.write_bytes(path.read_bytes() + b"x\n")
     seen: list[bool] = []
     real = reader.round_from_json
-    monkeypatch.setattr(reader, "round_from_json", lambda value: (seen.append(gc.isenabled()), real(value))[1])
+    monkeypatch.setattr(reader, "round_from_json", lambda *given: (seen.append(gc.isenabled()), real(*given))[1])
     for was in (True, False):
         (gc.enable if was else gc.disable)()
         try:
