@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -267,8 +268,12 @@ def _empty_trash(argv: Sequence[str], library: RunLibrary) -> int:
 def _import(argv: Sequence[str], library: RunLibrary) -> int:
     parser = _parser("import", "Copy traces from elsewhere into the library.", "FILE [FILE ...] ")
     parser.add_argument("files", nargs="+", metavar="FILE")
+    progress = ProgressLine(sys.stderr)
     for name in parser.parse_args(argv).files:
-        entry = library.take_in(Path(name))
+        try:
+            entry = library.take_in(Path(name), partial(progress.show, f"Reading {name}"))
+        finally:
+            progress.clear()
         sys.stdout.write(safe_text(f"{entry.id}  {_line(entry.title)}\n"))
     return 0
 

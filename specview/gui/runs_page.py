@@ -538,7 +538,7 @@ class RunsPage(Page):
     def import_files(self, paths: Sequence[Path]) -> None:
         """Copy these traces into the library; the first that is none is told."""
         for path in paths:
-            self._change(partial(self.library.take_in, path), self._imported)
+            self._change(partial(self.library.take_in, path, should_stop=self.work.should_stop), self._imported)
         if paths:
             self.show_trash.setChecked(False)
             self.rescan()

@@ -38,6 +38,7 @@ SEARCHED_CHARS = 20_000
 LONGEST_NAME, LONGEST_NOTE = 200, 20_000
 LOCK_TIMEOUT_S = 10.0
 _TAIL_BYTES = 128 << 10
+_INDEX_BYTES = 256 << 20
 _INDEX_SCHEMA = "specview.runs-index/2"
 _FIGURES = (
     "rounds", "emitted", "decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate", "draft_acceptance",
@@ -161,6 +162,7 @@ class RunLibrary:
     def new_path(self, when: datetime | None = None) -> Path:
         """Return the path of a run that begins now; makes the folder. Raises SpecviewError."""
         self._make(self.folder)
+        self._make(self.trash)  # while there is room for a folder: on a full disk a run can still be moved there
         day = (when or datetime.now()).strftime("%Y-%m-%d")
         while True:
             path = self.folder / f"{day}-{secrets.token_hex(4)}{SUFFIX}"
@@ -200,14 +202,22 @@ class RunLibrary:
                 raise Stopped
             if done % 50 == 0:
                 tell("Reading the runs library", done / len(traces))
-            stamp = [files[name].st_size, files[name].st_mtime_ns]
+            status, path = files[name], folder / name
+            stamp = [status.st_size, status.st_mtime_ns]
             held = known.get(name)
-            if not isinstance(held, dict) or held.get("stamp") != stamp:
-                held = {"stamp": stamp, "facts": look_at(folder / name)}
-            fresh[name] = held
             about_name = name.removesuffix(SUFFIX) + ABOUT
             about = _read_json(folder / about_name) if about_name in files else {}
-            entries.append(_entry(folder / name, files[name], held["facts"], about))
+            if not trash:
+                about.pop("deleted_at", None)  # it came back while nothing could be written
+            try:
+                if not isinstance(held, dict) or held.get("stamp") != stamp:
+                    held = {"stamp": stamp, "facts": look_at(path)}
+                entries.append(_entry(path, status, held["facts"], about))
+                fresh[name] = held
+            except Exception as error:  # a strange file costs itself alone, not the list
+                log.exception("%s cannot be listed", path)
+                why = f"{name} cannot be listed: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}."
+                entries.append(_entry(path, status, {"problem": why}, {}))
         if fresh != known:
             try:
                 _replace(index_path, {"schema": _INDEX_SCHEMA, "files": fresh})
@@ -270,11 +280,8 @@ class RunLibrary:
                 path = self.folder / f"{run_id}{SUFFIX}"
                 if not _plain_id(run_id) or not path.exists():
                     continue
-                about = _read_json(self.folder / f"{run_id}{ABOUT}")
-                about["deleted_at"] = _now()
-                self._set_about(self.trash, run_id, about)
-                os.replace(path, self.trash / path.name)
-                (self.folder / f"{run_id}{ABOUT}").unlink(missing_ok=True)
+                self._move(run_id, self.folder, self.trash)
+                self._note_deleted(run_id, _now())
                 moved.append(run_id)
         return moved
 
@@ -288,11 +295,8 @@ class RunLibrary:
                     continue
                 if (self.folder / path.name).exists():
                     raise SpecviewError(f"the library holds a run {run_id} already.", "Delete or rename that one first.")
-                about = _read_json(self.trash / f"{run_id}{ABOUT}")
-                about.pop("deleted_at", None)
-                self._set_about(self.folder, run_id, about)
-                os.replace(path, self.folder / path.name)
-                (self.trash / f"{run_id}{ABOUT}").unlink(missing_ok=True)
+                self._note_deleted(run_id, "")
+                self._move(run_id, self.trash, self.folder)
                 back.append(run_id)
         return back
 
@@ -304,20 +308,25 @@ class RunLibrary:
         gone = 0
         with self._changing():
             for entry in self.scan(trash=True):
-                if older_than_days and (not entry.deleted_at or _instant(entry.deleted_at) > limit):
+                if older_than_days and not entry.deleted_at:
+                    self._note_deleted(entry.id, _now())  # its days begin once that can be written
+                    continue
+                if older_than_days and _instant(entry.deleted_at) > limit:
                     continue
                 entry.path.unlink(missing_ok=True)
                 (self.trash / f"{entry.id}{ABOUT}").unlink(missing_ok=True)
                 gone += 1
         return gone
 
-    def take_in(self, path: Path) -> Entry:
-        """Copy a trace from elsewhere into the library; raises SpecviewError where it is none."""
-        trace = read_trace(path)
+    def take_in(
+        self, path: Path, tell: Callable[[float], None] = lambda fraction: None, should_stop: ShouldStop = lambda: False
+    ) -> Entry:
+        """Copy a trace from elsewhere into the library, its lines checked; raises SpecviewError where it is none, Stopped."""
+        trace = read_trace(path, tell, should_stop, keep_rounds=False)
         recorded = trace.run.get("recorded_at")
         when = _instant(recorded) if isinstance(recorded, str) else 0.0
         with self._changing():
-            to = self.new_path(datetime.fromtimestamp(when or path.stat().st_mtime))
+            to = self.new_path(_local(when or path.stat().st_mtime))
             beside = to.with_suffix(f".{os.getpid()}.tmp")
             try:
                 shutil.copyfile(path, beside)
@@ -371,6 +380,21 @@ class RunLibrary:
     def _there(self, folder: Path, run_id: str) -> None:
         if not _plain_id(run_id) or not (folder / f"{run_id}{SUFFIX}").exists():
             raise SpecviewError(f"the run {run_id!r} is not in the library any more.", "specview runs list shows what is.")
+
+    @staticmethod
+    def _move(run_id: str, folder: Path, to: Path) -> None:
+        """Move a run's files by their names alone: that takes no room, which a full disk has not."""
+        os.replace(folder / f"{run_id}{SUFFIX}", to / f"{run_id}{SUFFIX}")
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(folder / f"{run_id}{ABOUT}", to / f"{run_id}{ABOUT}")
+
+    def _note_deleted(self, run_id: str, when: str) -> None:
+        """Write down since when a run is in the trash ('' where it leaves it), if the disk takes it."""
+        about = _read_json(self.trash / f"{run_id}{ABOUT}")
+        try:
+            self._set_about(self.trash, run_id, {**about, "deleted_at": when})
+        except OSError as error:
+            log.warning("when %s was deleted is not written down: %s", run_id, error)
 
     def _set_about(self, folder: Path, run_id: str, about: Mapping[str, Any]) -> None:
         path = folder / f"{run_id}{ABOUT}"
@@ -452,7 +476,7 @@ def _last_ends(file: BinaryIO, header_bytes: int) -> dict[int, dict[str, Any]]:
 
 def _entry(path: Path, status: os.stat_result, facts: Mapping[str, Any], about: Mapping[str, Any]) -> Entry:
     tags = about.get("tags")
-    changed = datetime.fromtimestamp(status.st_mtime).astimezone().isoformat(timespec="seconds")
+    changed = _local(status.st_mtime)
     lanes = tuple(LaneFacts(**lane) for lane in facts.get("lanes", ()))
     known = {item.name for item in fields(Entry)} - {"lanes"}
     return Entry(
@@ -461,7 +485,7 @@ def _entry(path: Path, status: os.stat_result, facts: Mapping[str, Any], about: 
             "id": path.name.removesuffix(SUFFIX),
             "path": path,
             "size": status.st_size,
-            "recorded_at": facts.get("recorded_at") or changed,
+            "recorded_at": facts.get("recorded_at") or ("" if changed is None else changed.isoformat(timespec="seconds")),
             "name": _text(about.get("name")),
             "note": _text(about.get("note")),
             "tags": tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else (),
@@ -478,6 +502,8 @@ def _stats(found: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, os.stat_res
                 yield item.name, item.stat()
             except FileNotFoundError:
                 continue  # deleted by another specview since the folder was listed
+            except OSError:
+                yield item.name, item.stat(follow_symlinks=False)  # a link in a circle: reading it will say so
 
 
 def _read_index(path: Path) -> dict[str, Any]:
@@ -496,8 +522,9 @@ def _read_index(path: Path) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     """A small JSON object; {} where there is none that can be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        with open_regular(path) as file:
+            found = json.loads(file.read(_INDEX_BYTES))
+    except (OSError, ValueError, RecursionError, MemoryError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -529,6 +556,14 @@ def _real(value: Any) -> float | None:
 
 def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def _local(seconds: float) -> datetime | None:
+    """The local time of so many seconds since the epoch; None for a year that no calendar here has."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _instant(text: str) -> float:

@@ -246,6 +246,68 @@ def test_ids_never_name_a_file_elsewhere(library: RunLibrary, tmp_path: Path) ->
     assert library.restore(["../../outside"]) == [] and outside.exists()
 
 
+def test_on_a_full_disk_runs_go_to_the_trash_and_come_back(library: RunLibrary) -> None:
+    resource = pytest.importorskip("resource")
+    first, second = keep(library), keep(library)
+    library.describe(first, name="mine", note="a note")
+    held, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # no byte can be written to any file
+    try:
+        with pytest.raises(SpecviewError, match="cannot write"):
+            library.describe(second, name="other")
+        assert library.delete([first, second]) == [first, second] and library.scan() == []
+        gone = {entry.id: entry for entry in library.scan(trash=True)}
+        assert gone[first].name == "mine" and gone[first].note == "a note" and not gone[first].deleted_at
+        assert library.empty_trash(30) == 0  # nobody knows how long they are there
+        assert library.restore([first]) == [first]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (held, hard))
+    assert [(entry.id, entry.name) for entry in library.scan()] == [(first, "mine")]
+    assert library.empty_trash(30) == 0
+    assert library.scan(trash=True)[0].deleted_at  # there is room again: its days begin
+
+
+# -- strange files -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorded", ["0001-01-01T00:00:00+14:00", "0001-01-01", "9999-12-31T23:59:59-14:00", "99999-01-01", "\x1b"])
+def test_a_run_of_no_possible_time_is_taken_in_listed_and_deleted(library: RunLibrary, tmp_path: Path, recorded: str) -> None:
+    from specview.commands.runs import when
+    from specview.gui.runs_rows import run_row
+
+    run_id = keep(library)
+    path = write_trace(tmp_path / "a.jsonl", facts={"recorded_at": recorded})
+    os.utime(path, (2.6e11, 2.6e11))  # in the year 10209
+    entry = library.take_in(path)
+    assert {one.id for one in library.scan()} == {run_id, entry.id}
+    assert run_row(entry)["recorded"] is not None and isinstance(when(entry.recorded_at), str)
+    assert library.delete([entry.id]) and library.empty_trash(30) == 0 and library.empty_trash() == 1
+
+
+def test_one_strange_file_costs_itself_alone(library: RunLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, late, odd = keep(library), keep(library), keep(library)
+    path = library.folder / f"{late}.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"recorded_at"', b'"recorded_to"'))
+    os.utime(path, (2.6e11, 2.6e11))
+    os.symlink("circle.jsonl", library.folder / "circle.jsonl")
+    os.mkfifo(library.folder / "pipe.jsonl")
+    os.mkfifo(library.folder / f"{good}.about.json")
+    real = library_module.look_at
+
+    def strange(path: Path) -> dict:
+        if odd in path.name:
+            raise ZeroDivisionError("of a kind\nnobody thought of")
+        return real(path)
+
+    monkeypatch.setattr(library_module, "look_at", strange)
+    problems = {entry.id: entry.problem for entry in library.scan()}
+    assert problems.pop(good) == problems.pop(late) == ""
+    assert problems.pop(odd) == f"{odd}.jsonl cannot be listed: ZeroDivisionError: of a kind nobody thought of."
+    assert set(problems) == {"circle", "pipe"} and all(problems.values())
+    monkeypatch.setattr(library_module, "look_at", real)
+    assert {entry.id: entry.problem for entry in library.scan()}[odd] == ""  # what failed is not remembered
+
+
 # -- taking in -----------------------------------------------------------------------------------------------
 
 
