@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.recorded is not None:
         _refuse_race_flags(parser, arguments)
-        with Outputs(argparse.Namespace(json=arguments.json)) as outputs:
+        with Outputs(argparse.Namespace(json=arguments.json, recorded=arguments.recorded)) as outputs:
             return _explain_trace(arguments, outputs)
     arguments.observe = arguments.observe or "full"  # entropies are worth seeing, and are off the clock
     settings = settings_of(arguments, DEFAULT_METHODS).checked()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from specview.commands.terminal import safe_text, write_document
+from specview.disk import same_place
 from specview.errors import UsageError
+from specview.models.catalog import path_of
 from specview.racing.events import Event
 from specview.runs.files import OutputFile
 from specview.runs.keeping import RunKeeper
@@ -33,6 +37,7 @@ class Outputs:
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
         self._names = {
             what: name
             for what in ("json", "trace", "csv", "markdown")
@@ -47,16 +52,10 @@ class Outputs:
         self._keeper: RunKeeper | None = None
 
     def __enter__(self) -> Self:
-        seen: dict[str, str] = {}
         for what, name in self._names.items():
             if not name or (name == "-" and what != "json"):
                 raise UsageError(f"--{what} is {name!r}.", "Give a file's name.")
-            if name == "-" or name.startswith("/dev/"):
-                continue
-            path = os.path.realpath(name)
-            if path in seen:
-                raise UsageError(f"--{seen[path]} and --{what} name the same file.", "Give each its own.")
-            seen[path] = what
+        need_own_files(self._arguments, self._names)
         with ExitStack() as stack:
             for what, name in self._names.items():
                 if what == "trace":
@@ -103,6 +102,36 @@ class Outputs:
     def wants(self, what: str) -> bool:
         """Whether a file of this kind was asked for."""
         return what in self._files
+
+
+def need_own_files(arguments: argparse.Namespace, outputs: Mapping[str, str]) -> None:
+    """Raise UsageError where an output is also another output, or a file that some argument names.
+
+    outputs: argument -> file name, `-` for standard output. Devices may be shared.
+    """
+    mine = {what: name for what, name in outputs.items() if name != "-" and not name.startswith("/dev/")}
+    named = [(f"--{what}", Path(name)) for what, name in mine.items()]
+    for key, value in vars(arguments).items():
+        for word in _words(value) if key not in outputs else ():
+            if key == "out":
+                named.append(("--out", path_of(word)))
+            # a file by itself, or one that a lane's settings name
+            for name in (word, *(part.partition("=")[2] for part in word.split(","))):
+                if name and os.path.isfile(path := path_of(name)):
+                    named.append((f"the input {name!r}", path))
+    for count, (what, place) in enumerate(named[: len(mine)]):
+        for other, path in named[count + 1 :]:
+            if same_place(place, path):
+                raise UsageError(f"{what} and {other} name the same file.", "Give each its own.")
+
+
+def _words(value: object) -> Iterator[str]:
+    """The strings among an argument's values."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _words(part)
 
 
 def _warn(line: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from specview.commands.arguments import Parser
+from specview.commands.outputs import need_own_files
 from specview.commands.terminal import write_document
 from specview.errors import UsageError
 from specview.runs.export_rounds import load_arrow
@@ -63,15 +65,15 @@ def add_export_flags(parser: Parser) -> None:
         parser.add_argument(f"--{form}", metavar="FILE", help=f"write {what}{dash}")
 
 
-def wanted_forms(arguments: object) -> dict[str, str]:
+def wanted_forms(arguments: argparse.Namespace) -> dict[str, str]:
     """The forms that were asked for, with their files; raises UsageError where two are the same."""
     found = {form: name for form in FORMS if (name := getattr(arguments, form)) is not None}
     if "" in found.values():
         form = next(form for form, name in found.items() if not name)
         raise UsageError(f"--{form} is ''.", "Give a file's name.")
-    places = [os.path.realpath(name) if name != "-" else name for name in found.values()]
-    if len(set(places)) < len(places):
-        raise UsageError("two exports name the same file.", "Give each its own.")
+    if list(found.values()).count("-") > 1:
+        raise UsageError("two exports name standard output.", "Give each its own.")
+    need_own_files(arguments, found)
     if found.get("parquet") == "-":
         raise UsageError("Parquet is no text for standard output.", "Give a file's name.")
     return found

@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     policies = None if arguments.policy is None else [policy_of(text) for text in arguments.policy]
     if not (lengths is None and thresholds is None and policies is None):
         lengths, thresholds, policies = lengths or [], thresholds or [], policies or []
-    with Outputs(argparse.Namespace(json=arguments.json)) as outputs, stop_on_signals() as should_stop:
+    with Outputs(argparse.Namespace(json=arguments.json, recorded=arguments.trace_file, costs=arguments.costs)) as outputs, stop_on_signals() as should_stop:
         progress = ProgressLine(sys.stderr)
 
         def tell(text: str, fraction: float) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ import numpy as np
 from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import Array, Round
 from specview.decoding.sampling import SamplingParams
+from specview.disk import PartFile
 from specview.drafting.base import Guess, ModelFreeDrafter
 from specview.drafting.ngram_index import SEPARATOR, TIE, EarlierRuns, draft_length
 from specview.drafting.options import Option, Value
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BYTES_PER_TOKEN = 450  # of a tree, measured (tests/benchmarks/drafter_time.py)
 FORMAT = "specview.suffix/1"
+_NO_STORE = (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error)
+"""What numpy raises for a file that is none."""
 
 OPTIONS = (
     Option(
@@ -237,9 +239,7 @@ class Store:
             return []
         try:
             with np.load(self.path, allow_pickle=False) as file:
-                if str(file["format"]) != FORMAT:
-                    raise ValueError("another format")
-                tokenizer = str(file["tokenizer"])
+                tokenizer = self._tokenizer_in(file)
                 tokens, lengths = file["tokens"], file["lengths"]
             if tokens.ndim != 1 or tokens.dtype != np.int32 or lengths.ndim != 1 or lengths.dtype != np.int64:
                 raise ValueError("other arrays")
@@ -247,41 +247,55 @@ class Store:
                 raise ValueError("its parts do not fit together")
             if tokenizer == self.tokenizer and (tokens >= self.vocab_size).any():
                 raise ValueError("ids that the vocabulary does not have")
-        except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error):
+        except _NO_STORE:
+            raise self._no_store() from None
+        self._need_own(tokenizer)
+        return np.split(tokens, np.cumsum(lengths)[:-1]) if len(lengths) else []
+
+    def save(self, runs: EarlierRuns) -> None:
+        """Write all runs, in one step: a reader finds the old file or the new one.
+
+        Raises SpecviewError where that fails, or where the file is no store of this tokenizer's; it stays as it was.
+        """
+        lengths = np.array([len(run) for run in runs.runs], dtype=np.int64)
+        tokens = np.concatenate([np.asarray(run, dtype=np.int32) for run in runs.runs] or [np.zeros(0, np.int32)])
+        if self.path.exists():  # it may have come there since it was loaded
+            try:
+                with np.load(self.path, allow_pickle=False) as file:
+                    tokenizer = self._tokenizer_in(file)
+            except _NO_STORE:
+                raise self._no_store() from None
+            self._need_own(tokenizer)
+        try:
+            with PartFile(self.path, private=True) as part:
+                np.savez_compressed(
+                    part.file, format=np.array(FORMAT), tokenizer=np.array(self.tokenizer), tokens=tokens, lengths=lengths
+                )
+                part.put()
+        except OSError as error:
             raise SpecviewError(
-                f"suffix: {self.path} is not a store of earlier runs, or is damaged.",
-                "Name another file, or delete this one to start anew.",
+                f"suffix: the store {self.path} could not be written ({error.strerror or error}).",
+                "The earlier runs stay in memory until specview ends; free space or name another file.",
             ) from None
+
+    def _tokenizer_in(self, file: Mapping[str, Any]) -> str:
+        if str(file["format"]) != FORMAT:
+            raise ValueError("another format")
+        return str(file["tokenizer"])
+
+    def _no_store(self) -> SpecviewError:
+        return SpecviewError(
+            f"suffix: {self.path} is not a store of earlier runs, or is damaged.",
+            "Name another file, or delete this one to start anew.",
+        )
+
+    def _need_own(self, tokenizer: str) -> None:
         if tokenizer != self.tokenizer:
             raise SpecviewError(
                 f"suffix: the runs in {self.path} are of another tokenizer ({tokenizer}) than this target's "
                 f"({self.tokenizer}).",
                 "Name another file for this target.",
             )
-        return np.split(tokens, np.cumsum(lengths)[:-1]) if len(lengths) else []
-
-    def save(self, runs: EarlierRuns) -> None:
-        """Write all runs, in one step: a reader finds the old file or the new one.
-
-        Raises SpecviewError where that fails; the old file stays.
-        """
-        lengths = np.array([len(run) for run in runs.runs], dtype=np.int64)
-        tokens = np.concatenate([np.asarray(run, dtype=np.int32) for run in runs.runs] or [np.zeros(0, np.int32)])
-        temporary = None
-        try:
-            with tempfile.NamedTemporaryFile(dir=self.path.parent, suffix=".npz", delete=False) as file:
-                temporary = Path(file.name)
-                np.savez_compressed(
-                    file, format=np.array(FORMAT), tokenizer=np.array(self.tokenizer), tokens=tokens, lengths=lengths
-                )
-            temporary.replace(self.path)
-        except OSError as error:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
-            raise SpecviewError(
-                f"suffix: the store {self.path} could not be written ({error.strerror or error}).",
-                "The earlier runs stay in memory until specview ends; free space or name another file.",
-            ) from None
 
 
 def tokenizer_mark(context: DrafterContext) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specview.disk import write_whole
 from specview.errors import SpecviewError
 from specview.racing.settings import RunSettings
 from specview.racing.settings_json import run_from_json, run_to_json, typed
@@ -99,10 +100,8 @@ class SettingsStore:
             "run": run_to_json(kept.run) if kept.run else None,
         }
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self.path.with_suffix(f".{os.getpid()}.tmp")
-            beside.write_text(json.dumps(found, indent=1), encoding="utf-8")
-            beside.replace(self.path)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(self.path, json.dumps(found, indent=1).encode("utf-8"), private=True)  # the prompt is in it
         except (OSError, UnicodeError) as error:
             log.warning("the window's settings were not kept: %s", error)
             return False

@@ -8,11 +8,11 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from specview.disk import write_whole
 from specview.errors import SpecviewError, Stopped
 
 ProgressFn = Callable[[str, "float | None"], None]
@@ -77,18 +77,8 @@ def check_room(folder: Path, needed: int, what: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that readers see the old file or the whole new one."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    """Write JSON so that readers see the old file or the whole new one; it is for the user alone."""
+    write_whole(path, json.dumps(value, indent=1).encode(), private=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,19 @@ def looks_like_model(folder: Path) -> bool:
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder has a tokenizer file of a known name."""
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
+
+
+def refuse_links_out(folder: Path) -> None:
+    """Raise SpecviewError where a file of a model folder is a link to something of the user's that is no part of it.
+
+    What is read from there would go into whatever is made of the model. Links to where the weights lie are the model's
+    own: the hub's cache is made of them.
+    """
+    own = {Path(os.path.realpath(folder)), *(Path(os.path.realpath(file)).parent for file in weight_files(folder))}
+    for path in (*folder.iterdir(), *(folder / "additional_chat_templates").glob("*")):
+        real = Path(os.path.realpath(path))
+        if path.suffix != ".safetensors" and own.isdisjoint(real.parents):
+            raise SpecviewError(f"{path} is a link that leads out of the model, to {real}.", "Put the file itself there.")
 
 
 def inspect_folder(folder: Path, *, needs_tokenizer: bool = True) -> FolderFacts:

@@ -41,7 +41,8 @@ class SweepFile:
         self._length = length
         self._held = contextlib.ExitStack()
         try:
-            self._fd: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            mode = 0o666 & path.parent.stat().st_mode  # the prompts in it are no more open than its folder
+            self._fd: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), mode)
             with contextlib.suppress(OSError):  # a device: nothing to cut
                 os.ftruncate(self._fd, length)
             if length:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from specview.disk import PartFile, held_there
 from specview.errors import SpecviewError
 
 
@@ -24,17 +24,27 @@ def cannot_write(path: str | Path, what: str, error: OSError) -> SpecviewError:
     return SpecviewError(f"cannot write the {what} {str(path)!r}: {os_reason(error)}.", mend)
 
 
+def refuse_held(path: str | Path, what: str, own: str = "") -> None:
+    """Raise SpecviewError where writing `what` to `path` would take a model's file or a recorded run away.
+
+    own: what may be there all the same, as `held_there` calls it.
+    """
+    held = held_there(Path(path))
+    if held not in ("", own):
+        raise SpecviewError(f"the {what} cannot go to {str(path)!r}: {held} is there.", "Name another file.")
+
+
 class OutputFile:
     """A file to be written once, at the end: reserved now, replaced as a whole by `write`.
 
-    Raises SpecviewError at once when `path` cannot be written. Leaving the context without `write`
-    leaves an earlier file as it was. Devices and pipes are written directly.
+    Raises SpecviewError at once when `path` cannot be written, or holds what is never overwritten. Leaving the context
+    without `write` leaves an earlier file as it was. Devices and pipes are written directly.
     """
 
     def __init__(self, path: str | Path, what: str) -> None:
         self.path = Path(path)
         self._what = what
-        self._temporary: Path | None = None
+        self._part: PartFile | None = None
         # /dev/stdout is a link to whatever standard output is: never to be replaced
         device = str(self.path).startswith(("/dev/", "/proc/"))
         target = self.path if device else Path(os.path.realpath(self.path))
@@ -44,13 +54,12 @@ class OutputFile:
                     raise IsADirectoryError(21, "it is a folder")
                 self._target = target
                 return
+            refuse_held(path, what)
             if target.exists() and not os.access(target, os.W_OK):
                 raise PermissionError(13, "permission denied")
-            handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-            os.close(handle)
+            self._part = PartFile(target)
         except OSError as error:
             raise cannot_write(path, what, error) from None
-        self._temporary = Path(name)
         self._target = target
 
     def write(self, text: str) -> None:
@@ -60,26 +69,19 @@ class OutputFile:
     def write_bytes(self, data: bytes) -> None:
         """Put `data` in place; raise SpecviewError when the disk refuses."""
         try:
-            if self._temporary is None:
+            if self._part is None:
                 with self._target.open("ab") as file:
                     file.write(data)
                 return
-            self._temporary.write_bytes(data)
-            # mkstemp makes private files; a result is as readable as any new file of the user's
-            umask = os.umask(0)
-            os.umask(umask)
-            mode = self._target.stat().st_mode & 0o777 if self._target.exists() else 0o666 & ~umask
-            self._temporary.chmod(mode)
-            self._temporary.replace(self._target)
-            self._temporary = None
+            self._part.file.write(data)
+            self._part.put()
         except OSError as error:
             raise cannot_write(self.path, self._what, error) from None
 
     def close(self) -> None:
         """Remove what `write` did not put in place."""
-        if self._temporary is not None:
-            self._temporary.unlink(missing_ok=True)
-            self._temporary = None
+        if self._part is not None:
+            self._part.close()
 
     def __enter__(self) -> Self:
         return self

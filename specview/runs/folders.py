@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from specview.disk import private_folder
 from specview.runs.files import cannot_write
 
 
 def data_folder(name: str = "", *, make: bool = False) -> Path:
     """The folder of the user's data (SPECVIEW_DATA where it is set, else the platform's), or one in it.
 
-    make: make it where it is not there; raises SpecviewError, one line, where that fails.
+    make: make it, for nobody else to look into, where it is not there; raises SpecviewError, one line, where that fails.
     """
     if given := os.environ.get("SPECVIEW_DATA"):
         folder = Path(os.path.expanduser(given))
@@ -23,7 +24,7 @@ def data_folder(name: str = "", *, make: bool = False) -> Path:
         folder = folder / name
     if make:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
         except OSError as error:
             raise cannot_write(folder, "folder", error) from None
     return folder

@@ -11,7 +11,7 @@ from typing import Any, Self
 from specview.decoding.ledger import End, Round
 from specview.racing.events import Event, LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
 from specview.runs.documents import equality_to_json, metrics_to_json
-from specview.runs.files import cannot_write, os_reason
+from specview.runs.files import cannot_write, os_reason, refuse_held
 from specview.runs.schema import TRACE_SCHEMA, Json, dumps, number, plain, round_to_json
 
 
@@ -56,8 +56,10 @@ class TraceWriter:
         self._troubled = False
         self._fd: int | None = None
         self._new = not self.path.exists()
+        refuse_held(path, "trace", own="a recorded run")
         try:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+            mode = 0o666 & self.path.parent.stat().st_mode  # the prompt in it is no more open than its folder
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), mode)
         except OSError as error:
             raise cannot_write(path, "trace", error) from None
         if header is not None:

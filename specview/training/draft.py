@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from specview.errors import SpecviewError, Stopped
-from specview.models.assets import asset_path
 from specview.models.cache import clear_write_errors
 from specview.training import card, texts
 from specview.training.corpus import default_roots, read_corpus
@@ -160,13 +159,12 @@ class DraftRun:
         watched = self._job.answers[self._job.sets[0]]
         return self._job.watch(self.trainer, lambda: acceptance(self.trainer.averaged(), watched))
 
-    def export(self) -> None:
-        """Measure the averaged weights as they are stored, and write the folder."""
+    def export(self, out: Path) -> None:
+        """Measure the averaged weights as they are stored, and fill the folder `out`."""
         job = self._job
-        out, answers = job.settings.out, job.answers
+        answers = job.answers
         draft = self.trainer.averaged()
-        with clear_write_errors(out, "the draft"):
-            save_checkpoint(draft, out)
+        save_checkpoint(draft, out)
         stored = SmallDraft.load(out)
         measured = {name: acceptance(stored, answers[name]) for name in job.sets}
         job.tell(0.4)
@@ -176,11 +174,10 @@ class DraftRun:
         gguf_type = ""
         alphas: Mapping[str, float] = {}
         if job.target.gguf is not None:
-            gguf_type, alphas = self._save_gguf(draft, job.target.gguf)
-        if not _is_asset(out):
-            for name in TOKENIZER_FILES:  # a draft of the user's is chosen by its folder
-                if (job.target.folder / name).is_file():
-                    shutil.copyfile(job.target.folder / name, out / name)
+            gguf_type, alphas = self._save_gguf(draft, job.target.gguf, out)
+        for name in TOKENIZER_FILES:  # a draft of the user's is chosen by its folder
+            if (job.target.folder / name).is_file():
+                shutil.copyfile(job.target.folder / name, out / name)
         job.record(measured, before, self.trainer)
         last = job.sets[-1]
         facts = card.Facts(
@@ -206,15 +203,14 @@ class DraftRun:
             note=job.settings.note,
             command=job.command(),
         )
-        with clear_write_errors(out, "the model card"):
-            (out / "README.md").write_text(card.render(facts), "utf-8")
+        (out / "README.md").write_text(card.render(facts), "utf-8")
 
     def _first(self) -> SmallDraft:
         return start_draft(
             self._job.target, self._embedding, self._job.settings.start, self._job.settings.seed
         )
 
-    def _save_gguf(self, draft: SmallDraft, target_gguf: Path) -> tuple[str, Mapping[str, float]]:
+    def _save_gguf(self, draft: SmallDraft, target_gguf: Path, out: Path) -> tuple[str, Mapping[str, float]]:
         """Write draft.gguf, Q8_0 where that costs no acceptance; returns its type and both types' alphas."""
         job = self._job
         kinds = {}
@@ -225,14 +221,5 @@ class DraftRun:
                 kinds[name] = acceptance(load_gguf_weights(draft, file), job.answers[job.sets[-1]], (2,))
         alphas = {name: result[2]["all"].alpha or 0.0 for name, result in kinds.items()}
         chosen = "Q8_0" if alphas["Q8_0"] >= alphas["F16"] - EQUAL_ALPHA else "F16"
-        with clear_write_errors(job.settings.out, "the GGUF file"):
-            shutil.move(job.work / f"{chosen}.gguf", job.settings.out / "draft.gguf")
+        shutil.move(job.work / f"{chosen}.gguf", out / "draft.gguf")
         return chosen, alphas
-
-
-def _is_asset(out: Path) -> bool:
-    """Whether a folder is that of the bundled draft, which shares the bundled target's tokenizer."""
-    try:
-        return out.resolve() == asset_path("draft").resolve()
-    except SpecviewError:
-        return False

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from specview.training.saving import save_drafter
 from specview.training.small_draft import SmallDraft
 
 _LAYER_NAMES = {
@@ -28,15 +26,10 @@ _LAYER_NAMES = {
 
 
 def save_checkpoint(draft: SmallDraft, folder: Path) -> None:
-    """Write config.json and model.safetensors (float16), as LlamaForCausalLM reads them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write config.json and model.safetensors (float16), as LlamaForCausalLM reads them. Raises OSError."""
     config = {**draft.config, "architectures": ["LlamaForCausalLM"], "dtype": "float16"}
     weights = {k: v.detach().to(torch.float16).contiguous() for k, v in draft.state_dict().items()}
-    part = folder / "model.part"
-    save_file(weights, part, metadata={"format": "pt"})
-    part.chmod(0o644)
-    os.replace(part, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
+    save_drafter(weights, config, folder, "draft")
 
 
 def interleave_rope(weight: Tensor, heads: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,8 +77,8 @@ class HeadRun:
         self._job.tell_held_out(self.trainer.progress.step, self._measure(self._averaged(), watched))
         return self._job.watch(self.trainer, lambda: self._measure(self._averaged(), watched))
 
-    def export(self) -> None:
-        """Measure the averaged weights as they are stored, and write the folder."""
+    def export(self, out: Path) -> None:
+        """Measure the averaged weights as they are stored, and fill the folder `out`."""
         job = self._job
         final = rounded(self._averaged())
         measured = {}
@@ -87,7 +88,7 @@ class HeadRun:
         first = self._make()
         before = {name: self._measure(first, name) for name in job.sets}
         job.tell_held_out(self.trainer.progress.step, measured[job.sets[0]])
-        save_head(final, self._config(), job.settings.out)
+        save_head(final, self._config(), out, job.settings.kind)
         job.record(measured, before, self.trainer)
         facts = HeadFactsForCard(
             kind=job.settings.kind,
@@ -115,8 +116,7 @@ class HeadRun:
             command=job.command(),
             minutes=job.spent() / 60,
         )
-        with clear_write_errors(job.settings.out, "the model card"):
-            (job.settings.out / "README.md").write_text(render(facts), "utf-8")
+        (out / "README.md").write_text(render(facts), "utf-8")
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from filelock import FileLock, Timeout
 
+from specview.disk import new_folder
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.heads.files import weights_of
 from specview.models.cache import cache_dir, clear_write_errors, write_json
@@ -41,7 +42,7 @@ from specview.training.features import (
 )
 from specview.training.loop import Report, TrainingLoop
 from specview.training.prompts import Prompts
-from specview.training.saving import check_out, target_name
+from specview.training.saving import check_apart, check_out, check_replaceable, target_name
 from specview.training.target import TargetModel
 from specview.training.teacher import (
     BatchWriter,
@@ -139,7 +140,12 @@ class TrainJob:
             if not run.train():
                 raise Stopped
         with self._stage("export", "Measuring and saving"):
-            run.export()
+            s = self.settings
+            with (
+                clear_write_errors(s.out, "the drafter"),
+                new_folder(s.out, lambda earlier: check_replaceable(earlier, s.kind)) as folder,
+            ):
+                run.export(folder)
 
     # -- shared by the stages ------------------------------------------------------------------
 
@@ -206,6 +212,10 @@ class TrainJob:
             raise SpecviewError(f"there is no file or folder {s.start}.", "Check the path.")
         self.target = find_target(s.target, s.device, lambda text, fraction: self.tell(0.0, text), self._stop)
         target = self.target
+        check_apart(s.out, {
+            "target": target.folder, "target's file": target.ref.path, "drafter to start from": s.start,
+            "prompts": s.prompts, "text": s.text,
+        })  # fmt: skip
         start = None
         if s.start is not None and s.kind != "draft":
             start = starts.read_start(s.start, s.kind, target)
@@ -232,8 +242,7 @@ class TrainJob:
         self.sets = self.material.sets
         decides = self._decides()
         self.work = s.work or _default_work(s.kind, target, decides)
-        if self.work.resolve() == s.out.resolve():
-            raise UsageError(f"work and out are both {self.work}.", "Name two folders.")
+        check_apart(s.out, {"work folder": self.work})
         self._open_work(decides)
         per_token = bytes_per_token(len(self.layers), target.hidden)
         budget = int(s.feature_budget_gb * 1e9)
@@ -276,7 +285,12 @@ class TrainJob:
     def _open_work(self, decides: dict[str, Any]) -> None:
         file = self.work / "job.json"
         with clear_write_errors(self.work, "the training state"):
-            self.work.mkdir(parents=True, exist_ok=True)
+            self.work.mkdir(mode=0o700, parents=True, exist_ok=True)  # the user's texts are in it
+            others = sorted({entry.name for entry in self.work.iterdir()} - {".lock"})
+            if others and not file.exists():
+                raise SpecviewError(
+                    f"{self.work} is no work folder: it has {others[0]}.", "Name a new folder, or an earlier run's."
+                )
             self._lock = FileLock(self.work / ".lock")
             try:
                 self._lock.acquire(timeout=0)

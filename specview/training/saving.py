@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
-from specview.errors import SpecviewError
+from specview.disk import same_place, within
+from specview.errors import SpecviewError, UsageError
 from specview.heads.eagle3 import Eagle3Shape
 from specview.heads.medusa import MedusaShape
-from specview.models.cache import clear_write_errors, size_words
+from specview.models.cache import size_words
 from specview.training.teacher import TargetFiles
 
 BUNDLED_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -32,6 +34,8 @@ FILES = frozenset({"config.json", "model.safetensors", "README.md", "draft.gguf"
 """What an exported folder may hold."""
 SPARE_BYTES = 64_000_000
 """Room that the result's folder must have at the least."""
+MARK = "specview"
+"""The key in a drafter's weights that says what kind of drafter was trained here."""
 _LONGEST = 8192
 
 
@@ -113,28 +117,31 @@ def medusa_config(shape: MedusaShape, target: TargetFiles) -> dict[str, Any]:
     }
 
 
-def save_head(module: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
-    """Write model.safetensors, in float16 where it is floating, and config.json; each appears whole.
+def save_head(module: nn.Module, config: Mapping[str, Any], folder: Path, kind: str) -> None:
+    """Write config.json and model.safetensors, in float16 where it is floating.
 
-    Raises SpecviewError for a full disk or a missing permission.
+    Raises OSError for a full disk or a missing permission.
     """
     tensors = {
         name: (tensor.half() if tensor.is_floating_point() else tensor).detach().cpu().contiguous()
         for name, tensor in module.state_dict().items()
     }
-    with clear_write_errors(folder, "the head"):
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / "model.part"
-        try:
-            save_file(tensors, part, metadata={"format": "pt"})
-            part.chmod(0o644)
-            os.replace(part, folder / "model.safetensors")
-        except Exception as error:
-            part.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise
-            raise OSError(str(error)) from error  # safetensors' own, for a full disk
-        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
+    save_drafter(tensors, config, folder, kind)
+
+
+def save_drafter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path, kind: str) -> None:
+    """Write config.json and model.safetensors with the mark by which `check_out` knows what it may replace."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = folder / "config.json"
+    settings.write_text(json.dumps(config, indent=1) + "\n", "utf-8")
+    weights = folder / "model.safetensors"
+    try:
+        save_file(dict(tensors), weights, metadata={"format": "pt", MARK: kind})
+        weights.chmod(settings.stat().st_mode & 0o777)  # the library makes private files
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(str(error)) from error  # safetensors' own, for a full disk
 
 
 def rounded(module: nn.Module) -> nn.Module:
@@ -150,19 +157,8 @@ def check_out(out: Path, kind: str) -> None:
     if out.exists() and not out.is_dir():
         raise SpecviewError(f"{out} is a file.", "Name a folder for the result.")
     if out.is_dir():
-        others = sorted(
-            entry.name
-            for entry in out.iterdir()
-            if entry.name not in FILES and not entry.name.endswith(".part")
-        )
-        if others:
-            raise SpecviewError(
-                f"{out} is not empty: it has {others[0]}.", "Name a new folder for the result."
-            )
-        held = _kind_there(out)
-        if held not in (None, kind):
-            raise SpecviewError(f"{out} holds another drafter ({held}).", "Name a new folder for the result.")
-    place = out
+        check_replaceable(out, kind)
+    place = Path(os.path.realpath(out)).parent
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
@@ -175,6 +171,42 @@ def check_out(out: Path, kind: str) -> None:
             f"the drafter needs {size_words(SPARE_BYTES)} in {out}, and {size_words(usage.free)} are free there.",
             "Free some space, or name another folder.",
         )
+
+
+def check_apart(out: Path, others: Mapping[str, Path | None]) -> None:
+    """Raise UsageError where `out` is, or lies inside or around, one of the files and folders that a run reads.
+
+    others: what it is called -> where it is. Beside a file the result may lie.
+    """
+    for what, path in others.items():
+        if path is not None and (within(path, out) or not path.is_file() and within(out, path)):
+            where = "is" if same_place(out, path) else "lies inside" if within(out, path) else "lies around"
+            raise UsageError(f"{out} {where} the {what} ({path}).", "Name another folder for the result.")
+
+
+def check_replaceable(out: Path, kind: str) -> None:
+    """Raise SpecviewError where a folder holds anything but a drafter of this kind that specview trained."""
+    entries = sorted(entry.name for entry in out.iterdir())
+    others = [name for name in entries if name not in FILES]
+    if others:
+        raise SpecviewError(f"{out} is not empty: it has {others[0]}.", "Name a new folder for the result.")
+    held = _kind_there(out)
+    if held not in (None, kind):
+        raise SpecviewError(f"{out} holds another drafter ({held}).", "Name a new folder for the result.")
+    if entries and _mark(out) != kind:
+        raise SpecviewError(f"{out} holds a model that specview did not train.", "Name a new folder for the result.")
+
+
+def _mark(folder: Path) -> str | None:
+    """The kind that `save_drafter` wrote into a folder's weights; None where others wrote them."""
+    file = folder / "model.safetensors"
+    try:
+        if not file.is_symlink():
+            with safe_open(file, "pt") as opened:
+                return (opened.metadata() or {}).get(MARK)
+    except Exception:  # noqa: BLE001 - no file, or a damaged one: in whatever way
+        pass
+    return None
 
 
 def _kind_there(folder: Path) -> str | None:

@@ -29,6 +29,7 @@ from specview.models.cache import ProgressFn, ShouldStop
 from specview.models.catalog import ModelRef, resolve
 from specview.models.facts import weights_sha256
 from specview.models.loading import load_engine, prepare
+from specview.models.model_folder import refuse_links_out
 from specview.training.target import LlamaShape, TargetModel
 
 LONGEST = 1024  # tokens of a training text, its prompt included
@@ -91,6 +92,7 @@ def find_target(
     ref = resolve(spec, "transformers")
     folder = prepare(ref, "transformers", progress=progress, should_stop=should_stop)
     config = read_config(folder)
+    refuse_links_out(folder)
     problem = rollback_problem(config)
     if problem is not None:
         raise SpecviewError(f"no drafter can be trained for {ref.name}: {problem}.", "Choose another target.")
