@@ -121,7 +121,7 @@ def add_prompt_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> 
     source.add_argument("--prompt", metavar="TEXT")
     source.add_argument("--prompt-file", metavar="FILE", help="a text file; - is standard input")
     source.add_argument("--prompts", metavar="FILE.jsonl",
-                        help='a set of prompts, one object a line: {"prompt": "...", "workload": "..."}'
+                        help=f"a set of prompts: {workloads.FORMATS}"
                         if sets else argparse.SUPPRESS)  # fmt: skip
     source.add_argument("--workload", metavar="NAME",
                         help=f"one that comes along (default: {workloads.DEFAULT}): {', '.join(workloads.KINDS)}; "

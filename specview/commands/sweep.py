@@ -64,7 +64,7 @@ _GRID_HELP = {
     "k": f"draft lengths: 1..8, 1..16:3 or 1,2,4 (default: {DEFAULT_KS})",
     "temperature": "temperatures: 0,0.7 or 0..1:0.25 (default: 0, greedy)",
     "workload": f"workloads, with commas between (default: {workloads.DEFAULT}); the first prompt of each",
-    "prompts": "a set of prompts, one object a line; each is a cell, grouped by its workload",
+    "prompts": f"a set of prompts, each a cell, grouped by its workload: {workloads.FORMATS}",
 }
 
 _NO_GRID = ("out", "resume", "yes", "json", "csv", "markdown", "trust_remote_code")

@@ -96,7 +96,7 @@ class PromptSetDialog(JobDialog):
         self.kind = Choice(tuple((name, name) for name in workloads.list_workloads()))
         self.file_button = QPushButton("Choose…")
         self.file_button.setAutoDefault(False)
-        set_tip(self.file_button, 'JSON Lines, one object a line: {"prompt": "...", "workload": "...", "name": "..."}')
+        set_tip(self.file_button, f"{workloads.FORMATS}. Several turns run as a conversation.")
         self.repeats = NumberEdit("repeats", 1, whole=True, minimum=1, maximum=MOST_REPEATS)
         self.kind_field, self.file_field = Field("workload", self.kind), Field("file", self.file_button)
         row = QHBoxLayout()
@@ -157,7 +157,7 @@ class PromptSetDialog(JobDialog):
 
     def choose_file(self) -> None:
         """Ask for a prompt file."""
-        path, _ = QFileDialog.getOpenFileName(self, "A set of prompts", "", "JSON Lines (*.jsonl);;All files (*)")
+        path, _ = QFileDialog.getOpenFileName(self, "A set of prompts", "", "Prompts (*.jsonl *.json);;All files (*)")
         if path:
             self.take_file(path)
 

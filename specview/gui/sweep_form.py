@@ -279,7 +279,7 @@ class GridForm(QWidget):
         self.changed.emit()
 
     def _choose_file(self) -> None:
-        path, _ = QFileDialog.getOpenFileName(self, "Open a set of prompts", "", "Prompts (*.jsonl);;All files (*)")
+        path, _ = QFileDialog.getOpenFileName(self, "Open a set of prompts", "", "Prompts (*.jsonl *.json);;All files (*)")
         if path:
             self.add_file(path)
 

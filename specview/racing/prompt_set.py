@@ -19,6 +19,7 @@ from specview.racing.compare import CompareResult, compare, median_metrics
 from specview.racing.events import Event
 from specview.racing.pool import ModelPool, ShouldStop, target_key
 from specview.racing.settings import RunSettings
+from specview.racing.turns import History, Turns
 from specview.racing.workloads import Prompt, Workload
 from specview.runs.schema import Json, number, plain
 from specview.runs.tables import Column, Row, table_csv, table_markdown
@@ -204,19 +205,21 @@ def run_prompt_set(
     on_request: Callable[[PromptSetResult, int, int], None] = lambda result, done, total: None,
     should_stop: ShouldStop = lambda: False,
     *,
-    on_begin: Callable[[int, int], None] = lambda number, repeat: None,
+    on_begin: Callable[[int, int, History], None] = lambda number, repeat, history: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PromptSetResult:
     """Race the lanes of `settings` on every prompt, `repeats` times round the set, each race with a seed of its own.
 
-    on_begin hears of every race before it begins: the request's number and the repeat, both from 1; on_request of the
-    result so far after it, with races done and in all. Raises SpecviewError where the run cannot work for any prompt:
+    A prompt that follows another goes on from plain's answer to that in the same repeat. on_begin hears of every race
+    before it begins: the request's number and the repeat, both from 1, and the turns before its prompt; on_request of
+    the result so far after it, with races done and in all. Raises SpecviewError where the run cannot work for any prompt:
     bad settings, a target that does not load.
     """
     settings = settings.checked()
     result = PromptSetResult(prompts.name, prompts.sha256, len(prompts.prompts), settings, repeats)
     pool = models or ModelPool()
     asked = [request_settings(settings, prompt, place) for place, prompt in enumerate(prompts.prompts)]
+    turns = Turns(prompts.prompts, settings)
     runs: dict[int, list[CompareResult]] = {}
     failed: dict[int, str] = {}
     total = repeats * len(asked)
@@ -230,7 +233,14 @@ def run_prompt_set(
                 if should_stop():
                     result.end = "stopped"
                     return result
-                on_begin(place + 1, repeat + 1)
+                if prompts.prompts[place].follows and place - 1 in failed:
+                    failed[place] = "the turn before it did not run."
+                    done += 1
+                    _put(result, _request(place, prompts.prompts[place], one, runs.get(place, []), failed[place]))
+                    on_request(result, done, total)
+                    continue
+                one = asked[place] = replace(one, history=turns.history(place, asked.__getitem__, _unheard, repeat))
+                on_begin(place + 1, repeat + 1, one.history)
                 again = replace(one, sampling=settings.sampling.part(prompt=place, repeat=repeat))
                 try:
                     found = compare(again, 1, pool, on_event, should_stop, clock=clock, oracles=False)
@@ -246,6 +256,7 @@ def run_prompt_set(
                         result.end = "stopped"
                         return result
                     runs.setdefault(place, []).append(found)
+                    turns.heard(place, found.lanes[0].record.text, repeat)
                     result.facts = result.facts or found.facts
                     result.busy = found.busy or result.busy
                 done += 1
@@ -255,6 +266,10 @@ def run_prompt_set(
         if models is None:
             pool.close()
     return result
+
+
+def _unheard(settings: RunSettings) -> str:
+    raise AssertionError("the turns of a set are raced in order")
 
 
 def request_settings(settings: RunSettings, prompt: Prompt, place: int = 0) -> RunSettings:

@@ -41,6 +41,7 @@ from specview.racing.load_meter import LoadMeter
 from specview.racing.oracle import Oracle, oracle_of
 from specview.racing.pool import HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
 from specview.racing.settings import RunSettings
+from specview.racing.turns import after
 
 if TYPE_CHECKING:
     from specview.heads.loading import LoadedHead
@@ -120,8 +121,8 @@ class Race:
     def follow_up(self, text: str) -> RunSettings:
         """Settings of the next turn: the plain lane's reply joins the history, `text` is the prompt."""
         reply = self.lanes[0].record.text if self.lanes else ""
-        turn = ({"role": "user", "content": self.settings.prompt}, {"role": "assistant", "content": reply})
-        return self.settings.next_turn((*self.settings.history, *turn), text)
+        history = after(self.settings.history, self.settings.prompt, reply)
+        return self.settings.next_turn(history, text)
 
     def close(self) -> None:
         """Free the lanes' caches, and the models if this race loaded them for itself.

@@ -14,6 +14,7 @@ from typing import Any
 
 from specview.errors import SpecviewError, Stopped
 from specview.lab.measured import measured_costs
+from specview.racing.compare import compare
 from specview.racing.events import Event, Failed, LaneEnded, LaneRound, Progress, RaceEnded, RaceStarted
 from specview.racing.pool import HeadKey, ModelPool, ShouldStop, draft_key, target_key
 from specview.racing.race import Race, one_line
@@ -21,6 +22,7 @@ from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
 from specview.racing.sweep_file import SweepFile
 from specview.racing.sweep_grid import Cell, Grid
 from specview.racing.sweep_results import CellRun, SweepResults, costs_to_json, eighths_of, positions_of
+from specview.racing.turns import Turns
 from specview.runs.documents import equality_to_json, lane_facts, metrics_to_json
 
 Clock = Callable[[], float]
@@ -71,6 +73,7 @@ def run_sweep(
     results = file.results
     grid = results.grid
     todo = results.pending(failed=True)
+    turns = Turns(grid.prompts, grid.settings)
     held = pool.held
     pool.held = held | _keys(grid)
     timer = _Timer(results)
@@ -79,7 +82,7 @@ def run_sweep(
             if should_stop():
                 break
             teller = _Teller(on_news, results, cell, repeat, len(todo) - place, timer)
-            run = _race(file, grid, cell, repeat, pool, teller, should_stop, clock)
+            run = _race(file, grid, cell, repeat, turns, pool, teller, should_stop, clock)
             if run is None:
                 break
             run = file.add(run)
@@ -231,11 +234,30 @@ def _keys(grid: Grid) -> set[Any]:
 
 
 def _race(
-    file: SweepFile, grid: Grid, cell: Cell, repeat: int, pool: ModelPool, teller: _Teller, should_stop: ShouldStop,
-    clock: Clock,
+    file: SweepFile, grid: Grid, cell: Cell, repeat: int, turns: Turns, pool: ModelPool, teller: _Teller,
+    should_stop: ShouldStop, clock: Clock,
 ) -> CellRun | None:  # fmt: skip
     """One race of a cell; None where it was stopped: half a race is no measurement."""
     settings = grid.race(cell, repeat, grid.lane_name(cell.lane))
+    answers = (cell.temperature, repeat)
+
+    def ask(turn: RunSettings) -> str:
+        found = compare(turn, 1, pool, teller.take, should_stop, clock=clock, oracles=False)
+        if found.end == "stopped":
+            raise Stopped
+        if found.lanes[0].error:
+            raise SpecviewError(found.lanes[0].error)
+        return found.lanes[0].record.text
+
+    try:
+        history = turns.history(cell.prompt, lambda at: grid.race(replace(cell, prompt=at), repeat), ask, answers)
+        settings = replace(settings, history=history)
+    except Stopped:
+        return None
+    except SpecviewError as error:
+        if target_key(settings) not in pool:
+            raise
+        return CellRun(cell.number, repeat, error=f"an earlier turn: {error}")
     ends: dict[int, LaneEnded] = {}
     failed: list[Failed] = []
     refusal: list[SpecviewError] = []
@@ -268,6 +290,8 @@ def _race(
             return CellRun(cell.number, repeat, error=failed[0].message)
         if last[0].end == "stopped":
             return None
+        if not race.records[0].error:
+            turns.heard(cell.prompt, race.records[0].text, answers)
         return _result(race, settings, cell, repeat, ends, clock() - begin[0], last[0].busy)
     finally:
         try:

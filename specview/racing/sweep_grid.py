@@ -30,7 +30,10 @@ _NOT_IN_GRID = ("prompt", "system", "history", "workload", "lanes", "sampling", 
 
 @dataclass(frozen=True, slots=True)
 class GridPrompt:
-    """One prompt of the grid. group is what figures are pooled by: the workload; bundled: it came with specview."""
+    """One prompt of the grid. group is what figures are pooled by: the workload; bundled: it came with specview.
+
+    follows: it is the turn after the prompt before it.
+    """
 
     group: str
     text: str
@@ -38,6 +41,7 @@ class GridPrompt:
     name: str = ""
     history: tuple[Mapping[str, str], ...] = ()
     bundled: bool = False
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,8 @@ def prompts_of_set(loaded: workloads.Workload) -> tuple[GridPrompt, ...]:
     """Every prompt of a set, grouped by the workload each names, else by the set's name."""
     return tuple(
         GridPrompt(
-            prompt.workload or loaded.name, prompt.text, prompt.system, prompt.name or f"#{place}", prompt.history
+            prompt.workload or loaded.name, prompt.text, prompt.system, prompt.name or f"#{place}", prompt.history,
+            follows=prompt.follows,
         )
         for place, prompt in enumerate(loaded.prompts, start=1)
     )

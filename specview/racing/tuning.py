@@ -48,6 +48,7 @@ from specview.racing.screening import (
 )
 from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 from specview.racing.tune_result import ArmResult, Observation, Over, TuneResult
+from specview.racing.turns import Turns
 from specview.racing.workloads import Prompt, Workload
 
 LEAST_SECONDS = 5.0
@@ -157,6 +158,7 @@ class _Search:
     ) -> None:
         self.settings = settings
         self.prompts = prompts.prompts
+        self.turns = Turns(prompts.prompts, settings)
         self.pool = pool
         self.on_progress, self.on_result = on_progress, on_result
         self.asked_to_stop = should_stop
@@ -235,9 +237,17 @@ class _Search:
         """Take the prompts that do not fit out of the lists, a line for each; the ids of the first that does."""
         first: list[int] = []
         for place in dict.fromkeys(itertools.chain(*lists)):
-            settings = request_settings(self.settings, self.prompts[place])
+            history = self.turns.history(place, self.race_of, lambda turn: "", "fits")
+            settings = replace(self.race_of(place), history=history)
             try:
                 ids = tokenize_prompt(settings, target)
+                answers = self.turns.before(place) * self.settings.max_tokens
+                if answers and len(ids) + answers >= target.context_length:
+                    raise SpecviewError(
+                        f"the conversation may take {len(ids) + answers} tokens and {target.model_name} takes "
+                        f"{target.context_length}.",
+                        "Ask for fewer tokens, or choose a model with a longer context.",
+                    )
             except SpecviewError as error:
                 self.result.failures.append(f"{self.name_of(place)}: {error}")
                 for places in lists:
@@ -578,23 +588,18 @@ class _Search:
         """
         self.say(text)
         settings = replace(
-            request_settings(self.settings, self.prompts[place]),
+            self.race_of(place),
+            history=self.turns.history(place, self.race_of, self.answer),
             sampling=self.settings.sampling.part(prompt=place, repeat=next(self.raced)),
             max_tokens=tokens,
             lanes=(LaneSettings(), *(replace(lane, name=f"{at} {lane.method}") for at, lane in enumerate(lanes, 1))),
         )
         self.cut_at = self.deadline + (self.race_s(len(lanes), tokens) if counts else 0.0)
         try:
-            outcome = compare(settings, 1, self.pool, self.listen, self.stop, clock=self.clock, oracles=False)
+            outcome = self.compared(settings)
         finally:
             self.cut_at = self.deadline
-        if outcome.end == "stopped":
-            if self.asked_to_stop():
-                raise Stopped
-            raise _TimeUp
         base = outcome.lanes[0]
-        if base.error:
-            raise SpecviewError(base.error)
         self.result.races += 1
         self.result.facts = self.result.facts or {
             key: value for key, value in outcome.facts.items() if not key.startswith("draft_")
@@ -611,6 +616,25 @@ class _Search:
             if costs is not None:
                 self.plain_texts[place] = (outcome.prompt_ids, tuple(base.record.token_ids), costs)
         return outcome
+
+    def compared(self, settings: RunSettings) -> CompareResult:
+        """Race these settings to their end; raises Stopped, _TimeUp, or SpecviewError where plain fails."""
+        outcome = compare(settings, 1, self.pool, self.listen, self.stop, clock=self.clock, oracles=False)
+        if outcome.end == "stopped":
+            if self.asked_to_stop():
+                raise Stopped
+            raise _TimeUp
+        if outcome.lanes[0].error:
+            raise SpecviewError(outcome.lanes[0].error)
+        return outcome
+
+    def race_of(self, place: int) -> RunSettings:
+        """What the races of a prompt have in common."""
+        return request_settings(self.settings, self.prompts[place], place)
+
+    def answer(self, turn: RunSettings) -> str:
+        """Plain's answer to a turn that a later one goes on from."""
+        return self.compared(turn).lanes[0].record.text
 
     def listen(self, event: Event) -> None:
         """Pass on what takes long before a race: loading."""

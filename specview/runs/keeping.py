@@ -86,19 +86,18 @@ class SetParts:
     """Says of a prompt set's races which part each is, and which turns came before its prompt."""
 
     def __init__(self, prompts: Sequence[Prompt], repeats: int) -> None:
-        self._prompts, self._repeats = prompts, repeats
-        self.begin(1, 1)
+        self._count, self._repeats = len(prompts), repeats
+        self.begin(1, 1, ())
 
-    def begin(self, number: int, repeat: int) -> None:
-        """The race of this request begins; both count from 1."""
-        self._prompt = self._prompts[number - 1]
-        self.part = f"request {number} of {len(self._prompts)}"
+    def begin(self, number: int, repeat: int, history: Sequence[Mapping[str, str]]) -> None:
+        """The race of this request begins, after these turns; both numbers count from 1."""
+        self._history = [dict(turn) for turn in history]
+        self.part = f"request {number} of {self._count}"
         if self._repeats > 1:
             self.part += f", repeat {repeat} of {self._repeats}"
 
     def told(self, event: Event) -> Event:
         """The race's event; its beginning with the turns before the prompt: no trace without them shows what was run."""
-        if isinstance(event, RaceStarted) and self._prompt.history:
-            turns = [dict(turn) for turn in self._prompt.history]
-            return replace(event, facts={**event.facts, "history": turns})
+        if isinstance(event, RaceStarted) and self._history:
+            return replace(event, facts={**event.facts, "history": self._history})
         return event

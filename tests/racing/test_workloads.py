@@ -101,6 +101,17 @@ def test_every_form_of_a_line(tmp_path: Path) -> None:
         (b'{"prompt": "x", "workload": "a", "kind": "a"}', "both workload and kind"),
         (b'{"prompt": "x", "workload": 3}', "workload is no text"),
         (b"[" * 100_000, "it is not JSON"),
+        (b'{"turns": []}', "turns is no list of turns"),
+        (b'{"turns": "a"}', "turns is no list of turns"),
+        (b'{"turns": ["a", 3]}', "a turn is no text"),
+        (b'{"turns": ["a", " "]}', "the prompt is empty"),
+        (b'{"question": ["a"]}', "question is no text"),
+        (b'{"question": "a", "turns": ["b"]}', "both turns and question"),
+        (b'{"conversations": [{"from": "gpt", "value": "x"}]}', "no turn is the user's"),
+        (b'{"conversations": ["x"]}', "a turn is no object"),
+        (b'{"conversations": [{"from": "human"}]}', "content is no text"),
+        (b'{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}', "a content part is 'image_url'"),
+        (b'{"messages": [{"role": "user", "content": [{"type": "text", "text": 4}]}]}', "text is no text"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: bytes, problem: str) -> None:
@@ -110,6 +121,70 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, problem: str) -> None:
         load_prompts_file(file)
     assert "bad.jsonl, line 3" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+FIELD = [
+    ({"question_id": 81, "category": "writing", "turns": ["Write.", "Again."], "reference": ["x"]},
+     [Prompt("Write.", name="81", workload="writing"), Prompt("Again.", name="81, turn 2", workload="writing", follows=True)]),
+    ({"question": "How many?", "answer": "4\n#### 4"}, [Prompt("How many?")]),
+    ({"id": "abc_0", "conversations": [
+        {"from": "system", "value": "s"}, {"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"},
+        {"from": "human", "value": "more"}]},
+     [Prompt("hi", "s", "abc_0"), Prompt("more", "s", "abc_0, turn 2", follows=True)]),
+    ({"conversations": [{"role": "assistant", "content": "x"}, {"role": "user", "content": "hi"}]}, [Prompt("hi")]),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]}, [Prompt("ab")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["lines", "array", "pretty array", "CRLF lines"])
+def test_the_files_that_people_have(tmp_path: Path, form: str) -> None:
+    entries, wanted = [entry for entry, _ in FIELD], tuple(prompt for _, prompts in FIELD for prompt in prompts)
+    if "array" in form:
+        text = json.dumps(entries, indent=2 if form == "pretty array" else None)
+    else:
+        text = ("\r\n" if "CRLF" in form else "\n").join(json.dumps(entry) for entry in entries)
+    file = tmp_path / "set.json"
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert load_prompts_file(file).prompts == wanted
+
+
+def test_turns_that_follow_are_another_set() -> None:
+    follows = (Prompt("a"), Prompt("b", follows=True))
+    assert workloads.content_sha256(follows) != workloads.content_sha256((Prompt("a"), Prompt("b")))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ('[\n{"prompt": "a"},\n{"prompt": 3}\n]', 3, "prompt is no text"),
+        ('[{"prompt": "a"},\n{"prompt": ]', 2, "it is not JSON"),
+        ('[{"prompt": "a"}', 1, "the array is not closed"),
+        ('[{"prompt": "a"} {"prompt": "b"}]', 1, "the array is not closed"),
+        ('[\n{"prompt": "a"},\n\n"b"]', 4, "it is no JSON object"),
+        ("[" * 100_000, 1, "it is not JSON"),
+    ],
+)
+def test_a_bad_entry_of_an_array_is_named_by_its_line(tmp_path: Path, text: str, line: int, problem: str) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=problem) as caught:
+        load_prompts_file(file)
+    assert f"bad.json, line {line}" in str(caught.value)
+
+
+def test_an_empty_array_holds_no_prompt(tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text(" [ ] ")
+    with pytest.raises(UsageError, match="holds no prompt"):
+        load_prompts_file(tmp_path / "empty.json")
+
+
+def test_every_format_is_named_in_help_and_window() -> None:
+    from specview.commands import compare, sweep, tune
+
+    for command in (compare, sweep, tune):
+        words = " ".join(command.make_parser().format_help().split())
+        for format_ in ("messages", "turns", "question", "conversations", "JSON array"):
+            assert format_ in words, (command.__name__, format_)
 
 
 def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
