@@ -145,17 +145,27 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
 def split_parts(gguf: GgufFile) -> list[Path]:
     """Return all files of a model that was split over several, the given one among them.
 
-    Raises SpecviewError where it is not the first, which llama.cpp wants, or the names do not fit.
+    Raises SpecviewError where it is not the first, which llama.cpp wants, the names do not fit, or one is missing.
     """
     count = gguf.metadata.get("split.count", 0)
     if not isinstance(count, int) or count < 2:
         return [gguf.path]
     if (match := re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", gguf.path.name)) is None:
         raise SpecviewError(f"{gguf.path.name} is one of {count} files.", "Name them NAME-00001-of-00002.gguf ...")
-    names = [f"{match[1]}-{part:05d}-of-{count:05d}.gguf" for part in range(1, count + 1)]
-    if gguf.path.name != names[0]:
-        raise SpecviewError(f"{gguf.path.name} is a later part of a split model.", f"Choose {names[0]}.")
-    return [gguf.path.with_name(name) for name in names]
+    if int(match[3]) != count:
+        raise SpecviewError(
+            f"{gguf.path.name} is one of {count} files, and its name says of {int(match[3])}.", "Give it its own name again."
+        )
+    first = f"{match[1]}-00001-of-{match[3]}.gguf"
+    if gguf.path.name != first:
+        raise SpecviewError(f"{gguf.path.name} is a later part of a split model.", f"Choose {first}.")
+    parts: list[Path] = []
+    for part in range(1, count + 1):  # only as many as there are: the count is the file's own word
+        path = gguf.path.with_name(f"{match[1]}-{part:05d}-of-{match[3]}.gguf")
+        if not path.is_file():
+            raise SpecviewError(f"{path.name} is missing, one of {count} parts.", "Put all of them into one folder.")
+        parts.append(path)
+    return parts
 
 
 def _open(path: Path, kind: type[_Header]) -> _Header:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,22 @@ def test_split_files(tmp_path: Path) -> None:
         split_parts(gguf_facts(write(tmp_path / "other.gguf", file_bytes(pairs))))
     alone = write(tmp_path / "alone.gguf", file_bytes())
     assert split_parts(gguf_facts(alone)) == [alone]
+    second.unlink()
+    with pytest.raises(SpecviewError, match="m-00002-of-00002.gguf is missing, one of 2 parts"):
+        split_parts(gguf_facts(first))
+
+
+@pytest.mark.parametrize("named", ["m-00001-of-00002.gguf", "m-00001-of-99999.gguf"])
+def test_a_file_that_says_it_is_one_of_millions_makes_no_names_of_the_others(tmp_path: Path, named: str) -> None:
+    count = 99_999 if "99999" in named else 2_000_000_000
+    facts = gguf_facts(write(tmp_path / named, file_bytes([*PAIRS[:3], uint("split.count", count)])))
+    tracemalloc.start()
+    try:
+        with pytest.raises(SpecviewError, match="its name says of 2|m-00002-of-99999.gguf is missing"):
+            split_parts(facts)
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.fixture
