@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QMessageBox, QWidget
+from PySide6.QtWidgets import QLabel, QMessageBox, QWidget
 
 
 def ask(parent: QWidget, title: str, text: str, answers: Mapping[str, str], more: str = "", *, careful: bool = False) -> str:
@@ -18,6 +18,8 @@ def ask(parent: QWidget, title: str, text: str, answers: Mapping[str, str], more
     box.setTextFormat(Qt.TextFormat.PlainText)
     box.setText(text)
     box.setInformativeText(more)
+    for shown in box.findChildren(QLabel):  # setTextFormat is of the first text alone
+        shown.setTextFormat(Qt.TextFormat.PlainText)
     buttons = {key: box.addButton(words, QMessageBox.ButtonRole.AcceptRole) for key, words in answers.items()}
     cancel = box.addButton(QMessageBox.StandardButton.Cancel)
     box.setDefaultButton(cancel if careful else next(iter(buttons.values())))

@@ -9,10 +9,11 @@ from typing import Any
 
 from specview.errors import SpecviewError
 from specview.runs.documents import lane_facts
-from specview.runs.exporters import compare_markdown, is_lossy, markdown_row
+from specview.runs.exporters import compare_markdown, is_lossy
 from specview.runs.reader import Trace
 from specview.runs.repeat import PROMPT_FILE, command_line
 from specview.runs.replay import trace_document
+from specview.runs.tables import markdown_rows, markdown_text, printable
 
 _SHARED = (
     "engine", "target", "device", "dtype", "threads", "gpu_layers", "context", "check_mode", "trust_remote_code",
@@ -37,7 +38,7 @@ def protocol_markdown(
     parts.append("## Software and machine\n\n" + _software(trace))
     parts.append("## Settings\n\n" + _settings(trace))
     parts.append("## Prompt\n\n" + _prompt(trace))
-    return "\n".join(parts).encode("utf-8", "replace").decode("utf-8")
+    return printable("\n".join(parts))
 
 
 def _about(trace: Trace, run_id: str, note: str, tags: Sequence[str]) -> str:
@@ -168,7 +169,7 @@ def _chat(trace: Trace) -> bool:
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
     head, *body = rows
-    return "".join(markdown_row(row) for row in (head, ["---"] * len(head), *body))
+    return markdown_rows(head, body)
 
 
 def _cell(value: Any, absent: str = "-") -> str:
@@ -183,9 +184,9 @@ def _fenced(text: str, language: str) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{_line(text).replace('`', '')}`"
+    return f"`{' '.join(text.split()).replace('`', '')}`"
 
 
-def _line(text: str) -> str:
-    return " ".join(str(text).split())
+def _line(text: object) -> str:
+    return markdown_text(str(text))
 

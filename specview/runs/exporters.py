@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from specview.decoding.verification import RULES
-from specview.runs.tables import csv_text
+from specview.runs.tables import csv_text, markdown_rows
 
 _RUN_KEYS = (
     "engine", "target", "draft", "draft_engine", "method", "k", "policy", "rule",
@@ -67,7 +67,7 @@ def compare_csv(document: Mapping[str, Any]) -> str:
 def compare_markdown(document: Mapping[str, Any]) -> str:
     """Return a compare document as a Markdown table, a row per lane; an absent figure is a dash."""
     header = ["lane", "k", "rule", *(title for title, _, _ in _MARKDOWN_COLUMNS), "equal to plain"]
-    rows = [header, ["---", "---:", "---", *("---:" for _ in _MARKDOWN_COLUMNS), "---"]]
+    rows = []
     for lane in document["lanes"]:
         run = lane["run"]
         figures = {**(lane["metrics"] or {}), "speedup": lane.get("speedup")}
@@ -81,7 +81,7 @@ def compare_markdown(document: Mapping[str, Any]) -> str:
                 equality_words(lane.get("equal_to_plain")),
             ]
         )
-    return "".join(markdown_row(row) for row in rows)
+    return markdown_rows(header, rows, {1, *range(3, 3 + len(_MARKDOWN_COLUMNS))})
 
 
 def equality_words(equality: Mapping[str, Any] | None) -> str:
@@ -96,12 +96,6 @@ def equality_words(equality: Mapping[str, Any] | None) -> str:
     if equality.get("kernel_margin") is not None:
         words += f" (kernel margin {equality['kernel_margin']:.2g})"
     return words
-
-
-def markdown_row(cells: Sequence[str]) -> str:
-    """Return one row of a Markdown table; whatever is in a cell stays in it."""
-    escaped = (" ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |\n"
 
 
 def _figure(value: float | None, digits: int) -> str:

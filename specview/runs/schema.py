@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
@@ -27,6 +28,7 @@ from specview.decoding.ledger import (
 
 TRACE_SCHEMA = "specview.trace/1"
 SIGNIFICANT_DIGITS = 7
+_C1 = re.compile("[\x7f-\x9f]")
 
 Json = dict[str, Any]
 
@@ -63,13 +65,13 @@ def plain(value: Any) -> Any:
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """Write JSON text that always encodes as UTF-8 (lone surrogates are escaped)."""
+    """Write JSON text that always encodes as UTF-8 and drives no terminal: lone surrogates and C1 controls are escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         return json.dumps(value, ensure_ascii=True, allow_nan=False, indent=indent)
-    return text
+    return text if text.isascii() else _C1.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def round_to_json(lane: int, round_: Round) -> Json:

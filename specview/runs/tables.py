@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,8 +18,16 @@ ABSENT = "-"
 Row = Mapping[str, Any]
 Format = Literal["csv", "json", "markdown"]
 
-_FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")
-_PIECE_STARTS = tuple(start for start in _FORMULA_STARTS if start not in "\r\n")
+_SPACE_STARTS = ("\t", "\n")
+# Also after what another program may take for a cell's end: which it is, its user chooses.
+_FORMULA = re.compile(r"(?:^|(?<=[;,\t\n]))(?=[=+\-@＝＋－＠])(?![+-][\d.]+(?:[eE][+-]?\d+)?(?:[;,\t\n]|$))")
+_CONTROLS = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: "\u2421",
+    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+}
+_MARKS = re.compile(r"[\\`*{}\[\]<>!~&$]|(?<![^\W_])_|_(?![^\W_])|^[#+-](?=[\s#])")
+_LINKS = re.compile(r"://|\bwww\.|@", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +70,9 @@ def is_absent(value: Any) -> bool:
 def table_csv(columns: Sequence[Column], rows: Iterable[Row]) -> str:
     """Rows as CSV under the columns' keys; an absent figure is an empty cell.
 
-    Text that a spreadsheet would take for a formula (it starts with = + - @, a tab or a line break) gets an
-    apostrophe before it: it is data, whoever wrote it. Numbers stay numbers, seven significant digits.
+    Text that a spreadsheet would take for a formula (it starts with = + - @, a tab or a line break, or goes on so
+    behind a separator) gets an apostrophe there: it is data, whoever wrote it. Numbers stay numbers, seven
+    significant digits; control characters are shown, not sent.
     """
     lines = ([_csv_cell(row.get(column.key)) for column in columns] for row in rows)
     return csv_text([[column.key for column in columns], *lines])
@@ -76,8 +86,8 @@ def csv_text(lines: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for line in lines:
-        writer.writerow([_no_formula(cell, _PIECE_STARTS) if isinstance(cell, str) else cell for cell in line])
-    return out.getvalue().encode("utf-8", "replace").decode("utf-8")
+        writer.writerow([_no_formula(cell) if isinstance(cell, str) else cell for cell in line])
+    return out.getvalue()
 
 
 def table_json(columns: Sequence[Column], rows: Iterable[Row]) -> str:
@@ -91,12 +101,8 @@ def table_json(columns: Sequence[Column], rows: Iterable[Row]) -> str:
 
 def table_markdown(columns: Sequence[Column], rows: Iterable[Row]) -> str:
     """Rows as a Markdown table under the columns' titles, figures as they are shown; an absent one is a dash."""
-    lines = [
-        _markdown_row([column.title for column in columns]),
-        _markdown_row(["---:" if column.numeric else "---" for column in columns]),
-    ]
-    lines += [_markdown_row([column.shown(row.get(column.key)) for column in columns]) for row in rows]
-    return "".join(lines)
+    lines = [[column.shown(row.get(column.key)) for column in columns] for row in rows]
+    return markdown_rows([column.title for column in columns], lines, {at for at, one in enumerate(columns) if one.numeric})
 
 
 def table_text(format_: Format, columns: Sequence[Column], rows: Iterable[Row]) -> str:
@@ -119,12 +125,13 @@ def _csv_cell(value: Any) -> Any:
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
         return plain(value)
-    return _no_formula(_text(value))
+    text = _no_formula(_text(value))
+    return f"'{text}" if text.startswith(_SPACE_STARTS) else text
 
 
-def _no_formula(text: str, starts: tuple[str, ...] = _FORMULA_STARTS) -> str:
+def _no_formula(text: str) -> str:
     text = text.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n")
-    return f"'{text}" if text.startswith(starts) else text
+    return _FORMULA.sub("'", printable(text))
 
 
 def _text(value: Any) -> str:
@@ -136,6 +143,28 @@ def _text(value: Any) -> str:
     return str(plain(value))
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    escaped = (" ".join(cell.split()).replace("\\", "\\\\").replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |\n"
+def printable(text: str) -> str:
+    """Text of which no character drives a terminal: control characters but newline and tab stand as their pictures.
+
+    Halves of surrogate pairs become question marks: all of it can be written as UTF-8.
+    """
+    return text.translate(_CONTROLS).encode("utf-8", "replace").decode("utf-8")
+
+
+def markdown_text(text: str) -> str:
+    """Data for one line of Markdown: it stays what it is, never markup, HTML, an image or a link."""
+    text = " ".join(printable(text).split())
+    if _LINKS.search(text):  # what is made a link, or a mention of somebody, without any mark: only code is safe
+        return "`" + text.replace("`", "'") + "`"
+    return _MARKS.sub(r"\\\g<0>", text)
+
+
+def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> str:
+    """A Markdown table of data; `right` are the columns that are aligned to the right."""
+    rule = ["---:" if at in right else "---" for at in range(len(head))]
+    lines = [map(_markdown_cell, head), rule, *(map(_markdown_cell, row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _markdown_cell(text: str) -> str:
+    return markdown_text(text).replace("|", "\\|")

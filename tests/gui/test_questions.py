@@ -2,7 +2,7 @@
 
 import pytest
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtWidgets import QApplication, QDialogButtonBox, QMessageBox, QWidget
+from PySide6.QtWidgets import QApplication, QDialogButtonBox, QLabel, QMessageBox, QWidget
 
 from specview.gui.help_dialogs import SHORTCUTS, show_about, show_shortcuts
 from specview.gui.questions import ask
@@ -14,7 +14,7 @@ def answer(words):
     def press():
         box = QApplication.activeModalWidget()
         assert isinstance(box, QMessageBox)
-        assert box.textFormat() == Qt.TextFormat.PlainText
+        assert all(shown.textFormat() == Qt.TextFormat.PlainText for shown in box.findChildren(QLabel))
         if words:
             next(button for button in box.buttons() if button.text().replace("&", "") == words).click()
         else:
@@ -33,7 +33,7 @@ def parent(qtbot):
 @pytest.mark.parametrize(("words", "key"), [("Target", "target"), ("Draft", "draft"), ("Cancel", ""), ("", "")])
 def test_the_answer_is_the_button_pressed(parent, words, key):
     answer(words)
-    assert ask(parent, "Use", "<b>x</b>?", {"target": "Target", "draft": "Draft"}) == key
+    assert ask(parent, "Use", "<b>x</b>?", {"target": "Target", "draft": "Draft"}, "<img src=x>") == key
 
 
 @pytest.mark.parametrize(("careful", "default"), [(False, "Go"), (True, "Cancel")])

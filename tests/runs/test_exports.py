@@ -7,6 +7,7 @@ import errno
 import hashlib
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from specview.decoding.ledger import FinalToken, Round
 from specview.errors import SpecviewError
 from specview.runs import export_rounds, files
 from specview.runs.exports import FORMS, TEXTS, Recorded, export_runs, json_text
-from specview.runs.library import RunLibrary
+from specview.runs.library import Entry, RunLibrary
 from specview.runs.reader import read_trace
 from specview.runs.repeat import command_line
 from tests.runs.recorded import FACTS, SETTINGS, keep, write_trace
@@ -80,6 +81,29 @@ def test_the_protocol_says_what_another_needs_to_repeat_it(run: Recorded) -> Non
         assert wanted in page, wanted
     tables = [line for line in page.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in tables)
+
+
+@pytest.mark.parametrize("source", ["/evil.png", "http://evil/x.png"])
+@pytest.mark.parametrize("form", sorted(TEXTS))
+def test_what_a_strangers_trace_names_is_data_in_every_form(tmp_path: Path, form: str, source: str) -> None:
+    evil = f"<img src={source}>![x]({source})\x1b]0;owned\x07\x9b2J|`"
+    path = write_trace(tmp_path / "a.jsonl", end=None, settings=replace(SETTINGS, prompt=f"say {evil}\r\n"))
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    value = json.loads(header)
+    keys = ("recorded_at", "target_model_name", "platform", f"version_{evil}", "draft_1_model_name", f"draft_1_{evil}_reads_layers")
+    value["run"] |= dict.fromkeys((*keys, "workload_sha256"), evil)
+    for lane in value["lanes"]:
+        lane["name"] = lane["settings"]["target"] = lane["settings"]["option_" + evil] = evil
+    ends = [{"lane": 1, "end": "error", "error": evil, "metrics": None, "race": {"end": "error", "busy": evil}}]
+    path.write_text("\n".join([json.dumps(value), *lines, *map(json.dumps, ends)]) + "\n", encoding="utf-8")
+    entry = Entry("2026-01-01-00000000", path, 1, evil, name=evil, tags=(evil,))
+    text = TEXTS[form]([Recorded("r", path, read_trace(path), entry)])
+    assert not set(text) & set(map(chr, (*range(9), *range(11, 32), *range(127, 160))))
+    if form != "markdown":
+        return
+    outside = re.sub(r"(?s)^(`{3,})\w+\n.*?\n\1$", "", text, flags=re.MULTILINE)  # code blocks and code are what they are
+    outside = re.sub(r"(?<!\\)`[^`]*`", "", outside)
+    assert not re.search(r"(?<!\\)[<!\[]|://", outside)
 
 
 def test_a_prompt_with_fences_stays_in_its_block(tmp_path: Path) -> None:
