@@ -11,6 +11,10 @@
 
 set -eu
 
+# No Python of ours takes modules from the folder that it is started in: a folder of downloaded models may hold a pip.py.
+PYTHONSAFEPATH=1
+export PYTHONSAFEPATH
+
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 venv=${SPECVIEW_VENV:-$root/.venv}
 python=$venv/bin/python

@@ -1,10 +1,15 @@
 """`python -m specview`."""
 
-from __future__ import annotations
-
+# -m puts the current folder first on the path, and a folder of downloaded models may hold a json.py. Until it is taken
+# out, only what is built into Python or loaded already may be imported; `from __future__` is neither.
+import os
 import sys
 
-from specview.cli import main
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if not sys.flags.safe_path and sys.path[0] in ("", os.getcwd()) and os.path.realpath(sys.path[0]) != os.path.realpath(_HOME):
+    del sys.path[0]
 
 if __name__ == "__main__":
+    from specview.cli import main
+
     sys.exit(main())

@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     through, for developers.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:  # a process of our own: what it starts takes no modules from the current folder either
+        os.environ["PYTHONSAFEPATH"] = "1"
     limit_spinning()  # it must come before torch, whoever imports that first
     _open_streams()
     if os.environ.get("SPECVIEW_TRACEBACK") == "1":

@@ -22,6 +22,8 @@ from typing import Any, Literal
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
+import specview
+
 log = logging.getLogger(__name__)
 
 POLL_MS = 250
@@ -73,8 +75,17 @@ class Curve:
 
 
 def program() -> list[str]:
-    """The command line that runs specview with this very interpreter."""
-    return [sys.executable, "-m", "specview"]
+    """The command line that runs specview with this very interpreter, and no module of the current folder."""
+    return [sys.executable, "-P", "-m", "specview"]
+
+
+def environment() -> dict[str, str]:
+    """The child's environment: it finds the specview that this one is, also where that is not installed."""
+    made = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+    home = str(Path(specview.__file__).parent.parent)
+    if sys.path[0] == home:
+        made["PYTHONPATH"] = os.pathsep.join(filter(None, (home, made.get("PYTHONPATH"))))
+    return made
 
 
 class TrainingRun(QObject):
@@ -145,7 +156,7 @@ class TrainingRun(QObject):
             with open(self._folder / "progress", "wb") as out, open(self._folder / "errors", "wb") as errors:
                 self._process = subprocess.Popen(
                     line, stdin=subprocess.PIPE, stdout=out, stderr=errors, **options,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"},
+                    env=environment(),
                 )
         except OSError as error:
             self.state, self.message = "failed", f"The training cannot start: {error.strerror or error}."
