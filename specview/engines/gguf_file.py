@@ -9,24 +9,28 @@ versions 2 and 3, little-endian.
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specview.engines.gguf_values import Cursor
+from specview.engines.gguf_values import Cursor, is_list_of
 from specview.errors import SpecviewError
+from specview.reading import open_regular
 
 TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED = 2, 3, 4, 5
 """Values of `tokenizer.ggml.token_type` other than 1, a normal token."""
 
 _MAGIC = b"GGUF"
 _MEND_SHORT = "Download or copy it again."
+_FIRST_READ, _MAX_HEADER = 4 << 20, 32 << 20  # bytes; the largest vocabularies known take 12 MB
+_MAX_PAIRS, _MAX_TENSORS, _MAX_DIMS = 1 << 10, 1 << 16, 4
+_ALIGNMENT = 32  # where the file does not say
+_LONGEST_NAME = 64
 _Header = TypeVar("_Header", bound="GgufFile")
 
 
@@ -73,6 +77,12 @@ class GgufFile:
         """Numbers in all tensors together."""
         return sum(tensor.elements for tensor in self.tensors.values())
 
+    @property
+    def context_length(self) -> int | None:
+        """Tokens the model was trained on at once; None where the file does not say."""
+        length = self.hyper("context_length")
+        return length if _is_size(length) else None
+
     def hyper(self, key: str, default: Any = None) -> Any:
         """Return the architecture's own value, such as `block_count`."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
@@ -105,12 +115,6 @@ class GgufFacts(GgufFile):
             return LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
         except ValueError:
             return f"type {number}" if isinstance(number, int) else "unknown"
-
-    @property
-    def context_length(self) -> int | None:
-        """Tokens the model was trained on at once."""
-        length = self.hyper("context_length")
-        return length if isinstance(length, int) else None
 
     @property
     def chat_template(self) -> str | None:
@@ -170,11 +174,20 @@ def split_parts(gguf: GgufFile) -> list[Path]:
 
 def _open(path: Path, kind: type[_Header]) -> _Header:
     try:
-        with path.open("rb") as file:
-            if file.read(4) != _MAGIC:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(_FIRST_READ) or b""
+            if data[:4] != _MAGIC:
                 raise SpecviewError(f"{path.name} is not a GGUF file.", "Choose a .gguf file.")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _parse(path, data, kind)
+            try:
+                return _parse(path, data, size, kind)
+            except struct.error:  # a large vocabulary
+                return _parse(path, data + file.read(_MAX_HEADER - len(data)), size, kind)
+    except struct.error:
+        if size > _MAX_HEADER:
+            raise _damaged(path, f"more than {_MAX_HEADER:,} bytes") from None
+        cause = f"{path.name} is cut short: it ends at {size:,} bytes, within its header."
+        raise SpecviewError(cause, _MEND_SHORT) from None
     except FileNotFoundError:
         raise SpecviewError(f"There is no file {path}.", "Choose a GGUF file that exists.") from None
     except OSError as error:
@@ -183,45 +196,107 @@ def _open(path: Path, kind: type[_Header]) -> _Header:
         if isinstance(error, PermissionError):
             raise SpecviewError(f"{path} cannot be read: permission denied.", "Change its permissions.") from None
         raise SpecviewError(f"{path} cannot be read: {error.strerror or error}.", "Check the disk.") from None
-
-
-def _parse(path: Path, data: mmap.mmap, kind: type[_Header]) -> _Header:
-    cursor = Cursor(data, len(_MAGIC))
-    try:
-        (version,) = cursor.numbers("I")
-        if version >= 1 << 16:
-            raise SpecviewError(f"{path.name} is a big-endian GGUF.", "Convert it for this machine.")
-        if version not in (2, 3):
-            raise SpecviewError(f"{path.name} is a GGUF of version {version}.", "Convert it to version 3.")
-        tensor_count, pair_count = cursor.numbers("QQ")
-        metadata = {cursor.text(): cursor.value() for _ in range(pair_count)}
-        tensors, expected = _tensor_table(cursor, tensor_count, metadata.get("general.alignment", 32))
-    except struct.error:
-        cause = f"{path.name} is cut short: it ends at {len(data):,} bytes, within its header."
-        raise SpecviewError(cause, _MEND_SHORT) from None
     except (ValueError, OverflowError) as error:
-        raise SpecviewError(f"{path.name} has a damaged header ({error}).", _MEND_SHORT) from None
-    return kind(path, len(data), expected, metadata, tensors)
+        raise _damaged(path, str(error)) from None
 
 
-def _tensor_table(cursor: Cursor, count: int, alignment: Any) -> tuple[dict[str, TensorInfo], int]:
-    """Return the tensors by name, and where the last of them ends in the file."""
-    table = []
+def _damaged(path: Path, what: str) -> SpecviewError:
+    return SpecviewError(f"{path.name} has a damaged header ({what}).", _MEND_SHORT)
+
+
+def _parse(path: Path, data: bytes, size: int, kind: type[_Header]) -> _Header:
+    cursor = Cursor(data, len(_MAGIC))
+    (version,) = cursor.numbers("I")
+    if version >= 1 << 16:
+        raise SpecviewError(f"{path.name} is a big-endian GGUF.", "Convert it for this machine.")
+    if version not in (2, 3):
+        raise SpecviewError(f"{path.name} is a GGUF of version {version}.", "Convert it to version 3.")
+    tensor_count, pair_count = cursor.numbers("QQ")
+    if pair_count > _MAX_PAIRS or tensor_count > _MAX_TENSORS:
+        raise ValueError(f"{pair_count:,} values and {tensor_count:,} tensors")
+    metadata: dict[str, Any] = {}
+    for _ in range(pair_count):
+        key = cursor.text()
+        if key in metadata:
+            raise ValueError(f"{_shown(key)} stands in it twice")
+        metadata[key] = cursor.value()
+    _check_kinds(metadata)
+    alignment = metadata.get("general.alignment", _ALIGNMENT)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"general.alignment is {_shown(alignment)}, which is no power of two")
+    tensors, expected = _tensor_table(cursor, tensor_count, alignment)
+    return kind(path, size, expected, metadata, tensors)
+
+
+_TEXTS = ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre", "*.rope.scaling.type")
+_WHOLE = (
+    *(f"tokenizer.ggml.{name}_token_id" for name in ("bos", "eos", "eot", "unknown", "padding")),
+    *(f"*.attention.{name}" for name in ("head_count", "head_count_kv", "key_length", "value_length", "kv_lora_rank")),
+    *(f"*.{name}" for name in ("block_count", "embedding_length", "feed_forward_length", "rope.dimension_count",
+                               "expert_count", "nextn_predict_layers")),
+)  # fmt: skip
+_REAL = ("*.rope.freq_base", "*.rope.scaling.factor", "*.attention.layer_norm_rms_epsilon")
+_LISTS = {"tokens": str, "merges": str, "scores": float, "token_type": int}
+
+
+def _check_kinds(metadata: Mapping[str, Any]) -> None:
+    """Raise ValueError where a value that a model is built by is of another kind than the format has it."""
+    architecture = metadata.get("general.architecture")
+
+    def wrong(keys: Iterable[str], fits: Callable[[Any], bool]) -> None:
+        for key in keys:
+            key = key.replace("*", str(architecture)[:_LONGEST_NAME])
+            if key in metadata and not fits(metadata[key]):
+                raise ValueError(f"{key} is {_shown(metadata[key])}")
+
+    wrong(_TEXTS, lambda value: isinstance(value, str) and len(value) <= _LONGEST_NAME)
+    wrong(_WHOLE, lambda value: all(map(_is_size, value)) if isinstance(value, list) else _is_size(value))
+    wrong(_REAL, lambda value: type(value) in (int, float) and 0 < value < 3e38)
+    for name, kind in _LISTS.items():
+        wrong([f"tokenizer.ggml.{name}"], partial(is_list_of, kind=kind))
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 32
+
+
+def _tensor_table(cursor: Cursor, count: int, alignment: int) -> tuple[dict[str, TensorInfo], int]:
+    """Return the tensors by name, and where the last of them ends in the file.
+
+    They must lie one after the other, each at a multiple of the alignment, as llama.cpp has it.
+    """
+    table: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for _ in range(count):
         name, (dims,) = cursor.text(), cursor.numbers("I")
-        if dims > 8:  # ggml takes 4
+        if dims > _MAX_DIMS:
             raise ValueError(f"a tensor of {dims} dimensions")
         *columns_first, type_id, offset = cursor.numbers(f"{dims}QIQ")
-        table.append((name, tuple(reversed(columns_first)), type_id, offset))
-    if not isinstance(alignment, int) or alignment < 1:
-        raise ValueError(f"alignment {alignment}")
-    start, expected, tensors = -(-cursor.at // alignment) * alignment, cursor.at, {}
-    for name, shape, type_id, offset in table:
+        if name in table:
+            raise ValueError(f"two tensors {_shown(name)}")
+        table[name] = tuple(reversed(columns_first)), type_id, offset
+    start = -(-cursor.at // alignment) * alignment
+    expected, tensors = cursor.at, {}
+    at: int | None = 0  # unknown behind a tensor of a type that is
+    for name, (shape, type_id, offset) in table.items():
+        if math.prod(shape) >= 1 << 63:
+            raise ValueError(f"tensor {_shown(name)} of {' x '.join(map(str, shape))} numbers")
         block, block_bytes = _block_sizes().get(type_id, (1, 0))
+        if shape and shape[-1] % block:
+            raise ValueError(f"tensor {_shown(name)} with rows of {shape[-1]} numbers, no multiple of {block}")
         n_bytes = math.prod(shape) // block * block_bytes
+        if at is not None and offset != at:
+            raise ValueError(
+                f"tensor {_shown(name)} lies at {offset:,}, and not at {at:,} as general.alignment {alignment} has it"
+            )
+        at = -(-(offset + n_bytes) // alignment) * alignment if block_bytes else None
         tensors[name] = TensorInfo(name, shape, type_id, start + offset, n_bytes)
         expected = max(expected, start + offset + n_bytes)
     return tensors, expected
+
+
+def _shown(value: Any) -> str:
+    """A value of the file for a message, never long."""
+    return f"{str(value)[:60]!r}" if isinstance(value, str) else str(value)[:60]
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,8 +11,8 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _BYTES = {kind: struct.calcsize("<" + letter) for kind, letter in _SCALARS.items()}
 _LENGTH = struct.Struct("<Q")
 _STRING, _ARRAY = 8, 9
-_SHORT_LIST = 4096  # per-layer values are decoded at once, vocabularies when asked for
-_MAX_STRING = 64 << 20
+_MAX_LIST = 1 << 20
+_SHORT_LIST = 512  # per-layer values are decoded at once, vocabularies when asked for
 
 
 class LazyList(Sequence[Any]):
@@ -34,6 +33,12 @@ class LazyList(Sequence[Any]):
             texts.append(str(raw[start:end], "utf-8", "replace"))
         return texts
 
+    @property
+    def kind(self) -> type:
+        """What its elements are: int, float, bool or str."""
+        letter = _SCALARS.get(self._item, "")
+        return str if not letter else float if letter in "fd" else bool if letter == "?" else int
+
     def __len__(self) -> int:
         return self._count
 
@@ -44,13 +49,20 @@ class LazyList(Sequence[Any]):
         return self.values == (other.values if isinstance(other, LazyList) else other)
 
 
+def is_list_of(value: Any, kind: type) -> bool:
+    """Whether a value is a list or LazyList of such elements."""
+    if isinstance(value, LazyList):
+        return value.kind is kind
+    return isinstance(value, list) and all(type(one) is kind for one in value)
+
+
 class Cursor:
     """Reads values one after the other from the place `at`.
 
     Raises struct.error where the data end within one, ValueError or OverflowError for an impossible one.
     """
 
-    def __init__(self, data: mmap.mmap, at: int) -> None:
+    def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at
 
     def numbers(self, layout: str) -> tuple[Any, ...]:
@@ -69,8 +81,6 @@ class Cursor:
     def text(self) -> str:
         """Return a string; bytes that are no UTF-8 become U+FFFD."""
         (length,) = self.numbers("Q")
-        if length > _MAX_STRING:
-            raise ValueError(f"a string of {length} bytes")
         return self.take(self.at + length).decode("utf-8", errors="replace")
 
     def value(self) -> Any:
@@ -83,6 +93,8 @@ class Cursor:
         if kind != _ARRAY:
             raise ValueError(f"a value of type {kind}")
         item, count = self.numbers("IQ")
+        if count > _MAX_LIST:
+            raise ValueError(f"a list of {count:,} values")
         end = self.at
         if item in _SCALARS:
             end += count * _BYTES[item]

@@ -7,6 +7,7 @@ for every other one transformers' AutoTokenizer is asked.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import Any
 from specview.engines.chat import render_chat
 from specview.engines.detokenize import ByteDetokenizer
 from specview.errors import SpecviewError, UsageError
+from specview.reading import parse_json, read_bytes, read_json, read_text
 
+_MAX_TOKENIZER = 48 << 20  # bytes: Gemma 3's tokenizer.json has 33 MB
 # Classes that add nothing to what tokenizer.json says (names of transformers 5 and 4).
 _PLAIN_CLASSES = frozenset({None, "TokenizersBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer"})
 
@@ -218,13 +221,17 @@ def _says_all(folder: Path, settings: Mapping[str, Any]) -> bool:
     listed = settings.get("added_tokens_decoder")
     if not isinstance(listed, Mapping):
         return True
-    added = _read_json(folder / "tokenizer.json").get("added_tokens") or []
-    return set(listed) <= {str(token.get("id")) for token in added if isinstance(token, Mapping)}
+    try:
+        added = read_vocabulary(folder / "tokenizer.json").get("added_tokens")
+    except (OSError, ValueError):
+        return False
+    known = added if isinstance(added, list) else []
+    return set(listed) <= {str(token.get("id")) for token in known if isinstance(token, Mapping)}
 
 
 def _folder_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     try:
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        return read_text(folder / "chat_template.jinja")
     except OSError:
         template: Any = settings.get("chat_template") or _read_json(folder / "chat_template.json").get(
             "chat_template"
@@ -240,9 +247,25 @@ def _content(token: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+_MERGES = re.compile(
+    rb'"merges"\s*:\s*\[(?:[^][{}"]++|"(?:[^"\\]++|\\.)*+"|\[(?:[^][{}"]++|"(?:[^"\\]++|\\.)*+")*+\])*+\]'
+)
+
+
+def read_vocabulary(path: Path) -> dict[str, Any]:
+    """Return what a tokenizer.json says of its tokens: all but the merges, which are most of it.
+
+    Raises OSError, and ValueError where it is no JSON object or larger than any tokenizer's.
+    """
+    value = parse_json(_MERGES.sub(b'"merges":[]', read_bytes(path, _MAX_TOKENIZER), count=1))
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path)
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -6,19 +6,21 @@ then the tensors' bytes).
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specview.errors import SpecviewError
+from specview.reading import MAX_JSON, open_regular, parse_json, read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _AGAIN = "Download the model again."
-_MAX_HEADER = 100 << 20
+_MAX_TENSORS, _MAX_FILES = 1 << 18, 1 << 10  # of a folder
+_MAX_DIMENSIONS = 16
 _STORED_BYTES: dict[str, float] = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
     "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
@@ -50,7 +52,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise SpecviewError(f"There is no model folder {folder}.", "Check the path.")
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path)
     except FileNotFoundError:
         raise SpecviewError(
             f"{folder} is no model folder: it has no config.json.",
@@ -67,6 +69,30 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def indexed_files(index: Path) -> list[Path]:
+    """Return the files beside an index file (*.index.json) that it names.
+
+    Raises SpecviewError where it is damaged or one of them is missing.
+    """
+    try:
+        names = read_json(index)["weight_map"].values()
+        # Names are data: only the last part counts, so that none can lead out of the folder.
+        files = [index.parent / Path(name).name for name in dict.fromkeys(names)]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        raise SpecviewError(f"{index} is damaged.", _AGAIN) from None
+    for file in files:
+        if not _is_file(file):
+            raise SpecviewError(f"{index.parent} lacks its weights file {file.name}.", _AGAIN)
+    return files
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files that hold the model's weights.
 
@@ -74,16 +100,7 @@ def weight_files(folder: Path) -> list[Path]:
     """
     index = folder / _INDEX
     if index.is_file():
-        try:
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-            # Names are data: only the last part counts, so that none can lead out of the folder.
-            files = [folder / Path(str(name)).name for name in dict.fromkeys(names)]
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            raise SpecviewError(f"{index} is damaged.", _AGAIN) from None
-        for file in files:
-            if not file.is_file():
-                raise SpecviewError(f"{folder} lacks its weights file {file.name}.", _AGAIN)
-        return files
+        return indexed_files(index)
     if (folder / _SINGLE).is_file():
         return [folder / _SINGLE]
     files = sorted(folder.glob("*.safetensors"))
@@ -101,16 +118,17 @@ def read_header(file: Path) -> Mapping[str, StoredTensor]:
     Raises SpecviewError where the file is damaged or shorter than its header says.
     """
     try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > min(size - 8, _MAX_HEADER):
+        with open_regular(file) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            length = int.from_bytes(stream.read(8) or b"", "little")
+            if size < 8 or length > size - 8:
                 raise SpecviewError(f"{file} is cut short or no safetensors file.", _AGAIN)
-            header = json.loads(stream.read(length))
+            if length > MAX_JSON:
+                raise SpecviewError(f"{file} is damaged (its header has {length:,} bytes).", _AGAIN)
+            header = parse_json(stream.read(length))
         header.pop("__metadata__", None)
         tensors = {
-            name: StoredTensor(tuple(map(int, entry["shape"])), str(entry["dtype"]), file)
-            for name, entry in header.items()
+            name: StoredTensor(_shape(entry["shape"]), _name(entry["dtype"]), file) for name, entry in header.items()
         }
         end = max((int(entry["data_offsets"][1]) for entry in header.values()), default=0)
     except OSError as error:
@@ -125,11 +143,36 @@ def read_header(file: Path) -> Mapping[str, StoredTensor]:
     return tensors
 
 
+def _shape(value: Any) -> tuple[int, ...]:
+    """A tensor's shape; raises ValueError for what is none."""
+    if not isinstance(value, list) or len(value) > _MAX_DIMENSIONS:
+        raise ValueError("no shape")
+    if not all(type(length) is int and 0 <= length < 1 << 63 for length in value):
+        raise ValueError("no shape")
+    return tuple(value)
+
+
+def _name(value: Any) -> str:
+    """The name of a type; raises ValueError for what is none."""
+    if not isinstance(value, str) or len(value) > 32:
+        raise ValueError("no type")
+    return value
+
+
 def read_headers(folder: Path) -> dict[str, StoredTensor]:
     """Return all tensors of a model folder by name."""
+    return gathered(map(read_header, weight_files(folder)))
+
+
+def gathered(found: Iterable[Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
+    """Return the tensors of several files together; raises SpecviewError where no model has so many."""
     tensors: dict[str, StoredTensor] = {}
-    for file in weight_files(folder):
-        tensors.update(read_header(file))
+    count = 0
+    for files, more in enumerate(found, start=1):
+        tensors.update(more)
+        count += len(more)
+        if count > _MAX_TENSORS or files > _MAX_FILES:
+            raise SpecviewError("the folder has more weights files or tensors than any model.", "Choose a model's folder.")
     return tensors
 
 

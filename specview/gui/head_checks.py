@@ -6,8 +6,10 @@ Configs and headers are read, no weights; off the Qt thread, see `library` and `
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from PySide6.QtCore import QObject
@@ -15,6 +17,7 @@ from PySide6.QtCore import QObject
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.gui.background_answers import BackgroundAnswers
+from specview.heads.files import PICKLES
 from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.models.catalog import path_of
 from specview.racing.settings import BUNDLED
@@ -26,6 +29,7 @@ INSIDE = "mtp"
 LATER = "What it is, and whether it fits, is told when it loads."
 FETCHED = "It is not on this machine: the race fetches it from the Hub, and checks it then."
 _MOST = 200
+_MOST_ENTRIES = 20_000  # of a folder
 _DEEPEST = 3
 
 
@@ -95,15 +99,14 @@ def find_heads() -> list[FoundHead]:
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
     """Folders under `folder` that have a config and weights."""
     try:
-        entries = sorted(folder.iterdir())
-        names = {entry.name for entry in entries}
-        if "config.json" in names and any(name.endswith((".safetensors", ".bin", ".pt", ".pth")) for name in names):
-            yield folder
-        for entry in entries:
-            if depth < _DEEPEST and entry.is_dir() and not entry.is_symlink():
-                yield from _folders(entry, depth + 1)
+        with os.scandir(folder) as inside:
+            entries = {entry.name: entry.is_dir(follow_symlinks=False) for entry in islice(inside, _MOST_ENTRIES)}
     except OSError:
         return
+    if "config.json" in entries and any(name.endswith((".safetensors", *PICKLES)) for name in entries):
+        yield folder
+    for name in sorted(name for name, is_folder in entries.items() if is_folder and depth < _DEEPEST):
+        yield from _folders(folder / name, depth + 1)
 
 
 def _try(ref: str, folder: Path, place: str, name: str = "") -> FoundHead | None:

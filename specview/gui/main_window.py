@@ -35,6 +35,7 @@ from specview.gui import theme
 from specview.gui.controller import Controller
 from specview.gui.engine_thread import EngineThread
 from specview.gui.exit_scan_dialog import ExitScans
+from specview.gui.file_work import FileWork
 from specview.gui.head_checks import FoundHead, head_in, needs_choice
 from specview.gui.help_dialogs import show_about, show_shortcuts
 from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
@@ -55,6 +56,7 @@ from specview.gui.training_process import TrainingRun
 from specview.gui.view_model import LaneModel
 from specview.gui.widgets import Banner, set_tip
 from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
+from specview.reading import read_text
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,8 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.controller = Controller(engine)
         self.library = library
+        self._files = FileWork(self)
+        self._files.failed.connect(self.show_message)
         self.store = store
         self.thread_ended = True
         self._looks: WindowState = remembered.window
@@ -595,15 +599,13 @@ class MainWindow(QMainWindow):
     def take_prompt_file(self, path: Path) -> None:
         """Put a text file's content into the prompt box."""
         try:
-            if path.stat().st_size > LARGEST_PROMPT_FILE:
-                raise SpecviewError(f"{path.name} is larger than 4 MB.", "Choose a shorter text.")
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path, LARGEST_PROMPT_FILE)
         except OSError as error:
             self.show_message(f"{path.name} cannot be read: {error.strerror or error}.")
         except UnicodeDecodeError:
             self.show_message(f"{path.name} is not UTF-8 text. Save it as UTF-8 text first.")
-        except SpecviewError as error:
-            self.show_message(str(error))
+        except ValueError:
+            self.show_message(f"{path.name} is larger than 4 MB. Choose a shorter text.")
         else:
             self.setup.set_prompt(text)
 
@@ -715,19 +717,30 @@ class MainWindow(QMainWindow):
             self.recorded.open([Pick(path)])
         elif path.suffix.lower() in (".txt", ".md"):
             self.take_prompt_file(path)
-        elif path.is_dir() and (head := head_in(path)) is not None:
-            self._take_head(head)
-        elif path.suffix.lower() == ".gguf" or path.is_dir():
-            role = self.ask_role(path)
-            if role == "target":
-                self.setup.target.choose(str(path))
-            elif role == "draft":
-                self._take_draft(str(path))
+        elif path.is_dir():
+            self._files.do(lambda: head_in(path), lambda head: self._take_folder(path, head))
+        elif path.suffix.lower() == ".gguf":
+            self._take_model(path)
         else:
             self.show_message(
                 f"{path.name} is neither a model nor a text. Drop a .gguf file, a folder of a model or a head, a .txt file or a .jsonl trace.",
                 "warning",
             )
+
+    def _take_folder(self, path: Path, head: FoundHead | None) -> None:
+        if self.controller.racing:
+            return  # one began while the folder was read
+        if head is not None:
+            self._take_head(head)
+        else:
+            self._take_model(path)
+
+    def _take_model(self, path: Path) -> None:
+        role = self.ask_role(path)
+        if role == "target":
+            self.setup.target.choose(str(path))
+        elif role == "draft":
+            self._take_draft(str(path))
 
     def ask_role(self, path: Path) -> str:
         """Ask whether a model is to be the target or a draft; '' when neither."""
@@ -810,6 +823,7 @@ class MainWindow(QMainWindow):
             self.recorded.shut()
             self.tabs.shut()
             self.thread_ended = self.controller.close(CLOSE_TIMEOUT_S)
+            self._files.close()
             self.library.close()
         event.accept()
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specview.errors import SpecviewError
-from specview.heads.layouts import HeadFacts, Tensors, part, trained_for
+from specview.heads.layouts import HeadFacts, Tensors, part, short, trained_for
 from specview.heads.rope import frequencies
 
 USUAL_LAYERS = 3
@@ -40,7 +40,7 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
     own = part(config, "eagle_config")
     if speculators and layer_config.get("model_type") not in _LAYER_TYPES:
         raise SpecviewError(
-            f"{tensors.folder} has layers of the type {layer_config['model_type']!r}, which is not read here.", _OTHER
+            f"{tensors.folder} has layers of the type {short(layer_config['model_type'])}, which is not read here.", _OTHER
         )
     sizes = _layer_sizes(tensors, layer_config)
     hidden = sizes["hidden"]
@@ -101,7 +101,7 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
         notes.append("Its layers were trained to look back over a window; here they look at the whole text.")
     if layer_config.get("hidden_act") not in (None, "silu"):
         raise SpecviewError(
-            f"{tensors.folder} has the activation {layer_config['hidden_act']}, which is not read here.", _OTHER
+            f"{tensors.folder} has the activation {str(layer_config['hidden_act'])[:60]}, which is not read here.", _OTHER
         )
     name = "speculators" if speculators else "midlayer" if midlayer else "layers"
     taken = tensors.finish(kind)
@@ -219,7 +219,7 @@ def _layer_ids(tensors: Tensors, own: Mapping[str, Any]) -> tuple[int, ...] | No
     if not given:
         return None
     if not isinstance(given, list) or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in given):
-        raise SpecviewError(f"the config.json of {tensors.folder} has {given!r} as {key}.", _AGAIN)
+        raise SpecviewError(f"the config.json of {tensors.folder} has {short(given)} as {key}.", _AGAIN)
     return tuple(given)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 
 from specview.errors import SpecviewError
-from specview.heads.layouts import HeadFacts, Tensors, part, trained_for
+from specview.heads.layouts import HeadFacts, Tensors, part, short, trained_for
 
 _BLOCK = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.weight")
 _OWN_BLOCK = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
 _OWN_OUTPUT = re.compile(r"(\d+)\.(\d+)\.weight")
+_MOST_STEPS = 64
 _GATES = ("forget", "input", "output", "cell")
 
 
@@ -68,7 +69,7 @@ def read_medusa(tensors: Tensors) -> HeadFacts | None:
             "Download the heads again.",
         )
     said = config.get("medusa_num_heads", config.get("num_heads"))
-    notes = () if said in (None, heads) else (f"Its config says {said} heads, its weights hold {heads}.",)
+    notes = () if said in (None, heads) else (f"Its config says {short(said)} heads, its weights hold {heads}.",)
     taken = tensors.finish("Medusa heads")
     return HeadFacts(
         "medusa",
@@ -110,7 +111,7 @@ def read_mlp_speculator(tensors: Tensors) -> HeadFacts | None:
     hidden = tensors.number("input_hidden_dim" if lstm else "emb_dim")
     inner = tensors.number("inner_dim", 0) or hidden
     tied = lstm or bool(config.get("tie_weights"))
-    if predicts < 1 or hidden < 1:
+    if not 1 <= predicts <= _MOST_STEPS or hidden < 1:
         raise SpecviewError(f"the config.json of {tensors.folder} has n_predict {predicts}.", "Download the head again.")
     if lstm:
         _take_lstm(tensors, hidden, inner, vocab, predicts)

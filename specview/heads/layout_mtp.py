@@ -21,7 +21,7 @@ def read_mtp(tensors: Tensors) -> HeadFacts | None:
     text = tensors.config.get("text_config")
     decoder: Mapping[str, Any] = text if isinstance(text, Mapping) else tensors.config
     layers = decoder.get("num_hidden_layers")
-    if not isinstance(layers, int):
+    if type(layers) is not int:
         return None
     found = _modules(tensors.names, layers)
     if found is None:
@@ -41,7 +41,7 @@ def read_mtp(tensors: Tensors) -> HeadFacts | None:
         vocab,
         vocab,
         target_layers=layers,
-        target_name=str(tensors.config.get("_name_or_path") or tensors.folder.resolve().name),
+        target_name=str(tensors.config.get("_name_or_path") or tensors.folder.resolve().name)[:200],
         most_tokens=modules,
         config=tensors.config,
         parameters=sum(stored.numel for _, stored in taken.values()),

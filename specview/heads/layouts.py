@@ -101,10 +101,16 @@ def read_head(path: Path) -> HeadFacts:
         layout_eagle.read_eagle,
         layout_mtp.read_mtp,
     )
-    for reader in readers:
-        facts = reader(Tensors(folder, config, stored))
-        if facts is not None:
-            return facts
+    try:
+        for reader in readers:
+            facts = reader(Tensors(folder, config, stored))
+            if facts is not None:
+                return facts
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SpecviewError(
+            f"the config.json of {folder}, or a name or shape of a tensor, is none of a head's ({short(str(error))}).",
+            "Download the head again, or choose another.",
+        ) from None
     raise _unknown(folder, config, stored)
 
 
@@ -130,7 +136,7 @@ def _unknown(folder: Path, config: Mapping[str, Any], stored: Mapping[str, Store
         return WholeModel(
             f"{folder} is a whole model, no head.", "Name it as the draft of method draft-model, or choose a head."
         )
-    names = ", ".join(sorted(stored)[:3]) or "none"
+    names = ", ".join(name[:200] for name in sorted(stored)[:3]) or "none"
     return NoHead(
         f"{folder} holds no head of a layout that specview knows (its tensors: {names}, ...).",
         "Heads: EAGLE, EAGLE-3, P-EAGLE, Medusa, MLP speculator, or MTP inside a model.",
@@ -179,6 +185,8 @@ class Tensors:
         found = self._left.pop(name, None)
         if found is None:
             self._missing.append(name)
+            if len(self._missing) > _MOST_MISSING:  # a config of a million layers is not gone through
+                raise self._lacks("the head that its config describes")
             return
         stored = found[1]
         fits = len(stored.shape) == len(shape) and all(
@@ -201,7 +209,7 @@ class Tensors:
     def finish(self, kind: str) -> dict[str, tuple[str, StoredTensor]]:
         """Return the tensors taken; raise SpecviewError, one line, for those missing, wrong or left over."""
         if self._missing:
-            raise SpecviewError(f"{self.folder} lacks tensors of {kind}: {_few(self._missing)}.", "Download it again.")
+            raise self._lacks(kind)
         if self._wrong:
             raise SpecviewError(
                 f"{self.folder} has tensors that are no fit for {kind}: {_few(self._wrong)}.",
@@ -216,13 +224,16 @@ class Tensors:
             )
         return self._taken
 
+    def _lacks(self, kind: str) -> SpecviewError:
+        return SpecviewError(f"{self.folder} lacks tensors of {kind}: {_few(self._missing)}.", "Download it again.")
+
     def number(self, key: str, default: int | None = None, inside: Mapping[str, Any] | None = None) -> int:
         """A whole number of the config (or of a part of it); raises SpecviewError where it is missing or none."""
         value = (self.config if inside is None else inside).get(key)
         if value is None:
             value = default
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            said = "has no" if value is None else f"has {value!r} as"
+            said = "has no" if value is None else f"has {short(value)} as"
             raise SpecviewError(f"the config.json of {self.folder} {said} {key}.", "Download the head again.")
         return value
 
@@ -241,25 +252,26 @@ def real_number(config: Mapping[str, Any], key: str, folder: Any, default: float
     except OverflowError:
         number = math.inf
     if not 0 < number < math.inf:
-        said = "has no" if value is None else f"has {_short(value)} as"
+        said = "has no" if value is None else f"has {short(value)} as"
         raise SpecviewError(f"the config.json of {folder} {said} {key}.", "Download the head again.")
     return number
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value of a config for a message, never long."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a number beyond all measure"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "U8", "BOOL")
-_SHOWN = 3
+_SHOWN, _MOST_MISSING = 3, 1000
 
 
 def _few(things: Sequence[str]) -> str:
     """The first few of some things, and how many there are besides."""
     more = f" and {len(things) - _SHOWN} more" if len(things) > _SHOWN else ""
-    return ", ".join(things[:_SHOWN]) + more
+    return ", ".join(thing[:200] for thing in things[:_SHOWN]) + more
 
 
 def part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -278,5 +290,5 @@ def trained_for(config: Mapping[str, Any]) -> str:
         (config, "target_model_name_or_path"),
     ):
         if isinstance(place.get(key), str):
-            return str(place[key])
+            return str(place[key][:200])
     return ""

@@ -44,7 +44,7 @@ def frequencies(config: Mapping[str, Any], width: int, folder: Any) -> tuple[flo
                 "Download the head again.",
             )
         return tuple(_llama3(f, *numbers) for f in bare)
-    raise SpecviewError(f"{folder} scales its rotary positions by {kind}, which is not read here.", "Choose another head.")
+    raise SpecviewError(f"{folder} scales its rotary positions by {kind[:60]}, which is not read here.", "Choose another head.")
 
 
 def _having(config: Mapping[str, Any], scaling: Mapping[str, Any], key: str) -> Mapping[str, Any]:

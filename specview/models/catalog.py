@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +23,9 @@ Role = Literal["target", "draft"]
 
 _MAX_DEPTH = 4
 _MAX_FOUND = 500
+_MAX_LOOKED_AT = 20_000  # entries of a folder, and models of a place
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +171,17 @@ def list_models(extra: Iterable[Path] = ()) -> list[ModelRef]:
     found += _hub_models()
     seen = {ref.path.resolve() for ref in found if ref.path is not None}
     for root in [*usual_places(), *extra]:
-        for path in _walk(root, 0):
+        for path in islice(_walk(root, 0), _MAX_LOOKED_AT):
             if len(found) >= _MAX_FOUND:
                 return found
-            if path.resolve() in seen:
+            try:
+                place = path.resolve()
+            except (OSError, RuntimeError):  # a link that leads round in a circle
                 continue
-            seen.add(path.resolve())
-            ref_found = _try_ref(str(path), path)
-            if ref_found is not None:
-                found.append(ref_found)
+            if place in seen:
+                continue
+            seen.add(place)
+            found += _try(partial(_found_ref, str(path), path), path)
     return found
 
 
@@ -200,15 +208,28 @@ def usual_places() -> list[Path]:
     return present
 
 
-def _try_ref(
-    spec: str, path: Path, origin: Literal["found", "hub cache"] = "found", repo_id: str | None = None
-) -> ModelRef | None:
+def _try(look: Callable[[], ModelRef | None], at: str | Path) -> list[ModelRef]:
+    """The model that `look` finds at a place, if any; what lies there costs itself alone."""
     try:
-        if path.is_dir():
-            return _folder_ref(spec, inspect_folder(path), origin, repo_id)
-        return _gguf_ref(spec, path, origin, repo_id)
+        found = look()
     except (SpecviewError, OSError):
+        return []
+    except Exception:
+        log.exception("looking at %s failed", at)
+        return []
+    return [] if found is None else [found]
+
+
+def _found_ref(
+    spec: str, path: Path | None, origin: Literal["found", "hub cache"] = "found", repo_id: str | None = None
+) -> ModelRef | None:
+    if path is None:
         return None
+    return _folder_ref(spec, inspect_folder(path), origin, repo_id) if path.is_dir() else _gguf_ref(spec, path, origin, repo_id)
+
+
+def _cached_ref(repo_id: str) -> ModelRef | None:
+    return _found_ref(repo_id, hub.cached_folder(repo_id), "hub cache", repo_id)
 
 
 def _is_first_gguf(name: str) -> bool:
@@ -219,21 +240,18 @@ def _is_first_gguf(name: str) -> bool:
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
     """Model folders and GGUF files under `folder`: the first file of a split one, no projectors."""
     try:
-        entries = sorted(folder.iterdir())
+        with os.scandir(folder) as inside:
+            entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(inside, _MAX_LOOKED_AT))
     except OSError:
         return
     if looks_like_model(folder):
         yield folder
-    for entry in entries:
-        try:
-            is_folder = entry.is_dir()
-        except OSError:
-            continue
+    for name, is_folder in entries:
         if is_folder:
-            if depth < _MAX_DEPTH and not entry.is_symlink():
-                yield from _walk(entry, depth + 1)
-        elif _is_first_gguf(entry.name):
-            yield entry
+            if depth < _MAX_DEPTH:
+                yield from _walk(folder / name, depth + 1)
+        elif _is_first_gguf(name):
+            yield folder / name
 
 
 def _hub_models() -> list[ModelRef]:
@@ -241,17 +259,9 @@ def _hub_models() -> list[ModelRef]:
 
     The cache's layout is walked directly: importing its library would cost most of a second.
     """
-    refs = []
+    refs: list[ModelRef] = []
     for repo_id in hub.cached_ids():
-        folder = hub.cached_folder(repo_id)
-        if folder is not None:
-            ref = _try_ref(repo_id, folder, "hub cache", repo_id)
-            if ref is not None:
-                refs.append(ref)
-        for file in hub.cached_gguf_files(repo_id):
-            path = hub.cached_gguf(repo_id, file)
-            if path is not None and _is_first_gguf(file):
-                ref = _try_ref(f"{repo_id}/{file}", path, "hub cache", repo_id)
-                if ref is not None:
-                    refs.append(ref)
+        refs += _try(partial(_cached_ref, repo_id), repo_id)
+        for file in filter(_is_first_gguf, hub.cached_gguf_files(repo_id)):
+            refs += _try(partial(_found_ref, f"{repo_id}/{file}", hub.cached_gguf(repo_id, file), "hub cache", repo_id), file)
     return refs

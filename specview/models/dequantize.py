@@ -50,7 +50,7 @@ _INNER = {
     "ffn_down": "mlp.down_proj",
 }
 _IGNORED = {"rope_freqs.weight"}
-_BLOCK = re.compile(r"blk\.(\d+)\.([a-z_]+)\.(weight|bias)")
+_BLOCK = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.(weight|bias)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +66,73 @@ def conversion_problem(gguf: GgufFile) -> str | None:
     """Say why this file cannot be dequantized for transformers, or None when it can."""
     if gguf.architecture not in MODEL_TYPES:
         return f"its architecture is {gguf.architecture!r} (these can be: {', '.join(MODEL_TYPES)})"
-    if int(gguf.hyper("expert_count", 0) or 0):
+    if gguf.hyper("expert_count", 0):
         return "it is a mixture of experts"
-    if int(gguf.metadata.get("split.count", 1) or 1) > 1:
+    if gguf.metadata.get("split.count", 1) not in (0, 1):
         return "it is split over several files"
-    for key in ("block_count", "embedding_length", "feed_forward_length", "attention.head_count"):
-        if not isinstance(gguf.hyper(key), int) or gguf.hyper(key) < 1:
+    for key in (*_NEEDED, *_OPTIONAL):
+        value = gguf.hyper(key, None if key in _NEEDED else 1)
+        if not isinstance(value, int) or value < 1:
             return f"its metadata has no usable {gguf.architecture}.{key}"
-    if "token_embd.weight" not in gguf.tensors:
-        return "it has no token embedding"
     scaling = str(gguf.hyper("rope.scaling.type", "none"))
     if scaling not in ("none", "linear"):
         return f"its rotary scaling is {scaling!r}"
     try:
+        _check_shapes(gguf)
         plan(gguf)
         _rope(gguf, head_dim(gguf))
     except _UnknownError as problem:
         return str(problem)
     return tokenizer_problem(gguf)
+
+
+_NEEDED = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count")
+_OPTIONAL = ("attention.head_count_kv", "attention.key_length", "rope.dimension_count")
+_WIDEST = 1 << 12  # of one attention head
+
+
+def _check_shapes(gguf: GgufFile) -> None:
+    """Raise _UnknownError where a tensor that the model needs is missing, or one has another shape than its sizes say."""
+    hidden, inner = gguf.hyper("embedding_length"), gguf.hyper("feed_forward_length")
+    heads, width = gguf.hyper("attention.head_count"), head_dim(gguf)
+    kv_heads = gguf.hyper("attention.head_count_kv") or heads
+    if width % 2 or not 0 < width <= _WIDEST or heads % kv_heads:
+        raise _UnknownError(f"it has {heads} attention heads of {width} numbers, {kv_heads} of them with keys")
+    embedding = gguf.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise _UnknownError("it has no token embedding")
+    vocabulary = embedding.shape[0] if embedding.shape else 0
+    if vocabulary < len(gguf.metadata.get("tokenizer.ggml.tokens", ())):
+        raise _UnknownError("it has more tokens than rows of token embedding")
+    q, kv = heads * width, kv_heads * width
+    inside = {
+        "attn_norm.weight": (hidden,), "ffn_norm.weight": (hidden,), "attn_output.weight": (hidden, q),
+        "attn_q.weight": (q, hidden), "attn_k.weight": (kv, hidden), "attn_v.weight": (kv, hidden),
+        "ffn_gate.weight": (inner, hidden), "ffn_up.weight": (inner, hidden), "ffn_down.weight": (hidden, inner),
+    }  # fmt: skip
+    layers = gguf.hyper("block_count")
+    if layers * len(inside) > len(gguf.tensors):
+        raise _UnknownError(f"it has {len(gguf.tensors)} tensors, too few for {layers} layers")
+    expected: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocabulary, hidden), "output_norm.weight": (hidden,)}
+    expected |= {f"blk.{layer}.{name}": shape for layer in range(layers) for name, shape in inside.items()}
+    missing = expected.keys() - gguf.tensors.keys()
+    if missing:
+        raise _UnknownError(f"it has no tensor {min(missing)}")
+    if "output.weight" in gguf.tensors:
+        expected["output.weight"] = (vocabulary, hidden)
+    if "rope_freqs.weight" in gguf.tensors:
+        expected["rope_freqs.weight"] = (width // 2,)
+    for name, info in gguf.tensors.items():
+        match = _BLOCK.fullmatch(name)
+        if match and match[3] == "bias" and f"{match[2]}.weight" in inside:
+            expected[name] = inside[f"{match[2]}.weight"][:1]
+        elif match and match[2] in ("attn_q_norm", "attn_k_norm"):
+            expected[name] = (width,)
+        if match and not int(match[1]) < layers:
+            raise _UnknownError(f"it has a tensor {name} beyond its {layers} layers")
+        if name in expected and info.shape != expected[name]:
+            shapes = (" x ".join(map(str, shape)) for shape in (info.shape, expected[name]))
+            raise _UnknownError(f"its tensor {name} is {' instead of '.join(shapes)}")
 
 
 class _UnknownError(Exception):
@@ -144,7 +193,7 @@ def hf_config(gguf: GgufFile) -> dict[str, Any]:
         "num_key_value_heads": int(gguf.hyper("attention.head_count_kv") or heads),
         "head_dim": width,
         "vocab_size": gguf.tensors["token_embd.weight"].shape[0],
-        "max_position_embeddings": int(gguf.hyper("context_length", 2048)),
+        "max_position_embeddings": gguf.context_length or 2048,
         # the shortest decimal that gives the same float32: 1e-05, not 9.999999747378752e-06
         "rms_norm_eps": float(str(np.float32(gguf.hyper("attention.layer_norm_rms_epsilon", 1e-6)))),
         "rope_theta": rope["rope_theta"],
@@ -200,7 +249,7 @@ def _llama3_rope(gguf: GgufFile, width: int, theta: float) -> dict[str, Any]:
     turns = 8192 / wavelengths
     smooth = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
     divisors = 1 / ((1 - smooth) / factor + smooth)
-    if stored.shape != divisors.shape or not np.allclose(stored, divisors, rtol=1e-3):
+    if not np.allclose(stored, divisors, rtol=1e-3):
         raise _UnknownError("its rotary frequencies follow no known scaling")
     return parameters
 

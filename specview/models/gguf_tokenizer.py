@@ -52,8 +52,8 @@ def special_ids(gguf: GgufFile) -> dict[str, int]:
     found = {}
     for name in ("bos", "eos", "unknown", "padding"):
         value = gguf.metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if value is not None and 0 <= int(value) < vocabulary:
-            found[name] = int(value)
+        if value is not None and value < vocabulary:
+            found[name] = value
     return found
 
 
@@ -106,7 +106,7 @@ def tokenizer_config(gguf: GgufFile) -> dict[str, Any]:
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": int(gguf.hyper("context_length", 2048)),
+        "model_max_length": gguf.context_length or 2048,
     }
     for key, name in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
         if name in ids:

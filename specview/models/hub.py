@@ -16,12 +16,14 @@ from specview.errors import SpecviewError, Stopped
 from specview.heads.files import PICKLES, weights_of
 from specview.models.cache import ProgressFn, ShouldStop, check_room, check_stop, clear_write_errors
 from specview.models.model_folder import inspect_folder
+from specview.reading import read_text
 
 REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 GGUF_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)/([\w./-]+\.gguf)")
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 """Files of a model that are fetched: never pickles, never code."""
+_MAX_REF = 1 << 10  # bytes of a file that names a commit
 _SKIPPED = ("*/*", "consolidated*.safetensors")  # other layouts of the same weights
 
 
@@ -68,7 +70,7 @@ def _snapshots(repo_id: str) -> list[Path]:
     except OSError:
         return []
     try:
-        main = (repo / "refs" / "main").read_text(encoding="utf-8").strip()
+        main = read_text(repo / "refs" / "main", _MAX_REF).strip()
     except (OSError, ValueError):
         main = ""
     return [folder for _, folder in sorted(folders, key=lambda entry: (entry[1].name != main, -entry[0]))]

@@ -12,6 +12,7 @@ from specview.engines.transformers_weights import read_config, read_headers, wei
 from specview.errors import SpecviewError
 from specview.heads.layouts import KIND_METHODS, KIND_WORDS, HeadFacts, read_head
 
+_LONGEST_NAME = 64
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
@@ -82,7 +83,9 @@ def inspect_folder(folder: Path, *, needs_tokenizer: bool = True) -> FolderFacts
     config = read_config(folder)
     parameters = sum(tensor.numel for tensor in read_headers(folder).values())
     file_bytes = sum(path.stat().st_size for path in weight_files(folder))
-    return FolderFacts(folder, str(config.get("model_type", "unknown")), file_bytes, parameters, config)
+    said = config.get("model_type")
+    model_type = said if isinstance(said, str) and len(said) <= _LONGEST_NAME else "unknown"
+    return FolderFacts(folder, model_type, file_bytes, parameters, config)
 
 
 def _head_in(folder: Path) -> HeadFacts | None:

@@ -7,7 +7,6 @@ the tokens that both have for those that do.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from specview.engines.gguf_file import (
     TOKEN_USER_DEFINED,
     read_gguf,
 )
-from specview.engines.transformers_tokenizer import make_token_bytes
+from specview.engines.transformers_tokenizer import make_token_bytes, read_vocabulary
 from specview.errors import SpecviewError, UsageError
 from specview.heads.fit import TargetFacts, fits, settle, target_of_files, undraftable
 from specview.heads.layouts import KIND_WORDS, HeadFacts, read_head
@@ -207,7 +206,7 @@ def _of_gguf(path: Path) -> Vocabulary | None:
 
 def _of_folder(path: Path) -> Vocabulary | None:
     try:
-        document = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
+        document = read_vocabulary(path / "tokenizer.json")
         entries = document["model"]["vocab"]
         if isinstance(entries, list):  # Unigram: [piece, score]
             pairs = [(index, str(entry[0])) for index, entry in enumerate(entries)]
@@ -215,9 +214,9 @@ def _of_folder(path: Path) -> Vocabulary | None:
             pairs = [(int(index), str(token)) for token, index in entries.items()]
         added = {int(entry["id"]): entry for entry in document.get("added_tokens", ())}
         names = {token: str(entry["content"]) for token, entry in added.items()}
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        to_bytes = make_token_bytes(document.get("decoder"))
+    except (OSError, ValueError, ArithmeticError, AttributeError, LookupError, TypeError):
         return None
-    to_bytes = make_token_bytes(document.get("decoder"))
     found = {token: to_bytes(piece) for token, piece in pairs if piece and token not in added and not is_padding(piece)}
     found |= {token: name.encode() for token, name in names.items() if name and not is_padding(name)}
     specials = frozenset(token for token, entry in added.items() if entry.get("special"))

@@ -19,9 +19,9 @@ from specview import __version__
 from specview.errors import SpecviewError, UsageError
 from specview.racing.sweep_grid import Grid, difference
 from specview.racing.sweep_results import CellRun, SweepResults
+from specview.reading import open_regular
 from specview.runs.files import cannot_write, os_reason
 from specview.runs.folders import data_folder
-from specview.runs.reader import open_regular
 from specview.runs.schema import dumps, plain
 
 SCHEMA = "specview.sweep/1"

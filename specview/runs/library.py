@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specview.errors import SpecviewError, Stopped, UsageError
+from specview.reading import open_regular
 from specview.runs.files import cannot_write
 from specview.runs.folders import data_folder
-from specview.runs.reader import Trace, cannot_read, first_line, open_regular, parse_header, read_trace
+from specview.runs.reader import Trace, cannot_read, first_line, parse_header, read_trace
 
 log = logging.getLogger(__name__)
 

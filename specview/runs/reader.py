@@ -6,7 +6,6 @@ import gc
 import json
 import math
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO, get_args
 
 from specview.decoding.ledger import End, RunRecord
 from specview.errors import SpecviewError, Stopped
+from specview.reading import open_regular
 from specview.runs.files import os_reason
 from specview.runs.schema import TRACE_SCHEMA, SchemaError, Seen, round_from_json
 
@@ -127,16 +127,6 @@ def _loads(line: bytes) -> Any:
         if weight > MAX_LINE_MEMORY:
             raise MemoryError
     return json.loads(line.decode("utf-8"))
-
-
-def open_regular(path: str | Path) -> BinaryIO:
-    """Open a plain file for reading; a folder, a pipe or a device is an OSError at once, never a wait."""
-    mode = os.stat(path).st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(21, "it is a folder")
-    if not stat.S_ISREG(mode):
-        raise OSError(22, "it is a pipe or a device, not a file")
-    return open(path, "rb")
 
 
 def cannot_read(name: str, error: OSError) -> SpecviewError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from threading import current_thread
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from shiboken6 import isValid
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.options import Option
 from specview.drafting.registry import METHODS, MethodInfo
-from specview.gui import head_checks, head_chooser, lane_words, members_editor, pair_checks
-from specview.gui.head_checks import FoundHead, HeadQuestion, find_heads, needs_choice
+from specview.gui import head_checks, head_chooser, lane_words, main_window, members_editor, pair_checks
+from specview.gui.head_checks import FoundHead, HeadQuestion, find_heads, head_in, needs_choice
 from specview.gui.head_chooser import HeadChooser
 from specview.gui.lane_editor import LaneEditor
 from specview.gui.lane_menu import LaneMenu, by_family
@@ -271,12 +272,16 @@ def test_heads_on_this_machine_are_found_off_the_qt_thread(qtbot, tmp_path, monk
     library.close()
 
 
-def test_a_head_that_is_dropped_becomes_a_lane_by_way_of_its_editor(window, tmp_path, monkeypatch):
+def test_a_head_that_is_dropped_becomes_a_lane_by_way_of_its_editor(window, qtbot, tmp_path, monkeypatch):
     folder = save_medusa(tmp_path / "heads", hidden=4, vocab=8)
     shown: list[LaneSettings] = []
     monkeypatch.setattr(window, "_edit", lambda lane, title: shown.append(lane) or lane)
     monkeypatch.setattr(window, "ask_role", lambda path: pytest.fail("it is no model"))
+    threads: list[str] = []
+    monkeypatch.setattr(main_window, "head_in", lambda path: threads.append(current_thread().name) or head_in(path))
     window.take_path(folder)
+    qtbot.waitUntil(lambda: bool(shown), timeout=20_000)
+    assert threads == ["specview-files"], "a folder is read off the Qt thread"
     assert shown[0].draft == str(folder) and METHODS[shown[0].method].head == "medusa"
     assert window.lane_settings[-1] == shown[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import replace
@@ -516,7 +517,7 @@ def test_dropped_files(window, qtbot, tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setattr(window, "ask_role", lambda path: "target")
     drop(window, folder)
-    assert window.setup.target.target == str(folder)
+    qtbot.waitUntil(lambda: window.setup.target.target == str(folder), timeout=20_000)
     assert window.setup.target.engine == "transformers"
     monkeypatch.setattr(window, "ask_role", lambda path: "")
     drop(window, model)
@@ -531,6 +532,9 @@ def test_dropped_files(window, qtbot, tmp_path, monkeypatch):
     assert "UTF-8" in window.banner.message
     window.take_prompt_file(tmp_path / "missing.txt")
     assert "missing.txt cannot be read" in window.banner.message
+    os.mkfifo(tmp_path / "pipe.txt")
+    drop(window, tmp_path / "pipe.txt")
+    assert "pipe.txt cannot be read: it is a pipe or a device" in window.banner.message
 
 
 def test_copy_takes_the_text_without_ghosts(window, qtbot):

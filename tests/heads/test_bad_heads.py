@@ -520,13 +520,24 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not(tmp_path: Path, evil: t
         assert trap.exists()
 
 
-def test_weights_come_through_torchs_safe_loader_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make.write(tmp_path / "head", {"medusa_num_heads": 3}, make.medusa_state(), "medusa_lm_head.pt")
-    calls: list[Any] = []
-    real = torch.load
-    monkeypatch.setattr(torch, "load", lambda *a, **k: calls.append(k.get("weights_only")) or real(*a, **k))
-    load_head("medusa", str(folder), make.FakeTarget())  # type: ignore[arg-type]
-    assert calls == [True]
+@pytest.mark.parametrize("legacy", [False, True])
+def test_weights_are_read_without_any_loader_of_torchs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, legacy: bool
+) -> None:
+    whole = torch.arange(60, dtype=torch.float32).reshape(6, 10)
+    state = {
+        "whole": whole, "cut": whole[1:4, 2:5], "turned": whole.T, "half": whole.half(), "coarse": whole.bfloat16(),
+        "none": torch.zeros(0, 4), "one": torch.tensor(5), "yes": torch.tensor([True, False]),
+    }  # fmt: skip
+    file = tmp_path / "weights.bin"
+    torch.save(state, file, _use_new_zipfile_serialization=not legacy)
+    expected = torch.load(file, weights_only=True)
+    monkeypatch.setattr(torch, "load", lambda *a, **k: pytest.fail("torch's loader was asked"))
+    found = files.load_tensors(files.stored_tensors([file]), state)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype, name
+    assert found["cut"].untyped_storage().nbytes() == 9 * 4, "a view is read as itself, not with its whole storage"
 
 
 @pytest.mark.parametrize("legacy", [False, True])
