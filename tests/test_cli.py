@@ -15,7 +15,7 @@ from specview.commands import arguments, doctor, qt_libraries, window
 from specview.commands.terminal import ProgressLine, round_text, safe_text, table
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.errors import SpecviewError, UsageError
-from specview.racing.settings import RunSettings
+from specview.racing.settings import LaneSettings, RunSettings
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -355,3 +355,85 @@ def test_an_unknown_home_folder_is_a_path_like_any_other(capsys):
     assert cli.main(["check", "~nosuchuser/x", "bundled"]) == 1
     err = capsys.readouterr().err
     assert "~nosuchuser/x" in err and "fault" not in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["run", "--method", "plain", "--k", "4"], "--k says nothing"),
+        (["run", "--method", "plain", "--policy", "adaptive"], "--policy says nothing"),
+        (["run", "--method", "plain", "--rule", "match"], "--rule says nothing"),
+        (["run", "--method", "prompt-lookup", "--draft", "x.gguf"], "--draft says nothing"),
+        (["run", "--method", "prompt-lookup", "--draft-engine", "llama.cpp"], "--draft-engine says nothing"),
+        (["run", "--method", "eagle3", "--draft-engine", "llama.cpp"], "--draft-engine says nothing"),
+        (["compare", "--lane", "draft-model,k=3", "--k", "4"], "--k says nothing"),
+        (["compare", "--lane", "plain,k=3"], "a lane of plain takes no k"),
+        (["compare", "--lane", "suffix,draft=x.gguf"], "a lane of suffix takes no draft"),
+        (["compare", "--lane", "cascade,members=suffix+ngram-simple,draft=x"], "a lane of cascade takes no draft"),
+        (["explain", "--method", "plain", "--rule", "match"], "--rule says nothing"),
+        (["run", "--raw", "--prompt", "a", "--system", "b"], "--system is for a chat"),
+    ],
+)
+def test_a_flag_that_says_nothing_is_refused(capsys, argv, says):
+    assert cli.main(argv) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "takes"),
+    [
+        (["--method", "plain", "--method", "draft-model", "--k", "4", "--rule", "match", "--policy", "adaptive"], {"k": 4, "rule": "match"}),
+        (["--lane", "draft-model", "--lane", "prompt-lookup,k=7", "--draft", "x.gguf"], {"draft": "x.gguf"}),
+        (["--method", "eagle3", "--draft", "head"], {"draft": "head"}),
+        (["--lane", "cascade,members=suffix+draft-model", "--draft", "x.gguf"], {"draft": "x.gguf"}),
+    ],
+)
+def test_one_that_some_lane_takes_is_that_lanes_alone(argv, takes):
+    from specview.commands import compare
+
+    settings = arguments.settings_of(compare.make_parser().parse_args(argv), compare.DEFAULT_METHODS)
+    taking = next(lane for lane in settings.lanes if lane.takes >= set(takes))
+    assert {key: getattr(taking, key) for key in takes} == takes
+    for lane in settings.lanes:
+        idle = {"k", "rule", "policy", "draft", "draft_engine"} - lane.takes
+        assert {key: getattr(lane, key) for key in idle} == {key: getattr(LaneSettings(), key) for key in idle}
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--rule", "match"], "At temperature 0 the rule match decides as greedy does."),
+        (["--lane", "suffix,rule=typical"], "At temperature 0 the rule typical decides as greedy does."),
+        (["--top-k", "5"], "At temperature 0 the filters top-k, top-p and min-p make no difference."),
+        (["--rule", "match", "--temperature", "0.5", "--top-k", "5"], ""),
+        (["--rule", "greedy"], ""),
+        ([], ""),
+    ],
+)
+def test_what_makes_no_difference_is_told_in_one_line(capsys, argv, says):
+    from specview.commands import compare
+
+    arguments.settings_of(compare.make_parser().parse_args(argv), compare.DEFAULT_METHODS)
+    assert capsys.readouterr().err == (f"specview: {says}\n" if says else "")
+
+
+def test_every_rule_decides_as_greedy_does_at_temperature_0():
+    """What the line says is so: same trials, same tokens, whatever p, the draft and its q."""
+    import numpy as np
+
+    from specview.decoding.ledger import Draft
+    from specview.decoding.sampling import SamplingParams, probabilities, uniform
+    from specview.decoding.verification import RULES, DecisionRows, verify
+
+    rng = np.random.default_rng(3)
+    cold = SamplingParams()
+    for trial in range(200):
+        logits = rng.normal(size=(4, 6)).astype(np.float32)
+        own = rng.normal(size=(3, 6)).astype(np.float32)
+        draft = Draft(tuple(int(row.argmax()) for row in own), q=[probabilities(row, cold) for row in own])
+        found = {
+            rule: verify(rule, DecisionRows(logits, cold), draft, lambda p, purpose, i=0, t=trial: uniform(t, p, purpose, i), 0, frozenset())
+            for rule in RULES
+        }
+        for one in found.values():
+            assert (one.path, one.final[0]) == (found["greedy"].path, found["greedy"].final[0])

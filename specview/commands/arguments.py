@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from specview.commands.terminal import safe_text
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
 from specview.drafting.options import idle_option
@@ -97,6 +98,7 @@ class _AddLane(argparse.Action):
 
 def add_target_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the flags that say which target runs, where and how; return their group."""
+    parser.set_defaults(takes_lanes=False)
     model = parser.add_argument_group("models")
     model.add_argument("--engine", default="transformers", help="transformers (default) or llama.cpp")
     model.add_argument("--target", default=BUNDLED, help="a GGUF file, a model folder or a hub id (default: bundled)")
@@ -152,6 +154,7 @@ def add_shared_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> 
     model.add_argument("--check-mode", action="store_true",
                        help="pad one-row passes, so that lossless lanes equal plain exactly; not for timing")  # fmt: skip
 
+    parser.set_defaults(takes_lanes=True)
     lanes = parser.add_argument_group("drafting")
     lanes.add_argument("--method", action=_AddLane, dest="lanes", metavar="METHOD", help=", ".join(METHODS))
     lanes.add_argument("--lane", action=_AddLane, dest="lanes", metavar="SPEC",
@@ -209,13 +212,18 @@ def settings_of(
         seed=arguments.seed,
     )
     given = arguments.lanes or [(False, method) for method in default_methods]
-    lanes = [_lane(text, arguments) if whole_lane else _with_defaults({}, text, arguments) for whole_lane, text in given]
+    own = [parse_lane(text) if whole_lane else (text, {}) for whole_lane, text in given]
+    lanes = [_with_defaults(keys, method, arguments) for method, keys in own]
     if arguments.context is not None and arguments.context < 1:
         raise UsageError(f"context is {arguments.context}.", "Use 1 token or more, or leave it out.")
     if arguments.gpu_layers < -1:
         raise UsageError(f"gpu-layers is {arguments.gpu_layers}.", "Use 0 or more, or -1 for all.")
     _refuse_idle_flags(arguments, lanes)
-    return RunSettings(
+    if arguments.takes_lanes:
+        _refuse_idle_lane_flags(arguments, [lane.takes - _named(keys) for lane, (_, keys) in zip(lanes, own, strict=True)])
+    if not arguments.chat and arguments.system:
+        raise UsageError("--system is for a chat, and --raw gives the bare prompt.", "Leave one of them out.")
+    settings = RunSettings(
         engine=arguments.engine,
         target=arguments.target,
         device=arguments.device,
@@ -234,6 +242,9 @@ def settings_of(
         observe=arguments.observe or ("full" if arguments.trace else "light"),
         lanes=tuple(_distinct_names(lanes, most_lanes)),
     )
+    for note in settings.notes():
+        sys.stderr.write(f"specview: {safe_text(note)}\n")
+    return settings
 
 
 def _refuse_idle_flags(arguments: argparse.Namespace, lanes: Sequence[LaneSettings]) -> None:
@@ -250,6 +261,21 @@ def _refuse_idle_flags(arguments: argparse.Namespace, lanes: Sequence[LaneSettin
                     f"{flag} is for the {engine} engine, and this run uses {arguments.engine}.",
                     f"Leave it out, or give --engine {engine}.",
                 )
+
+
+_LANE_FLAGS = ("k", "policy", "rule", "draft", "draft_engine")
+
+
+def _named(keys: Mapping[str, str]) -> frozenset[str]:
+    """The shared flags that a lane's own keys stand in for."""
+    return frozenset(key.replace("-", "_") for key in keys)
+
+
+def _refuse_idle_lane_flags(arguments: argparse.Namespace, taken: Sequence[frozenset[str]]) -> None:
+    """Raise UsageError for a flag of all lanes that none of them takes; taken: those that each lane takes."""
+    for name in _LANE_FLAGS:
+        if getattr(arguments, name) is not None and not any(name in own for own in taken):
+            raise UsageError(f"--{name.replace('_', '-')} says nothing: no lane here takes it from there.", "Leave it out.")
 
 
 def parse_lane(text: str) -> tuple[str, dict[str, str]]:
@@ -279,11 +305,6 @@ def parse_lane(text: str) -> tuple[str, dict[str, str]]:
     return method, keys
 
 
-def _lane(text: str, arguments: argparse.Namespace) -> LaneSettings:
-    method, keys = parse_lane(text)
-    return _with_defaults(keys, method, arguments)
-
-
 def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Namespace) -> LaneSettings:
     """Build a lane from its own keys, then the flags that hold for all lanes."""
     left = dict(keys)
@@ -299,15 +320,21 @@ def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Nam
     known = METHODS.get(method)
     if known is None:
         raise UsageError(f"there is no method {method!r}.", f"Methods: {', '.join(METHODS)}.")
-    policy = take("policy", arguments.policy or "constant")
+    members = {"members": left["members"]} if known.combines and "members" in left else {}
+    takes = LaneSettings(method, options=members).takes
+    for key in _LANE_FLAGS:
+        if (flag := key.replace("_", "-")) in left and key not in takes:
+            raise UsageError(f"a lane of {method} takes no {flag}.", "Leave it out.")
+    shared = {key: getattr(arguments, key) if key in takes else None for key in _LANE_FLAGS}
+    policy = take("policy", shared["policy"] or "constant")
     lane = LaneSettings(
         method=method,
         name=take("name", ""),
-        draft=take("draft", arguments.draft or BUNDLED),
-        draft_engine=take("draft-engine", arguments.draft_engine),
-        k=take("k", arguments.k, whole),
+        draft=take("draft", shared["draft"] or BUNDLED),
+        draft_engine=take("draft-engine", shared["draft_engine"]),
+        k=take("k", shared["k"], whole),
         policy=policy,
-        rule=take("rule", arguments.rule or "auto"),
+        rule=take("rule", shared["rule"] or "auto"),
     )
     own = {option.name for option in known.options}
     for member in known.members(left):

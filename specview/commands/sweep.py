@@ -121,7 +121,7 @@ def grid_of(arguments: argparse.Namespace) -> Grid:
     temperatures = parse_temperatures(arguments.temperature)
     prompts = _prompts(arguments)
     one = argparse.Namespace(**vars(arguments))
-    one.k, one.temperature, one.workload, one.prompts = None, 0.0, None, None
+    one.k, one.temperature, one.workload, one.prompts = None, max(temperatures), None, None
     settings = settings_of(one, ("draft-model",), most_lanes=None)
     lanes = tuple(lane for lane in settings.lanes if lane.method != "plain")
     if arguments.k is not None and lanes and all(lane.k is not None for lane in lanes):

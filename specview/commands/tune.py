@@ -22,7 +22,7 @@ from specview.commands.arguments import (
 from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
-from specview.decoding.verification import RULES
+from specview.decoding.verification import RULES, idle_rule_note
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.models.catalog import path_of
@@ -106,6 +106,8 @@ def main(argv: Sequence[str]) -> int:
     for draft in arguments.drafts or ():
         _require_draft(draft)
     settings = settings_of(arguments, ("plain",)).checked()
+    if note := idle_rule_note(arguments.rule, settings.sampling):
+        sys.stderr.write(f"specview: {note}\n")
     prompts = prompts_of(arguments)
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
         return _tune(settings, prompts, seconds, methods, arguments.drafts or (), arguments.rule, outputs, should_stop)

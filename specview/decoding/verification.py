@@ -54,6 +54,16 @@ def resolve_rule(rule: str, sampling: SamplingParams) -> str:
     return rule
 
 
+def idle_rule_note(rule: str, sampling: SamplingParams) -> str:
+    """What to say of a rule that makes no difference here; '' where it makes one, or was not chosen.
+
+    At temperature 0 p is all on one token, so that every rule accepts that one alone.
+    """
+    if not sampling.greedy or rule == "greedy" or rule not in RULES:
+        return ""
+    return f"At temperature 0 the rule {rule} decides as greedy does."
+
+
 class NotFiniteError(ValueError):
     """The target gave a logit row that has NaN or +inf, or nothing finite; `row` is its index."""
 

@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 )
 
 from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import RULES, resolve_rule
+from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
 from specview.drafting.options import HEAD, resolve
 from specview.drafting.policies import POLICIES, PolicyInfo
 from specview.drafting.registry import METHODS, MethodInfo
@@ -478,7 +478,8 @@ class LaneEditor(QDialog):
             resolved = resolve_rule(effective, self._run.sampling)
         except SpecviewError:
             resolved = effective
-        self._rule_text.setText(RULE_TIPS.get(resolved, ""))
+        words = (RULE_TIPS.get(resolved, ""), idle_rule_note(resolved, self._run.sampling))
+        self._rule_text.setText(" ".join(filter(None, words)))
         info = METHODS[self.method.value()]
         chosen = {MEMBERS: self.members.joined()} if info.combines else {}
         needs = info.needs_draft(chosen)

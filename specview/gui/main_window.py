@@ -221,6 +221,8 @@ class MainWindow(QMainWindow):
                 field.setFocus()
             return
         self.controller.run(settings)
+        if notes := settings.notes():
+            self.show_message(" ".join(notes), "warning")
         self._warn_of_training()
 
     def continue_run(self) -> None:
@@ -249,6 +251,8 @@ class MainWindow(QMainWindow):
             return
         self._show_lanes()
         self.controller.follow_up(text, settings)
+        if notes := settings.notes():
+            self.show_message(" ".join(notes), "warning")
         self._warn_of_training()
 
     def add_lane(self) -> None:

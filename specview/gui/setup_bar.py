@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from PySide6.QtCore import QSize, Qt, Signal
@@ -21,7 +22,7 @@ from PySide6.QtWidgets import (
 )
 
 from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import RULES, resolve_rule
+from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
 from specview.errors import SpecviewError, UsageError
 from specview.gui import theme
 from specview.gui.lane_editor import RULE_TIPS, rule_text
@@ -382,8 +383,14 @@ class SetupBar(QFrame):
         self.changed.emit()
 
     def _rule_chosen(self) -> None:
-        set_tip(self.rule, RULE_TIPS.get(self._resolved(), ""))
+        self._tell_rule()
         self.changed.emit()
+
+    def _tell_rule(self) -> None:
+        words = [RULE_TIPS.get(self._resolved(), "")]
+        with suppress(SpecviewError):
+            words.append(idle_rule_note(self.rule.value(), SamplingParams(float(self.temperature.value()))))
+        set_tip(self.rule, " ".join(filter(None, words)))
 
     def _resolved(self) -> str:
         try:
@@ -401,7 +408,7 @@ class SetupBar(QFrame):
         self.rule.blockSignals(True)
         self.rule.set_value(chosen)
         self.rule.blockSignals(False)
-        set_tip(self.rule, RULE_TIPS.get(self._resolved(), ""))
+        self._tell_rule()
 
     def _fill_workloads(self) -> None:
         self.menu.clear()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import RULES, resolve_rule
+from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
 from specview.drafting.options import ANSWERS, HEAD, options_of, resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
@@ -58,6 +58,15 @@ class LaneSettings:
         """Whether the method, or a member of it, drafts with a model of its own."""
         method = METHODS.get(self.method)
         return method is not None and method.needs_draft(self.options)
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """Which of k, policy, rule, draft and draft_engine say something of this method."""
+        method = METHODS.get(self.method)
+        if method is None or not method.drafts:
+            return frozenset()
+        draft = {"draft", "draft_engine"} if self.needs_draft else {"draft"} if method.heads(self.options) else set()
+        return frozenset({"k", "policy", "rule", *draft})
 
     @property
     def heads(self) -> dict[str, HeadChoice]:
@@ -170,6 +179,19 @@ class RunSettings:
         """The settings of a later turn: what was said before it, its prompt, random numbers of its own."""
         later = replace(self, history=tuple(history), prompt=prompt, workload=None)
         return replace(later, sampling=self.sampling.later(later.turn - self.turn))
+
+    def notes(self) -> tuple[str, ...]:
+        """What is set and makes no difference in this run, a line each."""
+        rules = dict.fromkeys(lane.rule for lane in self.lanes if METHODS[lane.method].drafts)
+        found = [note for rule in rules if (note := idle_rule_note(rule, self.sampling))]
+        filters = replace(self.sampling, seed=0, temperature=0.0) != SamplingParams(temperature=0.0)
+        if self.sampling.greedy and filters:
+            found.append("At temperature 0 the filters top-k, top-p and min-p make no difference.")
+        if not self.chat and self.system:
+            found.append("The raw form has no system turn: the system text is left out.")
+        if not self.chat and self.history:
+            found.append("The raw form has no turns: the conversation so far is left out.")
+        return tuple(found)
 
     def flat(self, lane: LaneSettings) -> dict[str, Any]:
         """All settings of one lane as flat keys, as they stand in files."""
