@@ -298,7 +298,7 @@ class CatchesUp(Protocol):
 
 @runtime_checkable
 class DrawsByPosition(Protocol):
-    """A drafter that draws its tokens by their output positions (interfaces.Drafter besides).
+    """A drafter that draws its tokens by the output position where the round begins (interfaces.Drafter besides).
 
     `written` is set before `start`, where a continuation begins: so many of the last tokens of the prompt that it is
     given are output already.

@@ -53,7 +53,7 @@ class Observer:
     def guesses(self, draft: Draft, sampling: SamplingParams, position: int) -> tuple[Guess, ...]:
         """What the drafter would have drafted for the output tokens before `position`: its choice in the rows caught up.
 
-        It chooses as it drafts: the argmax, or the draw of that position. Rows of the prompt's tokens are left out,
+        It chooses as it drafts: the argmax, or the first draw of a round that begins there. Rows of the prompt's tokens are left out,
         and with them all before a row that decides nothing.
         """
         if self.level == "off":

@@ -73,7 +73,9 @@ class SamplingParams:
 def uniform(seed: int, position: int, purpose: Purpose, index: int = 0) -> float:
     """One number in [0, 1) from the stream keyed by (seed, output position, purpose).
 
-    index counts further numbers of one key (the siblings of a draft tree).
+    index counts further numbers of one key: the siblings that are tried at one position, the tokens of one draft.
+    A draft's numbers are keyed by the position where its round begins. No two rounds begin at one, so a token that
+    was drafted and not judged tells nothing of a later draft, whatever is learned from it.
 
     Counter-based (Philox), so that the number at a position does not depend on how many were drawn
     before: a seed reproduces a run whatever the draft lengths were.

@@ -12,7 +12,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from specview.decoding.ledger import Round, depths
+from specview.decoding.ledger import DraftedToken, Round, depths
 
 RUNS = (0, 1, 2, 3, 4, 6, 9, 13, 19, 28, 41)
 """The shortest run of each bucket of the hazard."""
@@ -216,16 +216,23 @@ def depth_of(round_: Round) -> int:
     return round_.k if round_.parents is None else max(depths(round_.parents), default=-1) + 1
 
 
+def refused(round_: Round) -> DraftedToken | None:
+    """The token that was refused where the accepted path ends, of siblings the first; None where all of a path was accepted."""
+    at = range(round_.k) if round_.parents is None else depths(round_.parents)
+    end = round_.accepted
+    for depth, token in zip(at, round_.drafted, strict=True):
+        if depth == end and token.verdict == "rejected":
+            return token
+    return None
+
+
 def learn_round(acceptance: Acceptance, round_: Round) -> None:
     """Take in the trials of one round: of a tree the accepted path, and where it ended."""
-    path = [token for token in round_.drafted if token.verdict == "accepted"]
-    for token in path:
-        acceptance.learn(token.confidence, True)
-    at = range(round_.k) if round_.parents is None else depths(round_.parents)
-    for depth, token in zip(at, round_.drafted, strict=True):
-        if depth == len(path) and token.verdict == "rejected":
-            acceptance.learn(token.confidence, False)
-            break
+    for token in round_.drafted:
+        if token.verdict == "accepted":
+            acceptance.learn(token.confidence, True)
+    if (last := refused(round_)) is not None:
+        acceptance.learn(last.confidence, False)
 
 
 def _bucket(run: int) -> int:

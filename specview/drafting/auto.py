@@ -31,6 +31,7 @@ from specview.drafting.acceptance import (
     depth_of,
     fastest,
     learn_round,
+    refused,
 )
 from specview.drafting.cascade import Combined, copying, make_members
 from specview.drafting.options import Option, Value
@@ -203,7 +204,7 @@ class Auto(Combined):
                 depth = depth_of(round_)
                 standing.extra += (round_.rows - 1 - depth - standing.extra) / 2
                 learn_round(standing.acceptance, round_)
-                failed = standing.idle and round_.accepted < depth
+                failed = standing.idle and refused(round_) is not None
                 standing.pause = min(2 * standing.pause, LONGEST_PAUSE) if failed else FIRST_PAUSE
                 standing.idle = 0
             else:

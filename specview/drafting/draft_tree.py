@@ -287,8 +287,8 @@ def fill(
     """Draft a tree of a fixed shape from the logits [vocab] of what follows the context.
 
     Children are the tokens of their ranks; with `sampling` they are drawn without replacement, by the stream of
-    their output position (that of the first tokens is `position`), and have q. A child that the head has no
-    token for is left out. `proceed` is asked after each level with the highest probability in it. Raises
+    the round that begins at the output position `position`, and have q. A child that the head has no token for is
+    left out. `proceed` is asked after each level with the highest probability in it. Raises
     SpecviewError where logits are not finite.
     """
     drawn = Drawn()
@@ -303,7 +303,7 @@ def fill(
             for _, node in places:
                 fed[node] = len(fed) - 1
         following: list[tuple[tuple[int, ...], int]] = []
-        begin, drawn_here = len(drawn), 0
+        begin = len(drawn)
         ranked = [below[path] for path, _ in places]
         if sampling is None:
             ids, values = likeliest(rows, max(map(max, ranked)) + 1)
@@ -317,8 +317,7 @@ def fill(
                     if rank < len(ids[at]) and values[at][rank] > -math.inf
                 ]
             else:
-                found = _draw_children(rows[at], ranked[at], whose, sampling, position + depth, drawn_here)
-                drawn_here += len(found)
+                found = _draw_children(rows[at], ranked[at], whose, sampling, position, len(drawn))
             for rank, token, confidence, q in found:
                 child = drawn.add(token, node, confidence, rows[at], q)
                 if (*path, rank) in below:
@@ -334,7 +333,7 @@ def _draw_children(
 ) -> list[tuple[int, int, float, Array]]:
     """(rank, token, the head's own probability, q [vocab]) of children drawn without replacement from one row of logits.
 
-    before is the number of draws made at this output position.
+    position is where the round begins, before the number of its draws so far.
     """
     try:
         q = probabilities(row, sampling)

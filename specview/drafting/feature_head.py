@@ -145,7 +145,7 @@ class FeatureDrafter:
         raise NotImplementedError
 
     def _position(self, context: Sequence[int]) -> int:
-        """The output position of the first drafted tokens."""
+        """The output position where a round after `context` begins."""
         return len(context) - self._prompt_length
 
     def _chain(

@@ -1,4 +1,8 @@
-"""Draft length policies: how many tokens the next round drafts. Usable with every drafter."""
+"""Draft length policies: how many tokens the next round drafts. Usable with every drafter.
+
+They learn from judged tokens, from how long drafts were and from what rounds cost. Where a draft ends may hang on tokens
+that were not judged; a round draws its tokens by numbers of its own, so that tells nothing of the next one's.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from dataclasses import dataclass
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import LengthPolicy
 from specview.decoding.ledger import Round
-from specview.drafting.acceptance import Acceptance, GoOn, depth_of, fastest, learn_round
+from specview.drafting.acceptance import Acceptance, GoOn, depth_of, fastest, learn_round, refused
 from specview.drafting.options import Option, Value
 
 LONGEST = 64
@@ -54,7 +58,7 @@ class Heuristic(Constant):
         """Lengthen or shorten the next draft."""
         if not round_.k:
             return
-        self._k = min(self._k + 2, LONGEST) if round_.accepted >= depth_of(round_) else max(self._k - 1, 1)
+        self._k = max(self._k - 1, 1) if refused(round_) is not None else min(self._k + 2, LONGEST)
 
 
 class Confidence(Constant):
@@ -123,7 +127,7 @@ class OffBelow(Constant):
             self._paused = self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             self._probation()
-        elif self._on_probation and round_.k and round_.accepted >= depth_of(round_):
+        elif self._on_probation and round_.k and refused(round_) is None:
             if self._allowed >= self._k:
                 self._on_probation = False
                 self._pause = self._first_pause
@@ -166,6 +170,7 @@ class Adaptive:
         self._go_on: GoOn | None = None
         self._asks: bool | None = None  # whether the drafter asks, token by token; None until it has drafted
         self._times: list[float] = []
+        self._retried = 0  # tokens that the retry asks for
 
     def budget(self) -> int:
         """Tokens to draft in the next round."""
@@ -176,7 +181,8 @@ class Adaptive:
         asked = self._asks is not False  # all of our drafters ask; one that does not drafts long once
         self._go_on = GoOn(self._acceptance, times, speed)
         if self._off:
-            return best  # the retry, with the least bad length
+            self._retried = best  # the retry, with the least bad length
+            return best
         if speed * times[0] > 1:
             return self._longest if asked else best
         self._off, self._paused = True, self._pause
@@ -206,7 +212,7 @@ class Adaptive:
             return
         if not self._off:
             return
-        if (round_.accepted + 1) * self._times[0] > self._times[min(depth, self._longest)]:
+        if (round_.accepted + 1) * self._times[0] > self._times[self._retried]:
             self._off, self._pause = False, self._first_pause
         else:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)

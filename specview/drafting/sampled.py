@@ -25,8 +25,9 @@ def draft_chain(
     own_id: Callable[[int], int] = lambda token: token,
     ends: Collection[int] = (),
 ) -> Draft:
-    """Draft up to `budget` tokens from an output position on, while `proceed` agrees and none is in `ends`.
+    """Draft up to `budget` tokens in a round that begins at an output position.
 
+    It goes on while `proceed` agrees and no token is in `ends`.
     own_id gives a token's place in the model's own row. The last token is not fed: nothing follows it.
     """
     tokens: list[int] = []
@@ -35,7 +36,7 @@ def draft_chain(
     confidences: list[float | None] = []
     for place in range(budget):
         logits, own = step(tokens[-1] if tokens else None)
-        token, row = choose(logits, sampling, position + place, whose)
+        token, row = choose(logits, sampling, position, place, whose)
         tokens.append(token)
         raw.append(logits)
         if row is not None:
@@ -56,10 +57,12 @@ def draft_chain(
     )
 
 
-def choose(logits: Array, sampling: SamplingParams, position: int, whose: str) -> tuple[int, Array | None]:
-    """Choose the drafted token at an output position from a logit row [vocab]; return it and its q [vocab].
+def choose(
+    logits: Array, sampling: SamplingParams, position: int, place: int, whose: str
+) -> tuple[int, Array | None]:
+    """Choose the token at a place of the draft of a round, from a logit row [vocab]; return it and its q [vocab].
 
-    q is exactly the distribution that the token was drawn from: temperature and filters as the target's.
+    position is the output position where the round begins. q is exactly the distribution that the token was drawn from: temperature and filters as the target's.
     A greedy draft is a point mass (q None). Raises SpecviewError, which names `whose` logits they are,
     where they are not finite.
     """
@@ -72,7 +75,7 @@ def choose(logits: Array, sampling: SamplingParams, position: int, whose: str) -
         q = probabilities(logits, sampling)
     except ValueError:
         raise not_finite(whose) from None
-    return draw(q, uniform(sampling.seed, position, "draft")), q
+    return draw(q, uniform(sampling.seed, position, "draft", place)), q
 
 
 def not_finite(whose: str) -> SpecviewError:

@@ -207,7 +207,7 @@ class ReencodingDraft(_Foreign):
         for _ in range(min(room, STEPS_PER_TOKEN * budget)):
             own = self._session.forward(feed).logits[-1]
             self._cached += feed
-            token, _q = choose(own, _GREEDY, 0, "the draft model")
+            token, _q = choose(own, _GREEDY, 0, 0, "the draft model")
             if proceed is not None:
                 sure.append((len(written), float(softmax(own)[token])))
             feed = [token]

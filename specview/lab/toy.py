@@ -259,13 +259,13 @@ def exact_rates(rows: RuleRows, k: int) -> Rates:
 
 # -- sampling ----------------------------------------------------------------------------------------------
 
-Numbers = Callable[[Ids, Ids, Purpose], Floats]
-"""Uniform numbers in [0, 1) [n] for (sequence numbers [n], output positions [n], purpose)."""
+Numbers = Callable[[Ids, Ids, Purpose, int], Floats]
+"""Uniform numbers in [0, 1) [n] for (sequence numbers [n], output positions [n], purpose, index of the number)."""
 
 
 def random_numbers(rng: np.random.Generator) -> Numbers:
     """Fresh numbers for every question."""
-    return lambda sequences, positions, purpose: rng.random(len(sequences))
+    return lambda sequences, positions, purpose, index: rng.random(len(sequences))
 
 
 @dataclass(slots=True)
@@ -349,15 +349,15 @@ class ToySampler:
         drafted = np.zeros((self.k, len(sequences)), dtype=np.intp)
         context = last
         for step in range(self.k):  # the whole draft, before anything is judged
-            drafted[step] = context = self._q.draw(context, numbers(sequences, begun + step, "draft"))
+            drafted[step] = context = self._q.draw(context, numbers(sequences, begun, "draft", step))
         for step in range(self.k):
             here, before, x = position[standing], last[standing], drafted[step][standing]
             if rows.draws_first:
-                y = self._p.draw(before, numbers(sequences[standing], here, "target"))
+                y = self._p.draw(before, numbers(sequences[standing], here, "target", 0))
                 kept = y == x
             else:
                 y = x
-                kept = numbers(sequences[standing], here, "accept") < rows.accept[before, x]
+                kept = numbers(sequences[standing], here, "accept", 0) < rows.accept[before, x]
             if tally is not None:
                 tally.judged += np.bincount(before, minlength=self.toy.vocab)
                 tally.accepted += np.bincount(before[kept], minlength=self.toy.vocab)
@@ -366,13 +366,13 @@ class ToySampler:
                 given = y[~kept]
             else:
                 cases = before[~kept] * self.toy.vocab + x[~kept]
-                given = self._corrections.draw(cases, numbers(sequences[refused], here[~kept], "residual"))
+                given = self._corrections.draw(cases, numbers(sequences[refused], here[~kept], "residual", 0))
             last[standing] = x
             last[refused] = given
             tokens[sequences[standing], here] = last[standing]
             position[standing] += 1
             standing = standing[kept]
-        bonus = self._p.draw(last[standing], numbers(sequences[standing], position[standing], "target"))
+        bonus = self._p.draw(last[standing], numbers(sequences[standing], position[standing], "target", 0))
         tokens[sequences[standing], position[standing]] = bonus
         last[standing] = bonus
         position[standing] += 1

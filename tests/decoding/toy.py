@@ -452,7 +452,7 @@ class PointMassDrafter:
         last, tokens = context[-1], []
         for step in range(budget):
             last = draw(
-                self.rows[last], uniform(self.seed, len(context) - self.prompt_length + step, "draft")
+                self.rows[last], uniform(self.seed, len(context) - self.prompt_length, "draft", step)
             )
             tokens.append(last)
         return Draft(tuple(tokens), drafter=self.name)

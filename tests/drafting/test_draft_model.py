@@ -51,7 +51,7 @@ def test_q_is_what_each_token_was_sampled_from(sampling, namespace):
         expected = probabilities(logits, sampling)
         assert np.asarray(draft.q[step]) == pytest.approx(expected, abs=1e-6)
         assert np.asarray(draft.raw_logits[step]) == pytest.approx(logits)
-        assert token == draw(draft.q[step], uniform(3, 2 + step, "draft"))
+        assert token == draw(draft.q[step], uniform(3, 2, "draft", step))
         assert float(draft.q[step][token]) > 0
 
 
@@ -186,7 +186,7 @@ def test_a_text_with_ids_that_the_draft_lacks_is_drafted_for(method, rule):
                     assert token == int(np.argmax(row))
                 else:  # q is what was drawn from, whatever was read
                     assert made.q[step] == pytest.approx(probabilities(row, sampling))
-                    assert token == draw(made.q[step], uniform(4, len(context) - len(prompt) + step, "draft"))
+                    assert token == draw(made.q[step], uniform(4, len(context) - len(prompt), "draft", step))
 
 
 def test_a_real_draft_with_fewer_ids(tmp_path):

@@ -539,7 +539,7 @@ def test_siblings_drawn_without_replacement_differ_and_have_the_whole_q():
         for path, q in zip(paths, draft.q, strict=True):
             expected = np.zeros(WIDE)
             expected[list(IDS)] = np.exp(log_softmax(naive.after(context, path[:-1])))
-            assert q.numpy() == pytest.approx(expected, abs=1e-6)
+            assert q.numpy() == pytest.approx(expected, abs=2e-6)
     assert len(shapes) == 1  # whatever was drawn: nothing is pruned by its value
 
 

@@ -96,7 +96,7 @@ def test_q_is_what_each_token_was_sampled_from(sampling, namespace):
         logits = engine.exit_model([*context, *draft.tokens[:step]])
         assert np.asarray(draft.raw_logits[step]) == pytest.approx(logits)
         assert np.asarray(draft.q[step]) == pytest.approx(probabilities(logits, sampling), abs=1e-6)
-        assert token == draw(draft.q[step], uniform(3, 2 + step, "draft"))
+        assert token == draw(draft.q[step], uniform(3, 2, "draft", step))
 
 
 def test_a_reused_logit_buffer_does_not_change_q():

@@ -140,7 +140,7 @@ def test_a_sampled_chain_has_the_q_that_it_was_drawn_from(more):
         for place, (token, q) in enumerate(zip(draft.tokens, draft.q, strict=True)):
             assert np.asarray(q) == pytest.approx(probabilities(rows[place], sampling), abs=1e-6)
             own = more.get("mapped", range(WIDE))  # drawn in the order of the heads' own columns
-            u = uniform(3, len(context) - 3 + place, "draft")
+            u = uniform(3, len(context) - 3, "draft", place)
             assert token == own[draw(np.asarray(q)[list(own)], u)]
             drawn += 1
     assert drawn > 20

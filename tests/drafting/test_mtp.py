@@ -150,7 +150,7 @@ def test_a_sampled_chain_has_the_q_that_it_was_drawn_from():
         for place, (token, q) in enumerate(zip(draft.tokens, draft.q or (), strict=True)):
             expected = probabilities(naive(head, target, context, draft.tokens[:place]), sampling)
             assert np.asarray(q) == pytest.approx(expected, abs=1e-6)
-            assert token == draw(q, uniform(3, len(context) - len(PROMPT) + place, "draft"))
+            assert token == draw(q, uniform(3, len(context) - len(PROMPT), "draft", place))
             drawn += 1
     assert drawn > 20
 

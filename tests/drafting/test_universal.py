@@ -252,7 +252,7 @@ def test_q_is_the_drafts_distribution_over_the_shared_tokens(sampling, namespace
         assert row == pytest.approx(expected, abs=1e-6)
         assert row.sum() == pytest.approx(1, abs=1e-6)
         assert set(np.nonzero(row)[0]) <= set(shared)
-        assert token == draw(found.q[step], uniform(3, step, "draft"))
+        assert token == draw(found.q[step], uniform(3, 0, "draft", step))
 
 
 def test_confidence_of_the_intersection_is_of_the_drafts_whole_vocabulary():

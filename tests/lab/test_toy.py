@@ -135,10 +135,10 @@ def test_zeros_in_the_tables():
 # -- the vectorised samplers are the product's loop ------------------------------------------------------
 
 
-def product_numbers(sequences, positions, purpose):
+def product_numbers(sequences, positions, purpose, index):
     """The product's own numbers: sequence n has seed n."""
     return np.array(
-        [uniform(int(seed), int(place), purpose) for seed, place in zip(sequences, positions, strict=True)]
+        [uniform(int(seed), int(place), purpose, index) for seed, place in zip(sequences, positions, strict=True)]
     )
 
 
