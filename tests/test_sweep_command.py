@@ -9,7 +9,6 @@ import os
 import shlex
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -302,11 +301,10 @@ def test_a_full_disk_in_an_export_leaves_the_old_file(world, capsys, tmp_path, m
     old = tmp_path / "s.csv"
     old.write_text("old")
 
-    def full(self, *_, **__):
+    def full(handle):
         raise OSError(28, "No space left on device")
 
-    for write in ("write_text", "write_bytes"):
-        monkeypatch.setattr(Path, write, full)
+    monkeypatch.setattr(os, "fsync", full)
     code, out, err = run(capsys, *RAW, "--k", "2", "--csv", str(old), "--out", str(tmp_path / "s.jsonl"))
     assert code == 1 and "no space left" in err
     assert old.read_bytes() == b"old"

@@ -107,13 +107,9 @@ class JobDialog(QDialog):
             self.say(busy, "warning")
             return False
 
-        def held(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> Any:
-            with pool.holding():  # the race on screen may be continued afterwards
-                return work(pool, tell, should_stop)
-
         self.say(words, "muted")
         self.progress.setRange(0, 0)
-        self._run_id = self.context.controller.start_job(self.job, held, settings)
+        self._run_id = self.context.controller.start_job(self.job, work, settings)
         self.show_state()
         return True
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from specview.decoding.interfaces import Engine
 from specview.models.heads import load_head
@@ -75,11 +74,35 @@ def draft_key(settings: RunSettings, draft: str, engine: str | None) -> EngineKe
     )
 
 
+class Lease:
+    """Models that somebody stands on: none of them is freed before it is closed."""
+
+    def __init__(self, leases: list[Lease], keys: Iterable[EngineKey | HeadKey]) -> None:
+        self.keys = set(keys)
+        self._leases = leases
+        leases.append(self)
+
+    def add(self, keys: Iterable[EngineKey | HeadKey]) -> None:
+        """Hold these too; they need not be loaded yet."""
+        self.keys |= set(keys)
+
+    def close(self) -> None:
+        """Let all of them go. They stay loaded until other work needs none of them."""
+        if self in self._leases:
+            self._leases.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class ModelPool:
     """Owns engines, and the heads that draft for them. Use it on one thread."""
 
     def __init__(self) -> None:
-        self.held: set[EngineKey | HeadKey] = set()  # kept whatever a race asks for: work of many races sets it
+        self._leases: list[Lease] = []
         self._engines: dict[EngineKey, Engine] = {}
         self._heads: dict[HeadKey, LoadedHead] = {}
         self.warm: set[EngineKey] = set()
@@ -90,10 +113,6 @@ class ModelPool:
 
     def __contains__(self, key: EngineKey | HeadKey) -> bool:
         return key in self._engines or key in self._heads
-
-    def holds(self, engine: Engine) -> bool:
-        """Whether this very engine is still loaded."""
-        return any(engine is one for one in self._engines.values())
 
     def get(
         self, key: EngineKey, progress: OnProgress | None = None, should_stop: ShouldStop | None = None
@@ -138,22 +157,21 @@ class ModelPool:
             )
         return self._heads[key]
 
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Keep all that is loaded now through what is done meanwhile: another race's lanes may stand on it."""
-        before = self.held
-        self.held = before | set(self._engines) | set(self._heads)
-        try:
-            yield
-        finally:
-            self.held = before
+    def lease(self, keys: Iterable[EngineKey | HeadKey] = ()) -> Lease:
+        """Hold these, loaded or not, until the lease is closed."""
+        return Lease(self._leases, keys)
+
+    @property
+    def held(self) -> set[EngineKey | HeadKey]:
+        """What is in some lease."""
+        return {key for lease in self._leases for key in lease.keys}
 
     def memory(self, key: EngineKey) -> dict[str, Any]:
         """What drafters of this target keep from run to run where the user ties runs together."""
         return self._memories.setdefault(key, {})
 
     def keep_only(self, keys: set[EngineKey | HeadKey]) -> None:
-        """Free every engine and head that is not among `keys` or held, and the heads of a target that goes."""
+        """Free every engine and head that is neither among `keys` nor held, and the heads of a target that goes."""
         keys = keys | self.held
         for head in [head for head in self._heads if head not in keys or head.target not in keys]:
             del self._heads[head]
@@ -163,6 +181,6 @@ class ModelPool:
             self.warm.discard(key)
 
     def close(self) -> None:
-        """Free all engines."""
-        self.held = set()
+        """Free all engines, whoever holds them."""
+        self._leases.clear()
         self.keep_only(set())

@@ -39,7 +39,7 @@ from specview.racing.events import (
 from specview.racing.lane import Lane
 from specview.racing.load_meter import LoadMeter
 from specview.racing.oracle import Oracle, oracle_of
-from specview.racing.pool import HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
+from specview.racing.pool import EngineKey, HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
 from specview.racing.settings import RunSettings
 from specview.racing.turns import after
 
@@ -77,6 +77,7 @@ class Race:
         self.trouble = ""
         self._asks_oracles = oracles
         self._owns_models = models is None
+        self._lease = self.models.lease()  # it may be continued as long as it is open, whatever runs meanwhile
         self._clock = clock
         self._emit: Emit = lambda event: None
         self._should_stop: ShouldStop = lambda: False
@@ -97,9 +98,6 @@ class Race:
         """Go on with the lanes that ended at the token limit or were stopped."""
 
         def go_on() -> None:
-            used = [engine for lane in self.lanes for engine in (lane.target, lane.draft) if engine is not None]
-            if not all(self.models.holds(engine) for engine in used):
-                raise SpecviewError("this race's models were freed by other work since it ended.", "Run it again.")
             for index, lane in enumerate(self.lanes):
                 if lane.record.end not in ("limit", "stopped"):
                     continue
@@ -129,6 +127,7 @@ class Race:
 
         `trouble` then says which lane could not keep what its user asked for (suffix's store).
         """
+        self._lease.close()
         for lane in self.lanes:
             try:
                 lane.close()
@@ -169,7 +168,9 @@ class Race:
             for index, lane in enumerate(settings.lanes)
             for method, choice in lane.heads.items()
         }
-        self.models.keep_only({target_key(settings), *draft_keys.values(), *head_keys.values()})
+        keys: set[EngineKey | HeadKey] = {target_key(settings), *draft_keys.values(), *head_keys.values()}
+        self._lease.add(keys)
+        self.models.keep_only(keys)
         names = unique([lane.label for lane in settings.lanes])
         errors = self._check_heads(head_keys)
         self.target = target = self.models.get(

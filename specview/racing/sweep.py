@@ -74,10 +74,8 @@ def run_sweep(
     grid = results.grid
     todo = results.pending(failed=True)
     turns = Turns(grid.prompts, grid.settings)
-    held = pool.held
-    pool.held = held | _keys(grid)
     timer = _Timer(results)
-    try:
+    with pool.lease(_keys(grid)):
         for place, (cell, repeat) in enumerate(todo):
             if should_stop():
                 break
@@ -89,8 +87,6 @@ def run_sweep(
             timer.add(run)
             on_news(run)
             teller.done()
-    finally:
-        pool.held = held
     return results
 
 
@@ -104,9 +100,7 @@ def estimate(
     """
     by_length = sorted(range(len(grid.prompts)), key=lambda place: -len(grid.prompts[place].text))
     first: SpecviewError | None = None
-    held = pool.held
-    pool.held = held | _keys(grid)  # what the sweep is about to use stays loaded
-    try:
+    with pool.lease(_keys(grid)):  # what the sweep is about to use stays loaded
         for place in by_length:
             settings = grid.race(Cell(0, 0, grid.lanes[0].k or 1, 0.0, place))
             settings = replace(
@@ -118,8 +112,6 @@ def estimate(
                 first = first or error
                 if target_key(settings) not in pool:
                     raise
-    finally:
-        pool.held = held
     raise first or SpecviewError("there is no prompt.")
 
 

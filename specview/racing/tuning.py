@@ -112,12 +112,11 @@ def tune(
     base = replace(settings, lanes=(LaneSettings(),), baseline=True, observe="off").checked()
     LaneSettings("prompt-lookup", rule=rule).checked(base.sampling)
     pool = models or ModelPool()
-    before = pool.held
     search = _Search(base, prompts, seconds, pool, on_progress, on_result, should_stop, clock)
     try:
         return search.run(methods, drafts, rule)
     finally:
-        pool.held = before
+        search.lease.close()
         if models is None:
             pool.close()
 
@@ -160,6 +159,7 @@ class _Search:
         self.prompts = prompts.prompts
         self.turns = Turns(prompts.prompts, settings)
         self.pool = pool
+        self.lease = pool.lease()
         self.on_progress, self.on_result = on_progress, on_result
         self.asked_to_stop = should_stop
         self.clock = clock
@@ -206,13 +206,13 @@ class _Search:
         result = self.result
         self.say("Loading the target")
         key = target_key(self.settings)
-        self.pool.held = self.pool.held | {key}
+        self.lease.add([key])
         # Loading is not cut short: what it converts or downloads serves the next try.
         target = self.pool.get(key, lambda text, fraction: self.say(text or "Loading the target"), self.asked_to_stop)
         found, result.unusable = candidates(self.settings, target, methods, drafts, rule)
         if not found and not any(METHODS[name].combines for name in methods):
             return
-        self.pool.held = self.pool.held | {one for candidate in found for one in self.keys(candidate.lane)}
+        self.lease.add(one for candidate in found for one in self.keys(candidate.lane))
         first = self.fitting_prompts(target, choose, confirm)
         self.calibrate(target, first)
         result.chosen_on = [self.name_of(place) for place in choose]

@@ -127,10 +127,10 @@ def test_a_place_that_cannot_be_written_leaves_the_old_file(chart, tmp_path, mon
     with pytest.raises(SpecviewError, match="cannot write"):
         chart.save(tmp_path / "no" / "a.csv")
 
-    def full(self, data):
+    def full(handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SpecviewError, match="no space left"):
         chart.save(old)
     assert old.read_text() == "old" and os.listdir(tmp_path) == ["a.csv"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -478,14 +478,13 @@ def test_every_format_is_exported(bare, tmp_path, monkeypatch):
 def test_a_full_disk_leaves_the_old_files(bare, tmp_path, monkeypatch):
     by_hand(bare)
 
-    def full(self, *_, **__):
+    def full(handle):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     paths = {name: tmp_path / name for name in ("s.json", "p.png", "p.svg", "t.csv")}
     for path in paths.values():
         path.write_text("old")
-    for write in ("write_text", "write_bytes"):
-        monkeypatch.setattr(Path, write, full)
+    monkeypatch.setattr(os, "fsync", full)
     assert not bare.save_json(paths["s.json"])
     assert "no space left" in bare.banner.message
     assert not bare.save_plot(bare.charts.speedup, paths["p.png"])

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import io
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from specview.decoding.ledger import FinalToken, Round
 from specview.errors import SpecviewError
-from specview.runs import export_rounds, files
+from specview.runs import export_rounds
 from specview.runs.exports import FORMS, TEXTS, Recorded, export_runs, json_text
 from specview.runs.library import Entry, RunLibrary
 from specview.runs.reader import read_trace
@@ -127,12 +128,11 @@ def test_a_full_disk_in_the_middle_leaves_the_old_file(
     old = tmp_path / "old"
     old.write_bytes(b"the old file")
 
-    def full(self: Path, data: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(data[: len(data) // 2])
+    def full(handle: int) -> None:
+        os.ftruncate(handle, os.fstat(handle).st_size // 2)
         raise OSError(code, "No space left on device")
 
-    monkeypatch.setattr(files.Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(SpecviewError, match="cannot write"):
         export_runs(form, old, [run])
     monkeypatch.undo()
