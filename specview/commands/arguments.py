@@ -132,6 +132,7 @@ def add_prompt_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> 
     form.add_argument("--chat", dest="chat", action="store_true", default=True,
                       help="through the model's chat template (default)")  # fmt: skip
     form.add_argument("--raw", dest="chat", action="store_false", help="the bare prompt, to be continued")
+    prompt.add_argument("--chat-template", metavar="NAME", help="one of the model's named chat templates (default: its default one)")
     prompt.add_argument("--system", metavar="TEXT", help="the chat's system text (default: none, or the workload's)")
     return prompt
 
@@ -221,8 +222,9 @@ def settings_of(
     _refuse_idle_flags(arguments, lanes)
     if arguments.takes_lanes:
         _refuse_idle_lane_flags(arguments, [lane.takes - _named(keys) for lane, (_, keys) in zip(lanes, own, strict=True)])
-    if not arguments.chat and arguments.system:
-        raise UsageError("--system is for a chat, and --raw gives the bare prompt.", "Leave one of them out.")
+    for flag, given_text in (("--system", arguments.system), ("--chat-template", arguments.chat_template)):
+        if not arguments.chat and given_text:
+            raise UsageError(f"{flag} is for a chat, and --raw gives the bare prompt.", "Leave one of them out.")
     settings = RunSettings(
         engine=arguments.engine,
         target=arguments.target,
@@ -236,6 +238,7 @@ def settings_of(
         prompt=prompt,
         system=system,
         chat=arguments.chat,
+        chat_template=arguments.chat_template,
         workload=workload,
         sampling=sampling,
         max_tokens=arguments.max_tokens,

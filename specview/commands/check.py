@@ -14,11 +14,14 @@ from specview.commands.stopping import stop_on_signals
 from specview.commands.terminal import ProgressLine, safe_text, table
 from specview.decoding.interfaces import Engine
 from specview.decoding.verification import RULES
+from specview.engines.declared import of_gguf
 from specview.engines.gguf_file import gguf_facts
+from specview.engines.transformers_tokenizer import load_tokenizer
 from specview.errors import EngineMissing, SpecviewError, UsageError
 from specview.heads.layouts import KIND_WORDS
 from specview.models import bundled
 from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
+from specview.models.gguf_tokenizer import adds_bos
 from specview.models.heads import load_head, named_head
 from specview.models.loading import load_engine
 from specview.models.model_folder import has_tokenizer, inspect_folder
@@ -89,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
         if problem:
             report = _refused(report, problem)
         assert report is not None
-        notes = _size_notes(facts["target"], facts["draft"])
+        notes = [*_size_notes(facts["target"], facts["draft"]), *_declared(target)]
         outputs.document(_document(facts, report, notes))
         if not outputs.to_stdout:
             sys.stdout.write(safe_text(_text(facts, report, notes)))
@@ -110,6 +113,7 @@ def _check_head(
     if problem:
         report = replace(report, ok=False, reason=problem, question="")
     facts = _facts(target)
+    report = replace(report, notes=(*report.notes, *_declared(target)))
     outputs.document(_head_document(facts, report, head))
     if not outputs.to_stdout:
         sys.stdout.write(safe_text(_head_text(facts, report, head)))
@@ -218,6 +222,18 @@ def _tokenizer_of(model: ModelRef) -> Path:
     if model.spec == BUNDLED and model.path.is_dir() and not has_tokenizer(model.path):
         return bundled.target_gguf()  # the bundled draft has its target's, which is not stored twice
     return model.path
+
+
+def _declared(model: ModelRef) -> list[str]:
+    """What a target's files say of its text, a line each, or why they cannot be read."""
+    assert model.path is not None
+    try:
+        if model.path.is_file():
+            gguf = gguf_facts(model.path)
+            return of_gguf(gguf, adds_bos=adds_bos(gguf)).lines()
+        return load_tokenizer(model.path, inspect_folder(model.path).config).declared.lines()
+    except SpecviewError as error:
+        return [str(error)]
 
 
 def _facts(model: ModelRef) -> ModelFacts:

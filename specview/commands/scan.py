@@ -95,7 +95,7 @@ def _scan(settings: RunSettings, k: int, outputs: Outputs, should_stop: StopRequ
 
 def _document(settings: RunSettings, known: Json, found: ExitScan) -> Json:
     flat = settings.flat(settings.lanes[0])
-    asked = {key: flat[key] for key in ("engine", "target", "threads", "workload", "chat", "system")}
+    asked = {key: flat[key] for key in ("engine", "target", "threads", "workload", "chat", "chat_template", "system")}
     return {"run": plain({**asked, **known}), "prompt": settings.prompt, **plain(found.as_dict())}
 
 

@@ -49,7 +49,12 @@ def run_summary(document: Mapping[str, Any]) -> str:
             words["drafted by"] = shares
     if silent := draft_full_words(metrics.get("draft_full_at"), metrics.get("draft_context")):
         words["drafting ended"] = silent
-    return pairs(words)
+    return pairs(words) + "".join(f"{note}\n" for note in _left_out(run))
+
+
+def _left_out(run: Mapping[str, Any]) -> list[str]:
+    """What the target's files ask of sampling that no lane does, a line or none."""
+    return [safe_text(run["target_left_out"])] if isinstance(run.get("target_left_out"), str) else []
 
 
 def member_words(run: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
@@ -108,6 +113,7 @@ def prompt_set_text(result: PromptSetResult) -> str:
         for lane in one.lanes
         if lane.error
     ]
+    words += _left_out(result.facts)
     if result.busy:
         words.append(safe_text(result.busy))
     return "\n".join([*parts, "\n".join(words)]) + "\n"
@@ -180,7 +186,7 @@ def _row(lane: Mapping[str, Any], *, plain: bool) -> list[str]:
 
 
 def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
-    notes = []
+    notes = _left_out(lanes[0]["run"])
     repeats = len(lanes[0].get("repeats") or [])
     if repeats > 1:
         notes.append(f"Medians of {repeats} repeats; speedup is the median of ratios, with least and greatest.")

@@ -246,6 +246,7 @@ def command_of(settings: RunSettings, prompts: Workload, arm: ArmResult) -> str:
         ("--threads", settings.threads, None),
         ("--gpu-layers", settings.gpu_layers, 0),
         ("--context", settings.context, None),
+        ("--chat-template", settings.chat_template if settings.chat else None, None),
         ("--temperature", settings.sampling.temperature, 0.0),
         ("--top-k", settings.sampling.top_k, 0),
         ("--top-p", settings.sampling.top_p, 1.0),

@@ -41,13 +41,60 @@ class Detokenizer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """A token that ends a text, and which files or keys of the model say so."""
+
+    token: int
+    text: str
+    sources: tuple[str, ...]
+
+    def words(self) -> str:
+        """The token as `2 <|im_end|> (config.json, known by its text)`."""
+        return f"{self.token} {self.text} ({', '.join(self.sources)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a model's files declare of its text: the tokens that end it, and chat templates by name.
+
+    left_out says what they ask of sampling that no lane does, bos_note that a raw prompt begins with BOS and a chat
+    does not; each one line, or "".
+    """
+
+    ends: tuple[End, ...] = ()
+    templates: Mapping[str, str] = field(default_factory=dict)
+    left_out: str = ""
+    bos_note: str = ""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The ids that end a text."""
+        return frozenset(end.token for end in self.ends)
+
+    def ends_words(self) -> str:
+        """All ends in one line."""
+        return ", ".join(end.words() for end in self.ends)
+
+    def lines(self) -> list[str]:
+        """All that a user should know of it, a line each."""
+        named = [name for name in self.templates if name != "default"]
+        found = [
+            f"A text ends at {self.ends_words()}." if self.ends else "No token ends a text.",
+            f"Chat templates besides the default one: {', '.join(named)}." if named else "",
+            self.bos_note,
+            self.left_out,
+        ]
+        return [line for line in found if line]
+
+
 class Tokenizer(Protocol):
     """Text to ids and back. Text typed by a user never becomes a special token."""
 
     vocab_size: int
     bos_id: int | None
     eos_ids: frozenset[int]
-    chat_template: str | None
+    declared: Declared
 
     def encode(self, text: str) -> list[int]:
         """Encode bare text, without BOS."""
@@ -57,8 +104,9 @@ class Tokenizer(Protocol):
         """Encode a raw prompt: BOS where the model wants one; an empty prompt becomes BOS."""
         ...
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Render [{role, content}...] by the model's template, ready for the assistant's turn."""
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], template: str | None = None) -> list[int]:
+        """Render [{role, content}...] by the model's template of that name (None: its default), ready for the
+        assistant's turn."""
         ...
 
     def token_text(self, token: int) -> str:

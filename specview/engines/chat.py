@@ -5,36 +5,29 @@ Both engines render and cut here, so that the same messages give the same ids in
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
-from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
+from specview.engines import templates
 from specview.errors import SpecviewError
 
 Encode = Callable[[str], list[int]]
 
 
 def render_chat(
-    template: str | None,
+    named: Mapping[str, str],
     messages: Sequence[Mapping[str, str]],
     *,
+    template: str | None = None,
     special_tokens: Mapping[str, int],
     encode_text: Encode,
     bos_token: str | None,
     eos_token: str | None,
     encode_template: Encode | None = None,
 ) -> list[int]:
-    """Render [{role, content}...] by a Hugging Face chat template, up to the assistant's turn.
+    """Render [{role, content}...] by one of a model's chat templates, up to the assistant's turn.
 
+    named are the templates by name, template the name of the one to take (None: the default one).
     special_tokens gives the ids of the strings that must come from the template alone. encode_text
     encodes bare text in which no string is special. encode_template, where given, is the model's
     ordinary tokenization of a rendered chat, which does parse special tokens (and knows their habits,
@@ -42,17 +35,22 @@ def render_chat(
     string, so that ordinary chats get exactly the ids of ordinary tokenization. No BOS is added to
     what the template writes.
 
-    Raises SpecviewError where there is no template or it refuses these messages.
+    Raises SpecviewError where there is no such template, it refuses these messages or exceeds its limits.
     """
-    if not template:
-        raise SpecviewError("This model has no chat template.", "Send the prompt raw (--raw).")
+    chosen = templates.choose(named, template)
     special = _longest_first(special_tokens)
-    marker = _unused_character([template, *special, *(value for message in messages for value in message.values())])
+    marker = _unused_character([chosen, *special, *(value for message in messages for value in message.values())])
     marked = [
         {key: value if key == "role" else mark_special(value, special, marker) for key, value in message.items()}
         for message in messages
     ]
-    rendered = _render(template, marked, bos_token or "", eos_token or "")
+    try:
+        rendered = templates.render_chat_text(chosen, marked, bos_token, eos_token, template)
+    except templates.TemplateRefusal as refusal:
+        mend = "Send the prompt raw (--raw)."
+        if any(message.get("role") == "system" for message in messages):
+            mend = "Leave the system text out, or send the prompt raw (--raw)."
+        raise SpecviewError(f"The model's chat template refuses this chat: {refusal}.", mend) from refusal
     return _encode_rendered(rendered, marker, special_tokens, special, encode_text, encode_template)
 
 
@@ -130,68 +128,3 @@ def _unused_character(texts: Iterable[str]) -> str:
             if chr(code) not in used:
                 return chr(code)
     raise SpecviewError("The prompt holds every private-use character of Unicode.", "Send it raw (--raw).")
-
-
-class _GenerationBlocks(jinja2.ext.Extension):
-    """Templates may mark the assistant's words with {% generation %}; here that has no effect."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        """Return the block's body as it stands."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own filter escapes for HTML, which is not what models were trained on.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-@lru_cache(maxsize=16)
-def _compiled(template: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, _GenerationBlocks]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    try:
-        return environment.from_string(template)
-    except jinja2.TemplateSyntaxError as error:
-        cause = f"The model's chat template cannot be read (line {error.lineno}: {error.message})."
-        raise SpecviewError(cause, "Send the prompt raw (--raw).") from error
-
-
-def _render(template: str, messages: Sequence[Mapping[str, str]], bos_token: str, eos_token: str) -> str:
-    compiled = _compiled(template)
-    try:
-        return compiled.render(
-            messages=[dict(message) for message in messages],
-            tools=None,
-            documents=None,
-            add_generation_prompt=True,
-            bos_token=bos_token,
-            eos_token=eos_token,
-        )
-    # A template is a program from outside: whatever it raises is its refusal.
-    except Exception as error:
-        reason = str(error).rstrip(".") or type(error).__name__
-        mend = "Send the prompt raw (--raw)."
-        if any(message.get("role") == "system" for message in messages):
-            mend = "Leave the system text out, or send the prompt raw (--raw)."
-        raise SpecviewError(f"The model's chat template refuses this chat: {reason}.", mend) from error

@@ -8,6 +8,7 @@ versions 2 and 3, little-endian.
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import re
@@ -31,6 +32,7 @@ _FIRST_READ, _MAX_HEADER = 4 << 20, 32 << 20  # bytes; the largest vocabularies 
 _MAX_PAIRS, _MAX_TENSORS, _MAX_DIMS = 1 << 10, 1 << 16, 4
 _ALIGNMENT = 32  # where the file does not say
 _LONGEST_NAME = 64
+_PIECE = re.compile(r"(.+\.gguf)(?:\.part(\d{1,2})of(\d{1,2})|(?:\.part-?|[.-]split-?|\.0)\w{1,3})", re.IGNORECASE)
 _Header = TypeVar("_Header", bound="GgufFile")
 
 
@@ -116,12 +118,6 @@ class GgufFacts(GgufFile):
         except ValueError:
             return f"type {number}" if isinstance(number, int) else "unknown"
 
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja template of a chat."""
-        template = self.metadata.get("tokenizer.chat_template")
-        return template if isinstance(template, str) else None
-
 
 def gguf_facts(path: str | os.PathLike[str]) -> GgufFacts:
     """Read the header of a GGUF file, whatever the state of the rest.
@@ -172,7 +168,24 @@ def split_parts(gguf: GgufFile) -> list[Path]:
     return parts
 
 
+def _require_whole(path: Path) -> None:
+    """Raise SpecviewError for a piece of a file that was cut up for uploading, told by its name."""
+    if (match := _PIECE.fullmatch(path.name)) is None:
+        return
+    whole, _, count = match.groups()
+    if count:
+        names = [f"{whole}.part{part}of{count}" for part in range(1, int(count) + 1)]
+    else:
+        names = sorted(found.name for found in path.parent.glob(f"{glob.escape(whole)}[.-]*") if _PIECE.fullmatch(found.name))
+    command = f"copy /b {' + '.join(names)} {whole}" if os.name == "nt" else f"cat {' '.join(names)} > {whole}"
+    raise SpecviewError(
+        f"{path.name} is one piece of a GGUF file.",
+        f"Join them all ({command}) and give {whole}. Only parts named ...-00001-of-{len(names):05d}.gguf are loaded as they are.",
+    )
+
+
 def _open(path: Path, kind: type[_Header]) -> _Header:
+    _require_whole(path)
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size

@@ -123,7 +123,7 @@ class LlamaCppEngine:
         self._ends = ModelEnds(parts, self._trial, _require_memory)
         try:
             self._refuse_other_kinds()
-            self.tokenizer: Tokenizer = LlamaCppTokenizer(model, facts.chat_template)
+            self.tokenizer: Tokenizer = LlamaCppTokenizer(model, facts)
             self.vocab_size: int = self.tokenizer.vocab_size
             self.eos_ids = self.tokenizer.eos_ids
             self.rollback_problem: str | None = self._rollback_problem()

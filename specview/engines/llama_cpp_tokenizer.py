@@ -8,7 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from specview.engines.chat import render_chat
+from specview.engines.declared import of_gguf
 from specview.engines.detokenize import ByteDetokenizer
+from specview.engines.gguf_file import GgufFile
 from specview.engines.llama_cpp_library import llama
 from specview.errors import SpecviewError, UsageError
 
@@ -21,19 +23,19 @@ class LlamaCppTokenizer:
     It lives as long as the model that it was made from.
     """
 
-    def __init__(self, model: int, chat_template: str | None) -> None:
+    def __init__(self, model: int, facts: GgufFile) -> None:
         lib = llama()
         self._lib = lib
         self._vocab = lib.llama_model_get_vocab(model)
         self._piece_buffer = ctypes.create_string_buffer(256)
         self._bytes: dict[int, bytes] = {}
         self.vocab_size: int = lib.llama_vocab_n_tokens(self._vocab)
-        self.chat_template = chat_template
         bos = lib.llama_vocab_bos(self._vocab)
         self.bos_id: int | None = bos if bos >= 0 else None
         self.adds_bos: bool = lib.llama_vocab_get_add_bos(self._vocab)
-        is_end = lib.llama_vocab_is_eog
-        self.eos_ids = frozenset(token for token in range(self.vocab_size) if is_end(self._vocab, token))
+        # Not llama.cpp's own ends, which are the ones of its file and, where that names none, of GPT-2.
+        self.declared = of_gguf(facts, adds_bos=self.adds_bos and self.bos_id is not None)
+        self.eos_ids = self.declared.eos_ids
 
     @cached_property
     def special_tokens(self) -> dict[str, int]:
@@ -75,12 +77,13 @@ class LlamaCppTokenizer:
             raise UsageError("The prompt is empty, and this model has no BOS token.", "Write a prompt.")
         return tokens
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Render [{role, content}...] by the model's template, ready for the assistant's turn."""
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], template: str | None = None) -> list[int]:
+        """Render [{role, content}...] by the model's template of that name, ready for the assistant's turn."""
         eos = self._lib.llama_vocab_eos(self._vocab)
         return render_chat(
-            self.chat_template,
+            self.declared.templates,
             messages,
+            template=template,
             special_tokens=self.special_tokens,
             encode_text=self.encode,
             encode_template=lambda text: self._tokenize(text, parse_special=True),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specview.engines.gguf_file import GgufFile
 from specview.engines.openmp import limit_spinning
 from specview.engines.probes import require_probe
 from specview.engines.transformers_rollback import rollback_problem
@@ -42,10 +43,11 @@ def load(
     threads: int | None = None,
     check_mode: bool = False,
     trust_remote_code: bool = False,
+    gguf: GgufFile | None = None,
     progress: Progress | None = None,
     should_stop: ShouldStop | None = None,
 ) -> TransformersEngine:
-    """Load a model folder.
+    """Load a model folder; gguf is the file that it was made from, if it was.
 
     device None takes the best there is (cuda, mps, cpu); dtype None takes float32 on a CPU, bfloat16 on
     a GPU. float16 on a CPU means float16 weights and float32 sums, where that is possible. progress gets fractions 0..1; where should_stop gives True, Stopped is raised. Raises
@@ -78,7 +80,7 @@ def load(
 
     from specview.engines import transformers_llama, transformers_llama_shape
     from specview.engines.transformers_linear import has_half_products
-    from specview.engines.transformers_tokenizer import load_tokenizer, read_eos_ids
+    from specview.engines.transformers_tokenizer import load_tokenizer
 
     halves = place.type == "cpu" and chosen == "float16" and has_half_products()
     computed = "float32" if halves else chosen
@@ -91,7 +93,7 @@ def load(
     _require_memory(path.name, needed, place)
     _report(progress, 0.1)
     _check_stop(should_stop)
-    tokenizer = load_tokenizer(path, config, read_eos_ids(path, config), trust_remote_code=trust_remote_code)
+    tokenizer = load_tokenizer(path, config, gguf=gguf, trust_remote_code=trust_remote_code)
     _report(progress, 0.2)
     _check_stop(should_stop)
 

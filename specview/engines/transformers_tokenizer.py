@@ -6,6 +6,7 @@ for every other one transformers' AutoTokenizer is asked.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,10 +15,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from specview.decoding.interfaces import Declared
 from specview.engines.chat import render_chat
+from specview.engines.declared import of_folder, of_gguf, read_json, token_content
 from specview.engines.detokenize import ByteDetokenizer
+from specview.engines.gguf_file import GgufFile
 from specview.errors import SpecviewError, UsageError
-from specview.reading import parse_json, read_bytes, read_json, read_text
+from specview.reading import parse_json, read_bytes
 
 _MAX_TOKENIZER = 48 << 20  # bytes: Gemma 3's tokenizer.json has 33 MB
 # Classes that add nothing to what tokenizer.json says (names of transformers 5 and 4).
@@ -33,8 +37,7 @@ class TransformersTokenizer:
         *,
         bos_token: str | None,
         eos_token: str | None,
-        chat_template: str | None,
-        eos_ids: frozenset[int],
+        declared: Declared,
         bos_id: int | None = None,
         lock: Lock | None = None,
     ) -> None:
@@ -54,9 +57,9 @@ class TransformersTokenizer:
         )
         named = backend.token_to_id(bos_token) if bos_token else None
         self.bos_id: int | None = named if named is not None else bos_id
-        self.eos_ids = eos_ids
-        self.chat_template = chat_template
-        self._silent = frozenset(self._special.values()) | eos_ids
+        self.declared = declared
+        self.eos_ids = declared.eos_ids
+        self._silent = frozenset(self._special.values()) | self.eos_ids
         decoder = backend.decoder
         self._token_bytes = make_token_bytes(
             json.loads(decoder.__getstate__()) if decoder is not None else None
@@ -91,11 +94,12 @@ class TransformersTokenizer:
             raise UsageError("The prompt is empty, and this model has no BOS token.", "Write a prompt.")
         return [self.bos_id]
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Render [{role, content}...] by the model's template, ready for the assistant's turn."""
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], template: str | None = None) -> list[int]:
+        """Render [{role, content}...] by the model's template of that name, ready for the assistant's turn."""
         return render_chat(
-            self.chat_template,
+            self.declared.templates,
             messages,
+            template=template,
             special_tokens=self._special,
             encode_text=self.encode,
             bos_token=self._bos_token,
@@ -120,33 +124,53 @@ class TransformersTokenizer:
 
 
 def load_tokenizer(
-    folder: Path, config: Mapping[str, Any], eos_ids: frozenset[int], *, trust_remote_code: bool = False
+    folder: Path, config: Mapping[str, Any], *, gguf: GgufFile | None = None, trust_remote_code: bool = False
 ) -> TransformersTokenizer:
-    """Load the tokenizer of a model folder.
+    """Load the tokenizer of a model folder; of one made from a GGUF file, what that declares counts.
 
     Raises SpecviewError where the folder has none that can be used.
     """
-    settings = _read_json(folder / "tokenizer_config.json")
-    bos_id = config.get("bos_token_id")
-    fallback_bos = bos_id if isinstance(bos_id, int) else None
+    settings = read_json(folder / "tokenizer_config.json")
+    lock = Lock()
     if _says_all(folder, settings):
-        names = {**_read_json(folder / "special_tokens_map.json"), **settings}
+        names = {**read_json(folder / "special_tokens_map.json"), **settings}
+        bos_token, eos_token = token_content(names.get("bos_token")), token_content(names.get("eos_token"))
         try:
             backend, lock = _backend((folder / "tokenizer.json").read_bytes())
         except Exception as error:  # noqa: BLE001 - the library raises bare Exception
             raise SpecviewError(
                 f"{folder / 'tokenizer.json'} cannot be read ({error}).", "Download it again."
             ) from None
-        return TransformersTokenizer(
-            backend,
-            bos_token=_content(names.get("bos_token")),
-            eos_token=_content(names.get("eos_token")),
-            chat_template=_folder_template(folder, settings),
-            eos_ids=eos_ids,
-            bos_id=fallback_bos,
-            lock=lock,
+    else:
+        loaded = _auto_tokenizer(folder, trust_remote_code)
+        backend, bos_token, eos_token = loaded.backend_tokenizer, loaded.bos_token, loaded.eos_token
+        backend.no_truncation()
+        backend.no_padding()
+    bos_id = config.get("bos_token_id")
+    first = backend.token_to_id(bos_token) if bos_token else None
+    with lock:
+        adds_bos = first is not None and backend.encode("a", add_special_tokens=True).ids[:1] == [first]
+    if gguf is not None:
+        declared = of_gguf(gguf, adds_bos=adds_bos)
+    else:
+        declared = of_folder(
+            folder,
+            config,
+            id_of=backend.token_to_id,
+            text_of=backend.id_to_token,
+            added={token.content: int(id_) for id_, token in backend.get_added_tokens_decoder().items()},
+            bos_token=bos_token,
+            eos_token=eos_token,
+            adds_bos=adds_bos,
         )
-    return _auto_tokenizer(folder, eos_ids, fallback_bos, trust_remote_code)
+    return TransformersTokenizer(
+        backend,
+        bos_token=bos_token,
+        eos_token=eos_token,
+        declared=declared,
+        bos_id=bos_id if isinstance(bos_id, int) else None,
+        lock=lock,
+    )
 
 
 @lru_cache(maxsize=2)
@@ -160,9 +184,8 @@ def _backend(content: bytes) -> tuple[Any, Lock]:
     return backend, Lock()
 
 
-def _auto_tokenizer(
-    folder: Path, eos_ids: frozenset[int], bos_id: int | None, trust_remote_code: bool
-) -> TransformersTokenizer:
+def _auto_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
+    """A folder's tokenizer as transformers makes it, with a `backend_tokenizer`."""
     from transformers import AutoTokenizer
 
     try:
@@ -170,46 +193,29 @@ def _auto_tokenizer(
             str(folder), local_files_only=True, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # noqa: BLE001 - transformers raises OSError, ValueError, KeyError, ... alike
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SpecviewError(
-            f"The tokenizer in {folder} cannot be loaded ({reason}).", "Check the folder."
-        ) from None
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
+        raise _cannot_load(folder, str(error).strip() or type(error).__name__) from None
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise SpecviewError(
             f"The tokenizer in {folder} is Python code without a tokenizer.json.",
             "Use a version of the model that has a tokenizer.json.",
         )
-    backend.no_truncation()
-    backend.no_padding()
-    template = tokenizer.chat_template
-    if isinstance(template, Mapping):
-        template = template.get("default")
-    return TransformersTokenizer(
-        backend,
-        bos_token=tokenizer.bos_token,
-        eos_token=tokenizer.eos_token,
-        chat_template=template,
-        eos_ids=eos_ids,
-        bos_id=bos_id,
-    )
+    return tokenizer
 
 
-def read_eos_ids(folder: Path, config: Mapping[str, Any]) -> frozenset[int]:
-    """Return the ids that end an answer: those of generation_config.json and of config.json; may be none."""
-    text = config.get("text_config")
-    found: set[int] = set()
-    for source in (
-        _read_json(folder / "generation_config.json"),
-        config,
-        text if isinstance(text, Mapping) else {},
-    ):
-        value = source.get("eos_token_id")
-        values = value if isinstance(value, list) else [value]
-        found.update(
-            item for item in values if isinstance(item, int) and not isinstance(item, bool) and item >= 0
+def _cannot_load(folder: Path, reason: str) -> SpecviewError:
+    """What a tokenizer needs that transformers could not load for `reason`, which often names something else."""
+    if "trust_remote_code" in reason:
+        return UsageError(
+            f"The tokenizer in {folder} needs Python code from its own folder to run.",
+            "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
         )
-    return frozenset(found)
+    models = sorted(path.name for path in folder.glob("*.model") if path.name != "tiktoken.model")
+    if models and not (folder / "tokenizer.json").is_file() and importlib.util.find_spec("sentencepiece") is None:
+        return SpecviewError(
+            f"{models[0]} in {folder} is a SentencePiece model, and the package that reads it is not installed here.",
+            "Install it: pip install sentencepiece.",
+        )
+    return SpecviewError(f"The tokenizer in {folder} cannot be loaded ({reason.splitlines()[0]}).", "Check the folder.")
 
 
 def _says_all(folder: Path, settings: Mapping[str, Any]) -> bool:
@@ -229,24 +235,6 @@ def _says_all(folder: Path, settings: Mapping[str, Any]) -> bool:
     return set(listed) <= {str(token.get("id")) for token in known if isinstance(token, Mapping)}
 
 
-def _folder_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    try:
-        return read_text(folder / "chat_template.jinja")
-    except OSError:
-        template: Any = settings.get("chat_template") or _read_json(folder / "chat_template.json").get(
-            "chat_template"
-        )
-    if isinstance(template, list):
-        named = {item.get("name"): item.get("template") for item in template if isinstance(item, Mapping)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
-
-
-def _content(token: Any) -> str | None:
-    value = token.get("content") if isinstance(token, Mapping) else token
-    return value if isinstance(value, str) else None
-
-
 _MERGES = re.compile(
     rb'"merges"\s*:\s*\[(?:[^][{}"]++|"(?:[^"\\]++|\\.)*+"|\[(?:[^][{}"]++|"(?:[^"\\]++|\\.)*+")*+\])*+\]'
 )
@@ -261,14 +249,6 @@ def read_vocabulary(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     return value
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = read_json(path)
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _byte_alphabet() -> dict[str, int]:

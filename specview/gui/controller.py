@@ -347,7 +347,7 @@ class Controller(QObject):
     def _tell_count(self, count: int | None) -> None:
         """Tell the prompt's length; where it cannot be had now (a job freed the target), what it was before."""
         asked = self._count_settings
-        key = "" if asked is None else repr((asked.engine, asked.target, asked.prompt, asked.system, asked.chat, asked.history))
+        key = "" if asked is None else repr((asked.engine, asked.target, asked.prompt, asked.system, asked.chat, asked.chat_template, asked.history))
         if count is None and key == self._counted[0]:
             count = self._counted[1]
         elif count is not None:

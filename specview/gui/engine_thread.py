@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from specview.decoding.interfaces import Declared
 from specview.errors import SpecviewError, Stopped
 from specview.racing.events import Event, Failed, Progress, RaceEnded
 from specview.racing.settings import RunSettings
@@ -66,13 +67,14 @@ class SettingsTaken:
 
 @dataclass(frozen=True, slots=True)
 class TargetKnown:
-    """What a loaded target says: the device it is on, and method -> why it cannot draft here."""
+    """What a loaded target says: the device it is on, method -> why it cannot draft here, and what its files declare."""
 
     run_id: int
     engine: str
     target: str
     device: str
     problems: Mapping[str, str]
+    declared: Declared = Declared()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,9 @@ class Backend(Protocol):
         """Count the prompt's tokens if the target's tokenizer is loaded, else None."""
         ...
 
-    def target_facts(self, settings: RunSettings) -> tuple[str, Mapping[str, str]] | None:
-        """Device of the loaded target, and method -> why it cannot draft with it; None while it is not loaded."""
+    def target_facts(self, settings: RunSettings) -> tuple[str, Mapping[str, str], Declared] | None:
+        """Device of the loaded target, method -> why it cannot draft with it, and what its files declare; None while
+        it is not loaded."""
         ...
 
     def scan_exits(
@@ -382,9 +385,9 @@ class EngineThread:
             return
         facts = self._get_backend().target_facts(settings)
         if facts is not None:
-            device, problems = facts
+            device, problems, declared = facts
             self._events.append(
-                TargetKnown(command.run_id, settings.engine, settings.target, device, dict(problems))
+                TargetKnown(command.run_id, settings.engine, settings.target, device, dict(problems), declared)
             )
 
     def _emit_stopped(self, command: _Command) -> None:

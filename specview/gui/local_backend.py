@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from specview.decoding.interfaces import Declared
 from specview.drafting.registry import METHODS
 from specview.errors import Stopped
 from specview.models.catalog import resolve
@@ -60,8 +61,9 @@ class LocalBackend:
             return None
         return len(tokenize_prompt(settings, self._pool.get(key)))
 
-    def target_facts(self, settings: RunSettings) -> tuple[str, Mapping[str, str]] | None:
-        """Device of the loaded target, and method -> why it cannot draft with it; None while it is not loaded."""
+    def target_facts(self, settings: RunSettings) -> tuple[str, Mapping[str, str], Declared] | None:
+        """Device of the loaded target, method -> why it cannot draft with it, and what its files declare; None while
+        it is not loaded."""
         key = target_key(settings)
         if key not in self._pool:
             return None
@@ -73,7 +75,7 @@ class LocalBackend:
                 reason = info.problem(engine)
             if reason:
                 problems[name] = reason
-        return engine.device, problems
+        return engine.device, problems, engine.tokenizer.declared
 
     def scan_exits(
         self,

@@ -692,6 +692,8 @@ class MainWindow(QMainWindow):
         dtype, run, picker = controller.race.facts.get("target_dtype"), controller.settings, self.setup.target
         if dtype and run is not None and (run.target, run.engine) == (picker.target, picker.engine):
             picker.set_dtype(str(dtype))
+        known = controller.target_known(picker.engine, picker.target)
+        self.setup.tell_target(None if known is None else known.declared)
         ended = controller.race.ended
         self.page.show_note(ended.busy if state == "ended" and ended is not None else "")
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QGridLayout, QPlainTextEdit, QWidget
 
+from specview.engines.templates import DEFAULT
 from specview.gui import theme
 from specview.gui.widgets import Check, Choice, Field, NumberEdit, Popover, label, set_tip
 from specview.racing.settings import RunSettings
+
+_USUAL = (("", "the default one"),)
 
 
 class MorePanel(Popover):
@@ -23,6 +28,7 @@ class MorePanel(Popover):
         self._fit()
         theme.signals.changed.connect(self._fit)
         self.chat = Choice((("chat", "chat: the model's own template"), ("raw", "raw: the text as it is")))
+        self.template = Choice(_USUAL)
         self.top_k = NumberEdit("top-k", 0, whole=True, minimum=0)
         self.top_p = NumberEdit("top-p", 1.0, minimum=0, maximum=1, step=0.05)
         self.min_p = NumberEdit("min-p", 0.0, minimum=0, maximum=1, step=0.05)
@@ -47,7 +53,7 @@ class MorePanel(Popover):
         self.system.textChanged.connect(self.changed)
         for number in (self.top_k, self.top_p, self.min_p, self.threads, self.gpu_layers, self.context):
             number.edited.connect(self.changed)
-        for choice in (self.chat, self.device, self.dtype, self.observe):
+        for choice in (self.chat, self.template, self.device, self.dtype, self.observe):
             choice.currentIndexChanged.connect(self.changed)
         self.check_mode.toggled.connect(self.changed)
 
@@ -60,6 +66,9 @@ class MorePanel(Popover):
         self.column.addWidget(Field("System text", self.system, "What the system turn of the chat says"))
         self.column.addWidget(Field("Form", self.chat, "Chat wraps the prompt in the model's template; raw feeds it "
                                     "as typed"))
+        self._template_field = Field("Chat template", self.template, "One of the model's own by name")
+        self._template_field.hide()
+        self.column.addWidget(self._template_field)
         self._grid("Filters", (
             ("Top-k", self.top_k, "Keep the k likeliest tokens; 0 is off"),
             ("Top-p", self.top_p, "Keep the smallest set of tokens with this much probability; 1 is off"),
@@ -86,11 +95,29 @@ class MorePanel(Popover):
         grid.setColumnStretch(3, 1)
         self.column.addLayout(grid)
 
+    def offer_templates(self, names: Iterable[str]) -> None:
+        """Offer a loaded target's chat templates; none takes no choice away, for the target may not be loaded yet."""
+        if named := [name for name in names if name != DEFAULT]:
+            self._fill_templates(named)
+
+    def forget_template(self) -> None:
+        """Take the default one: another model was chosen."""
+        self._fill_templates(())
+
+    def _fill_templates(self, names: Iterable[str]) -> None:
+        held = self.template.value()
+        self.template.set_items((*_USUAL, *((name, name) for name in names)))
+        self._template_field.setVisible(self.template.count() > 1)
+        if self.template.value() != held:
+            self.changed.emit()
+
     def show_settings(self, run: RunSettings) -> None:
         """Show these settings."""
         self.blockSignals(True)
         self.system.setPlainText(run.system)
         self.chat.set_value("chat" if run.chat else "raw")
+        self._fill_templates(() if run.chat_template is None else (run.chat_template,))
+        self.template.set_value(run.chat_template or "")
         self.top_k.set_value(run.sampling.top_k)
         self.top_p.set_value(run.sampling.top_p)
         self.min_p.set_value(run.sampling.min_p)

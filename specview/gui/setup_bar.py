@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from specview.decoding.interfaces import Declared
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
 from specview.errors import SpecviewError, UsageError
@@ -142,6 +143,7 @@ class SetupBar(QFrame):
         self._fill_rules()
         self._fill_workloads()
         self.set_count(None)
+        self._templates_of = self.target.target
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -149,6 +151,7 @@ class SetupBar(QFrame):
         """Show these settings; `rule` is the one of all lanes that have none of their own."""
         self.target.set_values(run.engine, run.target, run.trust_remote_code)
         self.panel.show_settings(run)
+        self._templates_of = run.target
         self.temperature.set_value(run.sampling.temperature)
         self.max_tokens.set_value(run.max_tokens)
         self.seed.set_value(run.sampling.seed)
@@ -183,6 +186,7 @@ class SetupBar(QFrame):
             prompt=self.prompt.toPlainText(),
             system=panel.system.toPlainText(),
             chat=panel.chat.value() == "chat",
+            chat_template=panel.template.value() or None,
             history=self._history,
             workload=self._workload,
             sampling=sampling,
@@ -195,6 +199,11 @@ class SetupBar(QFrame):
         """Return `settings` with the seed of the turn that is shown: the field's is that of the conversation's first."""
         run = self.settings(lanes)
         return replace(run, sampling=run.sampling.later(run.turn - self._seeded_turn))
+
+    def tell_target(self, declared: Declared | None) -> None:
+        """Show what the target's files declare; None while it has not been loaded."""
+        self.target.set_about(() if declared is None else declared.lines())
+        self.panel.offer_templates(() if declared is None else declared.templates)
 
     def invalid_field(self) -> QWidget | None:
         """Return the first field whose value does not fit, to put the cursor there."""
@@ -353,7 +362,14 @@ class SetupBar(QFrame):
 
     # -- reactions -------------------------------------------------------------------------------------
 
+    def _target_chosen(self) -> None:
+        """A chat template is chosen for one model."""
+        if self.target.target != self._templates_of:
+            self._templates_of = self.target.target
+            self.panel.forget_template()
+
     def _connect(self) -> None:
+        self.target.changed.connect(self._target_chosen)
         self.target.changed.connect(self.changed)
         self.prompt.textChanged.connect(self._prompt_edited)
         for number in (self.max_tokens, self.seed):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import (
@@ -59,6 +61,11 @@ class TargetPicker(QPushButton):
         """Show the number format that the loaded target has."""
         self.dtype = dtype
         self._show()
+
+    def set_about(self, lines: Iterable[str]) -> None:
+        """Show what the loaded target's files say of its text; nothing before it is loaded."""
+        self.about.setText("\n".join(lines))
+        self.about.setVisible(bool(self.about.text()))
 
     def choose(self, target: str) -> None:
         """Take a model, with an engine that can load it; trust in another model's code ends."""
@@ -139,6 +146,9 @@ class TargetPicker(QPushButton):
                 "this target, until it changes or specview is closed.")
         self.trust_box.toggled.connect(self._set_trust)
         column.addWidget(self.trust_box)
+        self.about = label("", "small")
+        self.about.setWordWrap(True)
+        column.addWidget(self.about)
 
     def _open(self) -> None:
         self._panel.open_under(self)

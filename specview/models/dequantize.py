@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from specview.engines.declared import of_gguf
 from specview.engines.gguf_file import GgufFile, TensorInfo
 from specview.engines.gguf_weights import dequantized
 from specview.models.gguf_tokenizer import special_ids, tokenizer_problem
@@ -212,12 +213,11 @@ def hf_config(gguf: GgufFile) -> dict[str, Any]:
 def generation_config(gguf: GgufFile) -> dict[str, Any]:
     """Return generation_config.json: the ids that begin, end and pad a text."""
     ids = special_ids(gguf)
-    eos = ids.get("eos")
-    turn_end = gguf.metadata.get("tokenizer.ggml.eot_token_id")
-    both = eos is not None and turn_end is not None and int(turn_end) != eos
+    first = ids.get("eos")  # transformers pads with the first of several
+    ends = sorted(of_gguf(gguf, adds_bos=False).eos_ids, key=lambda token: (token != first, token))
     found = {
         "bos_token_id": ids.get("bos"),
-        "eos_token_id": [eos, int(turn_end)] if both and turn_end is not None else eos,
+        "eos_token_id": ends if len(ends) > 1 else next(iter(ends), None),
         "pad_token_id": ids.get("padding"),
     }
     return {key: value for key, value in found.items() if value is not None}

@@ -13,7 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from specview.engines.declared import of_gguf
 from specview.engines.gguf_file import TOKEN_CONTROL, TOKEN_UNKNOWN, TOKEN_USER_DEFINED, GgufFile
+from specview.engines.templates import DEFAULT
 from specview.errors import SpecviewError
 
 _LLAMA3 = (
@@ -111,9 +113,12 @@ def tokenizer_config(gguf: GgufFile) -> dict[str, Any]:
     for key, name in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
         if name in ids:
             config[key] = tokens[ids[name]]
-    template = gguf.metadata.get("tokenizer.chat_template")
-    if template:
-        config["chat_template"] = template
+    named = of_gguf(gguf, adds_bos=False).templates
+    if named:
+        single = set(named) == {DEFAULT}
+        config["chat_template"] = (
+            named[DEFAULT] if single else [{"name": name, "template": text} for name, text in named.items()]
+        )
     return config
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 from specview.decoding.interfaces import Engine
-from specview.engines.gguf_file import read_gguf
+from specview.engines.gguf_file import gguf_facts, read_gguf
 from specview.errors import EngineMissing, UsageError
 from specview.models import bundled, converted, hub, memory
 from specview.models.cache import ProgressFn, ShouldStop, check_stop
@@ -76,6 +77,7 @@ def load_engine(
             f"the {engine} engine cannot load {model.name} ({model.architecture or model.kind}).",
             f"Choose the {model.engines[0]} engine for it.",
         )
+    model = replace(model, path=_fetch(model, progress, should_stop))
     path = prepare(model, engine, device=device, dtype=dtype, progress=progress, should_stop=should_stop)
     check_stop(should_stop)
     text = f"Loading {model.name}"
@@ -95,6 +97,7 @@ def load_engine(
             threads=threads,
             check_mode=check_mode,
             trust_remote_code=trust_remote_code,
+            gguf=gguf_facts(model.path) if model.path is not None and model.path.is_file() else None,
             progress=on_fraction,
             should_stop=should_stop,
         )
@@ -125,14 +128,7 @@ def prepare(
     should_stop: ShouldStop | None = None,
 ) -> Path:
     """Return the file or folder that `engine` loads for a model: downloaded and converted as needed."""
-    path = model.path
-    if path is None:
-        assert model.repo_id is not None
-        if model.kind == "gguf":
-            assert model.repo_file is not None
-            path = hub.fetch_gguf(model.repo_id, model.repo_file, progress=progress, should_stop=should_stop)
-        else:
-            path = hub.fetch(model.repo_id, progress=progress, should_stop=should_stop)
+    path = _fetch(model, progress, should_stop)
     if engine == "llama.cpp":
         if path.is_dir():
             raise UsageError(f"llama.cpp loads GGUF files, and {path} is a folder.", "Give a .gguf file.")
@@ -143,6 +139,17 @@ def prepare(
         # the draft shares the bundled target's tokenizer, which is not stored twice
         return converted.with_tokenizer(path, bundled.target_gguf(), progress=progress, should_stop=should_stop)
     return path
+
+
+def _fetch(model: ModelRef, progress: ProgressFn | None, should_stop: ShouldStop | None) -> Path:
+    """The file or folder of a model, downloaded where it is not on this machine."""
+    if model.path is not None:
+        return model.path
+    assert model.repo_id is not None
+    if model.kind == "gguf":
+        assert model.repo_file is not None
+        return hub.fetch_gguf(model.repo_id, model.repo_file, progress=progress, should_stop=should_stop)
+    return hub.fetch(model.repo_id, progress=progress, should_stop=should_stop)
 
 
 def _convert(

@@ -460,6 +460,8 @@ class Race:
         for index, own_heads in heads.items():
             for method, head in own_heads.items():
                 found |= {f"draft_{index}_{method}_{key}": value for key, value in head_facts(head).items()}
+        declared = self.target.tokenizer.declared
+        found |= {"target_ends": declared.ends_words(), "target_left_out": declared.left_out or None}
         if self.settings.workload is not None:
             found["workload_sha256"] = workloads.load(self.settings.workload).sha256
         return found
@@ -490,7 +492,7 @@ def tokenize_prompt(settings: RunSettings, target: Engine) -> list[int]:
             raise UsageError("the prompt is empty.", "Type one, or choose a workload.")
         system = [{"role": "system", "content": settings.system}] if settings.system else []
         messages = [*system, *settings.history, {"role": "user", "content": settings.prompt}]
-        ids = target.tokenizer.encode_chat(messages)
+        ids = target.tokenizer.encode_chat(messages, settings.chat_template)
     else:
         ids = target.tokenizer.encode_raw(settings.prompt)
     if len(ids) >= target.context_length:

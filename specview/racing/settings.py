@@ -127,7 +127,7 @@ class RunSettings:
 
     target is "bundled", a path (GGUF file or model folder) or a hub id. device, dtype and threads
     None are the engine's choice; gpu_layers and context are for llama.cpp. trust_remote_code is the
-    user's tick for this very target. baseline False leaves out the plain lane that a race always has:
+    user's tick for this very target. chat_template names one of the model's, None its default one. baseline False leaves out the plain lane that a race always has:
     for `run`, which decodes with one method alone.
     """
 
@@ -143,6 +143,7 @@ class RunSettings:
     prompt: str = ""
     system: str = ""
     chat: bool = True
+    chat_template: str | None = None
     history: tuple[Mapping[str, str], ...] = ()
     workload: str | None = None
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -210,6 +211,7 @@ class RunSettings:
                 "trust_remote_code",
                 "system",
                 "chat",
+                "chat_template",
                 "workload",
                 "max_tokens",
                 "observe",

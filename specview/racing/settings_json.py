@@ -47,7 +47,7 @@ def _with_rule(lane: LaneSettings, sampling: SamplingParams) -> LaneSettings:
 
 
 # Fields that may be None, with the type they otherwise have.
-_OPTIONAL: dict[str, type] = {"device": str, "dtype": str, "threads": int, "context": int, "workload": str,
+_OPTIONAL: dict[str, type] = {"device": str, "dtype": str, "threads": int, "context": int, "workload": str, "chat_template": str,
                               "draft_engine": str, "k": int}
 
 

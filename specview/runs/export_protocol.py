@@ -17,7 +17,7 @@ from specview.runs.tables import markdown_rows, markdown_text, printable
 
 _SHARED = (
     "engine", "target", "device", "dtype", "threads", "gpu_layers", "context", "check_mode", "trust_remote_code",
-    "chat", "system", "workload", "max_tokens", "observe", "temperature", "top_k", "top_p", "min_p", "seed",
+    "chat", "chat_template", "system", "workload", "max_tokens", "observe", "temperature", "top_k", "top_p", "min_p", "seed",
 )  # fmt: skip
 _ENGINES_CHOICE = ("device", "dtype", "threads", "context")
 _MODEL = ("model_name", "file", "sha256", "source_file", "source_sha256", "dtype", "weight_bytes", "context_length", "vocab_size")

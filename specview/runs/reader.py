@@ -219,7 +219,7 @@ def _parse_header(value: Mapping[str, Any]) -> Trace:
 _NUMBER, _TEXT, _WHOLE = (int, float), (str,), (int,)
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("method", "engine", "target", "draft", "draft_engine", "policy", "rule", "system", "workload"), _TEXT),
-    **dict.fromkeys(("device", "dtype", "observe"), _TEXT),
+    **dict.fromkeys(("device", "dtype", "observe", "chat_template"), _TEXT),
     **dict.fromkeys(("k", "top_k", "seed", "max_tokens", "threads", "gpu_layers", "context"), _WHOLE),
     **dict.fromkeys(("temperature", "top_p", "min_p"), _NUMBER),
     **dict.fromkeys(("chat", "check_mode", "trust_remote_code"), (bool,)),

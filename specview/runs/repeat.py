@@ -28,6 +28,7 @@ _SHARED: Mapping[str, tuple[type, bool]] = {
     "check_mode": (bool, False),
     "system": (str, False),
     "chat": (bool, False),
+    "chat_template": (str, True),
     "workload": (str, True),
     "max_tokens": (int, False),
     "observe": (str, False),
@@ -173,6 +174,8 @@ def command_line(trace: Trace) -> Repeat:
     prompt_file = _prompt_words(words, trace, settings)
     if not settings.chat:
         words.append("--raw")
+    else:
+        give("--chat-template", settings.chat_template, None)
     give("--max-tokens", settings.max_tokens, 128)
     words.extend(["--observe", settings.observe])
     if settings.history:

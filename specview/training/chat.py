@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specview.engines import templates
+
 _MARK = "\x00here\x00"
 
 
@@ -31,8 +33,12 @@ class ChatLayout:
 
         Raises ValueError when the template drops or changes the user's text.
         """
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": _MARK}], tokenize=False, add_generation_prompt=True
+        named = tokenizer.chat_template
+        text = templates.render_chat_text(
+            templates.choose(named if isinstance(named, dict) else {templates.DEFAULT: named}, None),
+            [{"role": "user", "content": _MARK}],
+            tokenizer.bos_token,
+            tokenizer.eos_token,
         )
         if text.count(_MARK) != 1:
             raise ValueError("the chat template does not hold the user's text as it is")

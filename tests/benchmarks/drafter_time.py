@@ -57,7 +57,7 @@ def source_tokens(count: int) -> list[int]:
     """Tokens of specview's source, in the order of its files' names."""
     with tempfile.TemporaryDirectory() as folder:
         write_tokenizer(read_gguf(target_gguf()), Path(folder))
-        tokenizer = load_tokenizer(Path(folder), {}, frozenset())
+        tokenizer = load_tokenizer(Path(folder), {})
     tokens: list[int] = []
     for path in sorted(ROOT.glob("*/*.py")):
         tokens += tokenizer.encode(path.read_text())

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from specview.decoding.interfaces import Forward
+from specview.decoding.interfaces import Declared, Forward
 from specview.decoding.ledger import Draft, Round
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
@@ -269,7 +269,7 @@ class FakeTokenizer:
         self.vocab_size = vocab
         self.bos_id = bos_id
         self.eos_ids = frozenset(eos_ids)
-        self.chat_template = None
+        self.declared = Declared()
         self.clock: FakeClock | None = None
         self.text_cost = 0.0
 
@@ -285,7 +285,7 @@ class FakeTokenizer:
             return [self.bos_id]
         return self.encode(text)
 
-    def encode_chat(self, messages: Sequence[Any]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Any], template: str | None = None) -> list[int]:
         return [token for message in messages for token in self.encode(message["content"])]
 
     def token_text(self, token: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from specview.decoding.interfaces import Declared
 from specview.drafting.registry import METHODS, DrafterContext
 from specview.engines.detokenize import ByteDetokenizer
 from tests.decoding.toy import FakeEngine, TableModel
@@ -22,7 +23,7 @@ class Pieces:
     becomes <unk>, or is dropped where there is none.
     """
 
-    chat_template = None
+    declared = Declared()
 
     def __init__(
         self, pieces: Sequence[Piece], ends: Iterable[str] = (), bos: str | None = None, adds_space: bool = False
@@ -57,7 +58,7 @@ class Pieces:
     def encode_raw(self, text: str) -> list[int]:
         return ([] if self.bos_id is None else [self.bos_id]) + (self.encode(text) if text else [])
 
-    def encode_chat(self, messages: Sequence[Any]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Any], template: str | None = None) -> list[int]:
         return [token for message in messages for token in self.encode(message["content"])]
 
     def token_bytes(self, token: int) -> bytes:

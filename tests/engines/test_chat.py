@@ -31,7 +31,7 @@ def encode_template(text: str) -> list[int]:
 
 def chat(template: str | None, *contents: str, parse: bool = False, role: str = "user", bos: str = "<s>") -> list[int]:
     return render_chat(
-        template,
+        {} if template is None else {"default": template},
         [{"role": role, "content": content} for content in contents],
         special_tokens=SPECIAL,
         encode_text=encode_text,
@@ -87,14 +87,14 @@ def test_bos_from_the_template_comes_once(parse: bool) -> None:
 
 def test_one_character_special_token() -> None:
     ids = render_chat(
-        "#{{ messages[0].content }}#", [{"role": "user", "content": "a#b"}], special_tokens={"#": 9},
+        {"default": "#{{ messages[0].content }}#"}, [{"role": "user", "content": "a#b"}], special_tokens={"#": 9},
         encode_text=encode_text, bos_token=None, eos_token=None,
     )
     assert ids == [9, *encode_text("a#b"), 9]
 
 
 def test_no_special_tokens_at_all() -> None:
-    ids = render_chat("{{ messages[0].content }}", [{"role": "user", "content": "<s>"}], special_tokens={},
+    ids = render_chat({"default": "{{ messages[0].content }}"}, [{"role": "user", "content": "<s>"}], special_tokens={},
                       encode_text=encode_text, bos_token=None, eos_token=None)
     assert ids == encode_text("<s>")
 
@@ -116,7 +116,6 @@ def test_template_language(template: str, text: str) -> None:
 
 @pytest.mark.parametrize(("template", "reason"), [
     (None, "no chat template"),
-    ("", "no chat template"),
     ("{% if", "cannot be read (line 1"),
     ("{{ raise_exception('Conversation roles must alternate') }}", "Conversation roles must alternate"),
     ("{{ messages[7].content.strip() }}", "refuses this chat"),

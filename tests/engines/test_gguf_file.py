@@ -67,7 +67,7 @@ def test_facts(tmp_path: Path) -> None:
     facts.require_complete()
     assert facts.file_bytes == facts.expected_bytes == path.stat().st_size
     assert (facts.architecture, facts.file_type, facts.context_length) == ("llama", "Q4_1", 77)
-    assert (facts.chat_template, facts.parameters, len(facts.tensors)) == ("{{ x }}", 266, 2)
+    assert (facts.parameters, len(facts.tensors)) == (266, 2)
     assert facts.metadata["general.name"] == "Náme" and len(facts.metadata["tokenizer.ggml.tokens"]) == 5000
     assert facts.metadata["tokenizer.ggml.model"] == "gpt2" and facts.metadata["tokenizer.ggml.pre"] == "smollm"
     assert facts.hparam("attention.head_count_kv") == [1, 2, 3] and facts.hparam("nothing", 9) == 9
@@ -143,7 +143,7 @@ def test_a_type_of_the_future_is_no_error(tmp_path: Path) -> None:
     facts = gguf_facts(write(tmp_path / "m.gguf", file_bytes([], [tensor("a", (64,), 999, 0)])))
     facts.require_complete()
     assert facts.file_type == "unknown" and "tokenizer.ggml.tokens" not in facts.metadata
-    assert facts.context_length is None and facts.chat_template is None
+    assert facts.context_length is None
     with pytest.raises(SpecviewError, match="m.gguf has tensors of type 999"):
         read_gguf(facts.path)
 
@@ -152,7 +152,7 @@ def test_values_of_the_wrong_kind_count_as_unsaid(tmp_path: Path) -> None:
     pairs = [PAIRS[0], string("llama.context_length", "many"), uint("tokenizer.chat_template", 3),
              strings("general.file_type", ["Q4_1"]), string("split.count", "two")]
     facts = gguf_facts(write(tmp_path / "m.gguf", file_bytes(pairs)))
-    assert (facts.context_length, facts.chat_template) == (None, None) and split_parts(facts) == [facts.path]
+    assert facts.context_length is None and split_parts(facts) == [facts.path]
     assert facts.file_type == "unknown"
     assert gguf_facts(write(tmp_path / "m.gguf", file_bytes([uint("general.file_type", 999)]))).file_type == "type 999"
     for alignment in (uint("general.alignment", 0), string("general.alignment", "32")):

@@ -56,7 +56,7 @@ def other(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     folder = tmp_path_factory.mktemp("tokenizer")
     write_tokenizer(read_gguf(path), folder)
-    return load_tokenizer(folder, {}, frozenset({2}))
+    return load_tokenizer(folder, {}, gguf=read_gguf(path))
 
 
 def test_both_engines_give_equal_ids(tokenizer: LlamaCppTokenizer, other: Any) -> None:

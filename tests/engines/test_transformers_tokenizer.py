@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specview.engines.transformers_tokenizer import TransformersTokenizer, load_tokenizer, read_eos_ids
+from specview.engines.transformers_tokenizer import TransformersTokenizer, load_tokenizer
 from specview.errors import SpecviewError, UsageError
 from tests.engines.transformers_tiny import save_tokenizer
 
@@ -29,7 +29,7 @@ AWKWARD = (
 @pytest.fixture()
 def tokenizer(tmp_path: Path) -> TransformersTokenizer:
     save_tokenizer(tmp_path)
-    return load_tokenizer(tmp_path, {}, frozenset({257}))
+    return load_tokenizer(tmp_path, {})
 
 
 def sentencepiece_like(tmp_path: Path) -> Path:
@@ -74,11 +74,11 @@ def test_raw_prompts(tokenizer: TransformersTokenizer, tmp_path: Path) -> None:
     assert tokenizer.encode_raw("hi") == tokenizer.encode("hi")  # no BOS in this one's ordinary tokenization
     assert tokenizer.encode_raw("") == [256] and tokenizer.bos_id == 256
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend"}))
-    nameless = load_tokenizer(tmp_path, {}, frozenset())
+    nameless = load_tokenizer(tmp_path, {})
     assert nameless.bos_id is None
     with pytest.raises(UsageError, match="empty"):
         nameless.encode_raw("")
-    assert load_tokenizer(tmp_path, {"bos_token_id": 3}, frozenset()).encode_raw("") == [3]
+    assert load_tokenizer(tmp_path, {"bos_token_id": 3}).encode_raw("") == [3]
 
 
 def test_chat_by_the_models_template(tokenizer: TransformersTokenizer) -> None:
@@ -98,7 +98,7 @@ def test_special_tokens_have_names_and_add_no_text(tokenizer: TransformersTokeni
 
 
 def test_sentencepiece_like_vocabularies(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(sentencepiece_like(tmp_path), {}, frozenset({2}))
+    tokenizer = load_tokenizer(sentencepiece_like(tmp_path), {})
     assert tokenizer.encode_raw("ab") == [1, *tokenizer.encode("ab")]
     assert tokenizer.encode_raw("") == [1]
     assert all(token > 2 for token in tokenizer.encode("</s> <s>"))
@@ -116,20 +116,65 @@ def test_other_decoders() -> None:
     assert make_token_bytes(None)("<0xZZ>") == b"<0xZZ>"
 
 
-@pytest.mark.parametrize(
-    ("generation", "config", "expected"),
-    [
-        (None, {}, set()),
-        (None, {"eos_token_id": 5}, {5}),
-        ({"eos_token_id": [7, 8]}, {"eos_token_id": 7}, {7, 8}),
-        ({"eos_token_id": None}, {"eos_token_id": None}, set()),
-        ({}, {"text_config": {"eos_token_id": [1, 106]}}, {1, 106}),
-    ],
-)
-def test_eos_ids(tmp_path: Path, generation: Any, config: Any, expected: set[int]) -> None:
+ENDS: list[tuple[Any, Any, Any, dict[int, tuple[str, ...]]]] = [
+    (None, {}, {}, {}),
+    (None, {"eos_token_id": 5}, {}, {5: ("config.json",)}),
+    ({"eos_token_id": [7, 8]}, {"eos_token_id": 7}, {},
+     {7: ("generation_config.json", "config.json"), 8: ("generation_config.json",)}),
+    ({"eos_token_id": None}, {"eos_token_id": None}, {}, {}),
+    ({}, {"text_config": {"eos_token_id": [1, 106]}}, {}, {1: ("config.json",), 106: ("config.json",)}),
+    ({"eos_token_id": 5}, {}, {"eos_token": "<|bot|>"}, {5: ("generation_config.json",), 259: ("tokenizer_config.json",)}),
+    ({}, {}, {"eos_token": {"content": "<|bot|>"}}, {259: ("tokenizer_config.json",)}),
+    ({}, {}, {"eos_token": "<|nowhere|>"}, {}),
+    ({"eos_token_id": [True, -1, "x", 2.0]}, {"eos_token_id": {}}, {"eos_token": 5}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("generation", "config", "settings", "expected"), ENDS)
+def test_ends_are_the_union_of_all_files(
+    tmp_path: Path, generation: Any, config: Any, settings: Any, expected: dict[int, tuple[str, ...]]
+) -> None:
+    save_tokenizer(tmp_path, specials=("<s>", "<|end of it|>", "<|user|>", "<|bot|>"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     if generation is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps(generation))
-    assert read_eos_ids(tmp_path, config) == expected
+    tokenizer = load_tokenizer(tmp_path, config)
+    assert {end.token: end.sources for end in tokenizer.declared.ends} == expected
+    assert tokenizer.eos_ids == expected.keys()
+
+
+@pytest.mark.parametrize(
+    ("specials", "ends"),
+    [
+        (("<|im_start|>", "<|im_end|>", "<|user|>"), {"<|im_end|>"}),
+        (("<|im_end|>", "<|endoftext|>", "<|file_sep|>", "<|fim_middle|>"), {"<|im_end|>", "<|endoftext|>", "<|file_sep|>"}),
+        # Parts of an answer end with <|end|> here, the answer with <|return|>.
+        (("<|start|>", "<|end|>", "<|return|>", "<|call|>"), {"<|return|>", "<|call|>"}),
+        (("<|end|>", "<|user|>"), {"<|end|>"}),
+        (("</s>", "<|tool_response>", "<turn|>"), {"<|tool_response>", "<turn|>"}),
+    ],
+)
+def test_added_tokens_that_are_known_to_end_a_text(tmp_path: Path, specials: tuple[str, ...], ends: set[str]) -> None:
+    save_tokenizer(tmp_path, specials=specials)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    declared = load_tokenizer(tmp_path, {}).declared
+    assert {end.text for end in declared.ends} == ends
+    assert {end.sources for end in declared.ends} == {("known by its text",)}
+
+
+def test_a_byte_order_mark_hides_no_file(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    for name, content in (("generation_config.json", {"eos_token_id": 7}), ("tokenizer_config.json", {"eos_token": "</s>"})):
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8-sig")
+    assert load_tokenizer(tmp_path, {}).eos_ids == {7, 257}
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe{}", b"[" * 100_000])
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
+    save_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_bytes(content)
+    with pytest.raises(SpecviewError, match="generation_config.json cannot be read"):
+        load_tokenizer(tmp_path, {})
 
 
 def test_a_tokenizer_that_needs_transformers(tmp_path: Path) -> None:
@@ -139,7 +184,7 @@ def test_a_tokenizer_that_needs_transformers(tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     settings["added_tokens_decoder"] = {"260": {"content": "<|new|>", "special": True}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    tokenizer = load_tokenizer(tmp_path, {}, frozenset({257}))
+    tokenizer = load_tokenizer(tmp_path, {})
     assert tokenizer.token_text(260) == "<|new|>" and all(
         token < 256 for token in tokenizer.encode("<|new|></s>")
     )
@@ -149,4 +194,4 @@ def test_a_tokenizer_that_needs_transformers(tmp_path: Path) -> None:
 def test_a_damaged_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(SpecviewError, match="cannot be read"):
-        load_tokenizer(tmp_path, {}, frozenset())
+        load_tokenizer(tmp_path, {})

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 VOCAB = 260
 
 
-def save_tokenizer(folder: Path) -> None:
-    """Write a byte-level tokenizer of 256 bytes and four special tokens (ids 256 to 259)."""
+SPECIALS = ("<s>", "</s>", "<|user|>", "<|bot|>")
+
+
+def save_tokenizer(folder: Path, specials: Sequence[str] = SPECIALS) -> None:
+    """Write a byte-level tokenizer of 256 bytes and special tokens (ids from 256)."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(name) for name in ("<s>", "</s>", "<|user|>", "<|bot|>")])
+    tokenizer.add_special_tokens([AddedToken(name) for name in specials])
     tokenizer.save(str(folder / "tokenizer.json"))
     template = (
         "{% for m in messages %}{{ '<|user|>' if m.role != 'assistant' else '<|bot|>' }}{{ m.content }}"

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 
+from specview.decoding.interfaces import Declared
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import MetricsFold
 from specview.drafting.registry import METHODS
@@ -42,7 +43,7 @@ class Script:
     ignore_stop_s: float = 0.0
     scan_s: float = 0.1
     fail_scan: str = ""
-    facts: tuple[str, dict[str, str]] | None = ("cpu", {})
+    facts: tuple[str, dict[str, str], Declared] | None = ("cpu", {}, Declared())
     log: list[str] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
     emitted_rounds: int = 0

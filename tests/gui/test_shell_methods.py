@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QDialog, QDialogButtonBox, QFileDialog, QLabel, QWidget
 from shiboken6 import isValid
 
+from specview.decoding.interfaces import Declared
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.gui import head_checks, head_chooser, members_editor, pair_checks
@@ -158,7 +160,7 @@ def test_what_cannot_run_on_the_engine_says_why_before_and_after_loading(window,
     assert actions["x-suffix"].isEnabled()
     window.lane_menu.hide()
     # once loaded, the target itself says
-    script.facts = ("cpu", {"x-suffix": "its cache is a <b>sliding</b> window"})
+    script.facts = ("cpu", {"x-suffix": "its cache is a <b>sliding</b> window"}, Declared())
     window.setup.target.set_values("transformers", "bundled")
     assert window.method_problems() == {}
     wait_ended(qtbot, window)
@@ -590,6 +592,7 @@ def test_rows_of_the_real_backend(monkeypatch):
 
     class Engine:
         device, rollback_problem, exit_problem = "cpu", None, "not here"
+        tokenizer = SimpleNamespace(declared=Declared())
 
     class Pool(dict):
         def get(self, key, tell=None, should_stop=None):
@@ -603,7 +606,7 @@ def test_rows_of_the_real_backend(monkeypatch):
     monkeypatch.setattr(local_backend, "tokenize_prompt", lambda settings, target: [1, 2])
     monkeypatch.setattr(local_backend, "METHODS", {info.name: info for info in FAKES})
     monkeypatch.setattr("specview.racing.exit_scan.scan_exits", lambda *a, **k: asked.append((a, set(k))) or "scan")
-    assert backend.target_facts(RunSettings()) == ("cpu", {"early-exit": "not here"})
+    assert backend.target_facts(RunSettings()) == ("cpu", {"early-exit": "not here"}, Declared())
     assert backend.scan_exits(RunSettings(), lambda *_: None, lambda: False) == "scan"
     assert asked == [((Engine, [1, 2]), {"should_stop", "on_progress"})]
     Engine.rollback_problem = "it is recurrent"

@@ -20,8 +20,8 @@ class LetterTokenizer:
 
     eos_token_id = 2
 
-    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
-        return f"\x01{messages[0]['content']}\x02\x01"
+    bos_token = eos_token = None
+    chat_template = "\x01{{ messages[0].content }}\x02\x01"
 
     def __call__(self, text, add_special_tokens=False, split_special_tokens=False):
         return {"input_ids": [ord(c) if c in "\x01\x02" else 3 + ord(c) % 90 for c in text]}
