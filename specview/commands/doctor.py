@@ -36,8 +36,12 @@ def main(argv: Sequence[str]) -> int:
     """Run the command: 0 when at least one engine can decode here, else 1."""
     parser = Parser("specview doctor", "Say what works on this machine, and what to do about the rest.")
     parser.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
+    parser.add_argument("--clean", action="store_true", help="instead, remove from the cache what trainings and killed "
+                                                             "conversions left there")  # fmt: skip
     arguments = parser.parse_args(argv)
     with Outputs(arguments) as outputs:
+        if arguments.clean:
+            return _clean(outputs)
         findings = [_guarded(name, check) for name, check in _CHECKS]
         outputs.document({"specview": __version__, "findings": [asdict(finding) for finding in findings]})
         if not outputs.to_stdout:
@@ -48,6 +52,31 @@ def main(argv: Sequence[str]) -> int:
                     sys.stdout.write(f"{'':7}  {'':{width}}  -> {safe_text(finding.mend)}\n")
     by_name = {finding.name: finding.state for finding in findings}
     return 0 if "ok" in (by_name["transformers"], by_name["llama.cpp"]) else 1
+
+
+def _clean(outputs: Outputs) -> int:
+    """Remove what takes room in the cache and is no use but to go on with; say what."""
+    from specview.models.cache import size_words
+    from specview.models.converted import remove_partials
+    from specview.training import work
+
+    removed: list[work.WorkFolder] = []
+    kept: list[work.WorkFolder] = []
+    for folder in work.work_folders():
+        (removed if work.remove(folder) else kept).append(folder)
+    partials = remove_partials()
+    outputs.document({
+        "specview": __version__,
+        "removed": [*({"path": str(one.path), "bytes": one.size_bytes} for one in removed),
+                    *({"path": str(path), "bytes": None} for path in partials)],
+        "kept": [{"path": str(one.path), "bytes": one.size_bytes} for one in kept],
+    })  # fmt: skip
+    if not outputs.to_stdout:
+        lines = [f"removed  {one.path}, {size_words(one.size_bytes)}" for one in removed]
+        lines += [f"removed  {path}" for path in partials]
+        lines += [f"kept     {one.path}, {size_words(one.size_bytes)}: a training is at work in it" for one in kept]
+        sys.stdout.write("".join(f"{safe_text(line)}\n" for line in lines or ["There is nothing to remove."]))
+    return 0
 
 
 def _guarded(name: str, check: Callable[[], Finding]) -> Finding:
@@ -168,6 +197,18 @@ def _cache() -> Finding:
     return Finding("cache", "ok", f"{folder}, {size / 1e6:.0f} MB")
 
 
+def _trainings() -> Finding:
+    from specview.models.cache import size_words
+    from specview.training.work import work_folders, work_root
+
+    folders = work_folders()
+    if not folders:
+        return Finding("trainings", "ok", "they keep nothing in the cache")
+    each = ", ".join(f"{folder.path.name} {size_words(folder.size_bytes)}" for folder in folders)
+    text = f"they keep {size_words(sum(folder.size_bytes for folder in folders))} in {work_root()}: {each}"
+    return Finding("trainings", "note", text, "specview doctor --clean removes it; one that was stopped then begins anew")
+
+
 _CHECKS: tuple[tuple[str, Callable[[], Finding]], ...] = (
     ("Python", _python),
     ("memory", _memory),
@@ -178,4 +219,5 @@ _CHECKS: tuple[tuple[str, Callable[[], Finding]], ...] = (
     ("llama.cpp", _llama_cpp),
     ("bundled pair", _bundled),
     ("cache", _cache),
+    ("trainings", _trainings),
 )

@@ -21,6 +21,8 @@ from specview.heads.files import PICKLES
 from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.models.catalog import path_of
 from specview.racing.settings import BUNDLED
+from specview.runs.folders import data_folder
+from specview.training.asked import KINDS as TRAINED_KINDS
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,12 @@ INSIDE = "mtp"
 """The kind of head that ships inside its target."""
 LATER = "What it is, and whether it fits, is told when it loads."
 FETCHED = "It is not on this machine: the race fetches it from the Hub, and checks it then."
+_ELSEWHERE = {
+    "eagle": "They cannot be trained here (EAGLE-3 heads can); the Hub has some, such as yuhuili/EAGLE-LLaMA3-Instruct-8B.",
+    "mlp-speculator": "They cannot be trained here (Medusa and EAGLE-3 heads can); the Hub has some, such as "
+                      "ibm-ai-platform/llama3-8b-accelerator.",
+}  # fmt: skip
+"""Where heads are to be had that train cannot make, by kind."""
 _MOST = 200
 _MOST_ENTRIES = 20_000  # of a folder
 _DEEPEST = 3
@@ -72,9 +80,13 @@ def needs_choice(method: str) -> bool:
 
 def heads_folder() -> Path:
     """Where heads trained in the window go, unless another folder was chosen."""
-    import platformdirs
+    return data_folder("heads")
 
-    return Path(platformdirs.user_data_dir("specview", appauthor=False)) / "heads"
+
+def no_head(kind: str, label: str) -> str:
+    """What to do where no head of a kind comes with specview, in a line; label names the method."""
+    found = f"No head for {label} comes with specview: choose a folder or a hub id"
+    return f"{found}, or train one (Race menu)." if kind in TRAINED_KINDS else f"{found}. {_ELSEWHERE.get(kind, '')}".strip()
 
 
 def find_heads() -> list[FoundHead]:

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
 )
 
 from specview.gui.display_text import tooltip
-from specview.gui.head_checks import INSIDE, HeadChecks, HeadQuestion, has_bundled
+from specview.gui.head_checks import INSIDE, HeadChecks, HeadQuestion, has_bundled, no_head
 from specview.gui.lane_words import short_model
 from specview.gui.library import Library
 from specview.gui.widgets import Choice, label, set_kind, set_tip
@@ -130,7 +130,7 @@ class HeadChooser(QWidget):
         """As `problem`, of another choice."""
         if ref not in (BUNDLED, "") or self._kind == INSIDE or has_bundled(self._kind):
             return ""
-        return "No head for this method comes with specview: choose a folder or a hub id, or train one (Race menu)."
+        return no_head(self._kind, "this method")
 
     @property
     def words(self) -> str:

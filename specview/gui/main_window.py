@@ -337,7 +337,7 @@ class MainWindow(QMainWindow):
     def show_training(self) -> None:
         """Open the training dialog, beside the window's own work."""
         if self.train_dialog is None:
-            self.train_dialog = TrainDialog(self.training, self._training_target, self)
+            self.train_dialog = TrainDialog(self.training, self._training_target, self._files, self)
             self.train_dialog.use_asked.connect(self.use_trained)
         self.train_dialog.show()
         self.train_dialog.raise_()

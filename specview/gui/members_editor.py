@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 from specview.drafting.options import HEAD, Value
 from specview.drafting.registry import METHODS
 from specview.gui import theme
-from specview.gui.head_checks import INSIDE, has_bundled
+from specview.gui.head_checks import INSIDE, has_bundled, no_head
 from specview.gui.lane_menu import add_methods
 from specview.gui.option_form import OptionForm
 from specview.gui.widgets import ElidedLabel, set_tip
@@ -147,7 +147,7 @@ class MembersEditor(QWidget):
                 continue
             held = self.form.held() if name == self._shown else self._kept.get(name, {})
             if not held.get(HEAD.name) and not has_bundled(str(info.head)):
-                return f"No head for {info.label} comes with specview: choose one in its options, or train one."
+                return no_head(str(info.head), info.label)
         return ""
 
     def head_refusal(self) -> str:

@@ -26,11 +26,15 @@ from PySide6.QtWidgets import (
 from specview.errors import SpecviewError, UsageError
 from specview.gui import theme
 from specview.gui.figures import number, probability
+from specview.gui.file_work import FileWork
 from specview.gui.head_checks import heads_folder
 from specview.gui.plots import Card
+from specview.gui.questions import ask
 from specview.gui.training_process import Curve, State, TrainingRun, TrainRequest, same_run
 from specview.gui.widgets import Choice, ElidedLabel, NumberEdit, label, set_kind, set_tip
+from specview.models.cache import size_words
 from specview.models.catalog import path_of
+from specview.training.work import WorkFolder, remove, work_folders
 
 KINDS: tuple[tuple[str, str, str], ...] = (
     ("eagle3", "EAGLE-3 head", "One layer that reads three of the target's hidden states; drafts token by token."),
@@ -55,19 +59,22 @@ class TrainDialog(QDialog):
     """Starts, shows and stops one training run.
 
     use_asked(method, folder): the result is to be a lane. `target_of` gives (engine, target, name) as the window has
-    them now.
+    them now; `files` looks at what earlier trainings keep in the cache.
     """
 
     use_asked = Signal(str, str)
 
     def __init__(
-        self, run: TrainingRun, target_of: Callable[[], tuple[str, str, str]], parent: QWidget | None = None
+        self, run: TrainingRun, target_of: Callable[[], tuple[str, str, str]], files: FileWork,
+        parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle("Train a drafter")
         self.setModal(False)
         self.run = run
         self._target_of = target_of
+        self._files = files
+        self._kept: list[WorkFolder] = []
         self._target = ""
         self._out_is_ours = True
         self._work_filled = ""
@@ -89,6 +96,8 @@ class TrainDialog(QDialog):
         self.work.setAcceptDrops(False)
         self.work.setPlaceholderText("in the cache, named by these settings")
         self.work_button = QPushButton("Folder…")
+        self.kept = ElidedLabel("", "small")
+        self.remove_button = QPushButton("Remove…")
         self.about = label("", "small")
         self.about.setWordWrap(True)
         self.state = ElidedLabel("", "")
@@ -133,6 +142,8 @@ class TrainDialog(QDialog):
         row.addWidget(label("GB of disk for features"))
         row.addStretch(1)
         self._file_row = _beside(self.file, self.file_button)
+        self._kept_row = _beside(self.kept, self.remove_button)
+        set_tip(self.remove_button, "Remove the data of earlier trainings; what they trained stays")
         for caption, widget, tip in (
             ("Drafter", self.kind, ""),
             ("", self.about, ""),
@@ -144,6 +155,7 @@ class TrainDialog(QDialog):
             ("Result", _beside(self.out, self.out_button), "Where the finished drafter goes, with its model card"),
             ("Work folder", _beside(self.work, self.work_button),
              "Data and state while it trains. A run with the same settings goes on there: choose it to resume one."),
+            ("", self._kept_row, ""),
         ):
             title = label(caption)
             form.addRow(title, widget)
@@ -162,6 +174,7 @@ class TrainDialog(QDialog):
                              (self.work_button, "work folder")):
             button.setAccessibleName(f"Choose the {what}")
         self._form = form
+        form.setRowVisible(self._kept_row, False)
         plots = QHBoxLayout()
         plots.setSpacing(10)
         plots.addWidget(self.loss, 1)
@@ -203,11 +216,12 @@ class TrainDialog(QDialog):
             card.say("Fills as it trains")
         self._fit()
         order = (self.kind, self.source, self.file, self.file_button, self.minutes, self.budget, self.out,
-                 self.out_button, self.work, self.work_button, self.stop, self.hide_button, self.use, self.start)
+                 self.out_button, self.work, self.work_button, self.remove_button, self.stop, self.hide_button, self.use,
+                 self.start)
         for first, second in zip(order, order[1:], strict=False):
             QWidget.setTabOrder(first, second)
         for button in (self.stop, self.hide_button, self.use, self.start, self.file_button, self.out_button,
-                       self.work_button):
+                       self.work_button, self.remove_button):
             button.setAutoDefault(False)  # Enter in a field must not start hours of work
 
     def _fit(self) -> None:
@@ -234,7 +248,9 @@ class TrainDialog(QDialog):
         self.stop.clicked.connect(self.run.stop)
         self.hide_button.clicked.connect(self.close)
         self.use.clicked.connect(self._use)
+        self.remove_button.clicked.connect(self.remove_kept)
         self.run.changed.connect(self._show)
+        self.run.ended.connect(self._look_at_kept)
         self._late_stop = QTimer(self)
         self._late_stop.setSingleShot(True)
         self._late_stop.setInterval(round(END_AFTER_S * 1e3))
@@ -246,6 +262,7 @@ class TrainDialog(QDialog):
         """Take the window's target as it is now, and make the plots once the dialog is on screen."""
         super().showEvent(event)
         self.refresh_target()
+        self._look_at_kept()
         if self.loss.canvas is None:
             QTimer.singleShot(0, self, self.load_plots)
 
@@ -350,6 +367,35 @@ class TrainDialog(QDialog):
         if request is not None and self.run.folder:
             self.use_asked.emit(METHOD_OF.get(request.kind, request.kind), self.run.folder)
 
+    # -- what earlier trainings keep ---------------------------------------------------------------
+
+    def _look_at_kept(self) -> None:
+        self._files.do(work_folders, self._show_kept, "trainings")
+
+    def _show_kept(self, found: list[WorkFolder]) -> None:
+        self._kept = found
+        size = size_words(sum(folder.size_bytes for folder in found))
+        self.kept.set_full(f"Trainings keep {size} of data in the cache, to go on with")
+        self._form.setRowVisible(self._kept_row, bool(found))
+        self.remove_button.setEnabled(True)
+
+    def remove_kept(self) -> None:
+        """Ask, and remove the data of earlier trainings from the cache."""
+        found = self._kept
+        words = f"Remove the data of {len(found)} training{'' if len(found) == 1 else 's'} from the cache?"
+        more = "What they trained stays. One that was stopped cannot go on then; one that runs keeps its data."
+        if ask(self, "Data of trainings", words, {"remove": "Remove"}, more, careful=True):
+            self.remove_button.setEnabled(False)
+            self._files.do(lambda: [remove(folder) for folder in found], lambda _: self._removed(), otherwise=self._not_removed)
+
+    def _removed(self) -> None:
+        self._look_at_kept()
+        self._show()
+
+    def _not_removed(self, line: str) -> None:
+        self._removed()
+        self._say(line)
+
     # -- what is shown -----------------------------------------------------------------------------
 
     def _say(self, text: str, kind: str = "error") -> None:
@@ -440,7 +486,7 @@ class TrainDialog(QDialog):
         event.accept()
 
 
-def _beside(line: QLineEdit, button: QPushButton) -> QWidget:
+def _beside(line: QWidget, button: QPushButton) -> QWidget:
     holder = QWidget()
     row = QHBoxLayout(holder)
     row.setContentsMargins(0, 0, 0, 0)

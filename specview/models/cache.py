@@ -21,6 +21,7 @@ ShouldStop = Callable[[], bool]
 ENVIRONMENT = "SPECVIEW_CACHE"
 _HASHES = "file_hashes.json"
 _CHUNK = 4 << 20
+_SAMPLE = 16 << 10
 _MAX_REMEMBERED = 500
 _MEND_PLACE = f"Set {ENVIRONMENT} to a folder you may write to."
 _MEND_ROOM = f"Free some space, or set {ENVIRONMENT} to a folder on another disk."
@@ -94,14 +95,14 @@ def sync_folder(folder: Path) -> None:
 def sha256_of(
     path: Path, *, progress: ProgressFn | None = None, should_stop: ShouldStop | None = None
 ) -> str:
-    """Return a file's SHA-256, remembered in the cache folder by its path, size and change time.
+    """Return a file's SHA-256, remembered in the cache folder for this very file (`_identity`).
 
     Raises OSError when the file cannot be read, Stopped when asked to stop.
     """
     known = remembered_sha256(path)
     if known is not None:
         return known
-    before = path.stat()
+    before = _identity(path)
     digest = hashlib.sha256()
     done = 0
     with path.open("rb") as file:
@@ -109,23 +110,47 @@ def sha256_of(
             check_stop(should_stop)
             digest.update(chunk)
             done += len(chunk)
-            if progress is not None and before.st_size:
-                progress(f"Checking {path.name}", done / before.st_size)
+            if progress is not None and before["size"]:
+                progress(f"Checking {path.name}", done / before["size"])
     _remember(path, before, digest.hexdigest())
     return digest.hexdigest()
 
 
+def remember_sha256(path: Path, sha256: str) -> None:
+    """Note the hash of a file that was just written, so that it need not be read for it."""
+    with contextlib.suppress(OSError):
+        _remember(path, _identity(path), sha256)
+
+
 def remembered_sha256(path: Path) -> str | None:
-    """Return the SHA-256 found earlier for this very file, or None; reads no weights."""
+    """Return the SHA-256 found earlier for this very file, or None; reads a few kilobytes."""
     try:
-        facts = path.stat()
+        facts = _identity(path)
         entry = _load_hashes().get(str(path.resolve()))
     except OSError:
         return None
-    if isinstance(entry, dict) and entry.get("size") == facts.st_size and entry.get("mtime_ns") == facts.st_mtime_ns:
+    if isinstance(entry, dict) and all(entry.get(key) == value for key, value in facts.items()):
         value = entry.get("sha256")
         return value if isinstance(value, str) else None
     return None
+
+
+def _identity(path: Path) -> dict[str, Any]:
+    """What tells a file from another one that came to its place, with its size and change time too.
+
+    The inode's own time cannot be set by whoever copies or unpacks a file; where a disk keeps none, parts of the content
+    tell.
+    """
+    found = path.stat()
+    sample = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        for place in (0, found.st_size // 3, 2 * found.st_size // 3, max(0, found.st_size - _SAMPLE)):
+            file.seek(place)
+            sample.update(file.read(_SAMPLE))
+    return {
+        "size": found.st_size, "mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "inode": found.st_ino,
+        "sample": sample.hexdigest(),
+    }  # fmt: skip
 
 
 def _load_hashes() -> dict[str, Any]:
@@ -136,14 +161,14 @@ def _load_hashes() -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _remember(path: Path, facts: os.stat_result, sha256: str) -> None:
+def _remember(path: Path, facts: dict[str, Any], sha256: str) -> None:
     """Note a hash; a cache that cannot be written only costs hashing again."""
     with contextlib.suppress(OSError):
         cache_dir().mkdir(parents=True, exist_ok=True)
         known = _load_hashes()
         key = str(path.resolve())
         known.pop(key, None)
-        known[key] = {"size": facts.st_size, "mtime_ns": facts.st_mtime_ns, "sha256": sha256}
+        known[key] = {**facts, "sha256": sha256}
         for oldest in list(known)[: max(0, len(known) - _MAX_REMEMBERED)]:
             del known[oldest]
         write_json(cache_dir() / _HASHES, known)

@@ -27,6 +27,7 @@ from specview.models.cache import (
     check_room,
     check_stop,
     clear_write_errors,
+    remember_sha256,
     remembered_sha256,
     sha256_of,
     sync_folder,
@@ -124,8 +125,7 @@ def require_convertible(gguf: GgufFile) -> None:
 def problem_with(folder: Path, source_sha256: str) -> str | None:
     """Say why a converted folder cannot be used, or None when it is whole.
 
-    Small files are hashed; the weights are trusted by size and change time, and hashed when the
-    change time is not the recorded one (a copied or damaged file).
+    Every file is hashed, the weights when they are not the very file that was hashed before.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -136,12 +136,9 @@ def problem_with(folder: Path, source_sha256: str) -> str | None:
             return "its manifest is incomplete"
         for name, entry in files.items():
             path = folder / Path(name).name
-            facts = path.stat()
-            if facts.st_size != entry["size"]:
+            if path.stat().st_size != entry["size"]:
                 return f"{name} has another size"
-            if name == WEIGHTS and facts.st_mtime_ns == entry["mtime_ns"]:
-                continue
-            if _hash(path) != entry["sha256"]:
+            if (sha256_of if name == WEIGHTS else _hash)(path) != entry["sha256"]:
                 return f"{name} is damaged"
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "it is incomplete"
@@ -198,6 +195,22 @@ def _clear(root: Path, folder: Path) -> None:
             shutil.rmtree(folder)
         for stale in root.glob(f"{_PARTIAL}{folder.name}-*"):
             shutil.rmtree(stale, ignore_errors=True)
+
+
+def remove_partials() -> list[Path]:
+    """Remove what killed conversions left half-written; those under way keep theirs. Returns what is gone."""
+    from filelock import FileLock, Timeout
+
+    gone = []
+    for stale in converted_root().glob(f"{_PARTIAL}*"):
+        name = stale.name.removeprefix(_PARTIAL).rpartition("-")[0]
+        try:
+            with FileLock(converted_root() / f".{name}.lock", timeout=0):
+                shutil.rmtree(stale)
+                gone.append(stale)
+        except (Timeout, OSError):
+            continue  # under way, or gone already
+    return gone
 
 
 def with_tokenizer(
@@ -265,6 +278,7 @@ def _build(
         sync_folder(partial)
         os.rename(partial, folder)
         sync_folder(folder.parent)
+        remember_sha256(folder / WEIGHTS, files[WEIGHTS]["sha256"])
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -298,5 +312,4 @@ def _write_weights(
 
 
 def _weights_entry(path: Path, sha256: str) -> dict[str, Any]:
-    facts = path.stat()
-    return {"size": facts.st_size, "sha256": sha256, "mtime_ns": facts.st_mtime_ns}
+    return {"size": path.stat().st_size, "sha256": sha256}

@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 from specview.disk import new_folder
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.heads.files import weights_of
-from specview.models.cache import cache_dir, clear_write_errors, write_json
+from specview.models.cache import clear_write_errors, write_json
 from specview.training import starts, texts
 from specview.training.asked import KINDS, TrainSettings
 from specview.training.chat import load_tokenizer
@@ -51,6 +51,7 @@ from specview.training.teacher import (
     find_target,
     open_teacher,
 )
+from specview.training.work import work_root
 
 DATA_SHARE = 0.45  # of the minutes, the answers for measuring included
 END_SHARE = 0.1  # for the held-out measurements and the export
@@ -708,7 +709,7 @@ class TrainJob:
 def _default_work(kind: str, target: TargetFiles, decides: Mapping[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:12]
     name = "".join(char if char.isalnum() or char in "-_." else "_" for char in target.name)[:60]
-    return cache_dir() / "training" / f"{kind}-{name}-{digest}"
+    return work_root() / f"{kind}-{name}-{digest}"
 
 
 def _unasked(prompts: Sequence[list[int]]) -> list[list[int]]:

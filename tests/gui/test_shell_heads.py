@@ -338,3 +338,19 @@ def test_medusas_rule_on_a_medusa_lane_is_lossy_from_the_settings_on():
     run = RunSettings(sampling=SamplingParams(0.7), lanes=(LaneSettings(), LaneSettings(method="x-medusa", rule="typical")))
     flat = run.checked().flat(run.checked().lanes[1])
     assert lane_words.lossy(flat) and lane_words.badge(LaneModel("x", flat)).text == "lossy rule"
+
+
+def test_heads_go_where_the_users_data_goes(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "data"))
+    assert head_checks.heads_folder() == tmp_path / "data" / "heads"
+
+
+@pytest.mark.parametrize("kind", sorted({info.head for info in METHODS.values() if info.head and info.head != head_checks.INSIDE}))
+def test_training_is_offered_for_what_it_can_make(kind):
+    from specview.training.asked import KINDS
+
+    words = head_checks.no_head(kind, "this method")
+    assert ("train one" in words) == (kind in KINDS)
+    if kind not in KINDS:
+        assert "cannot be trained here" in words and "Hub has some" in words
+        assert not head_checks.has_bundled(kind)

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QApplication
 
 from specview.gui import theme, training_process
+from specview.gui.file_work import FileWork
 from specview.gui.train_dialog import TrainDialog, duration, state_words
 from specview.gui.training_process import MOST_POINTS, Curve, TrainingRun, TrainRequest
 from specview.racing.settings import LaneSettings
@@ -160,8 +162,16 @@ def test_curves_stay_small():
 
 
 @pytest.fixture
-def dialog(qtbot, run) -> TrainDialog:
-    made = TrainDialog(run, lambda: ("transformers", "bundled", "SmolLM2-135M-Instruct"))
+def files(monkeypatch, tmp_path) -> Iterator[FileWork]:
+    monkeypatch.setenv("SPECVIEW_CACHE", str(tmp_path / "cache"))
+    made = FileWork()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def dialog(qtbot, run, files) -> TrainDialog:
+    made = TrainDialog(run, lambda: ("transformers", "bundled", "SmolLM2-135M-Instruct"), files)
     qtbot.addWidget(made)
     with qtbot.waitExposed(made):
         made.show()
@@ -275,10 +285,10 @@ def test_another_kind_or_data_is_no_resume_and_forgets_the_work_folder(qtbot, di
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0])
-def test_the_dialog_fits_a_small_screen_at_any_font(qtbot, run, monkeypatch, scale):
+def test_the_dialog_fits_a_small_screen_at_any_font(qtbot, run, files, scale):
     theme.apply(QApplication.instance(), "dark", scale)
     try:
-        made = TrainDialog(run, lambda: ("llama.cpp", "bundled", "SmolLM2"))
+        made = TrainDialog(run, lambda: ("llama.cpp", "bundled", "SmolLM2"), files)
         qtbot.addWidget(made)
         made.show()
         assert made.minimumSizeHint().height() < 560 and made.minimumSizeHint().width() <= 1280
@@ -287,6 +297,31 @@ def test_the_dialog_fits_a_small_screen_at_any_font(qtbot, run, monkeypatch, sca
         made.close()
     finally:
         theme.apply(QApplication.instance(), "dark", 1.0)
+
+
+def test_what_trainings_keep_is_told_and_can_be_removed(qtbot, dialog, files, tmp_path, monkeypatch):
+    row = dialog.remove_button.parentWidget()
+    qtbot.waitUntil(lambda: not files.busy)
+    assert not row.isVisible(), "there is nothing yet"
+    for name, size in (("medusa-a", 3_000_000), ("draft-b", 2_000_000)):
+        (tmp_path / "cache" / "training" / name / "texts").mkdir(parents=True)
+        (tmp_path / "cache" / "training" / name / "job.json").write_text("{}")
+        (tmp_path / "cache" / "training" / name / "texts" / "data").write_bytes(bytes(size))
+    (tmp_path / "cache" / "training" / "of the user").mkdir()
+    dialog.hide()
+    dialog.show()
+    qtbot.waitUntil(lambda: row.isVisible() and not files.busy)
+    assert "5 MB" in dialog.kept.full
+    answers = ["", "remove", "remove"]
+    monkeypatch.setattr("specview.gui.train_dialog.ask", lambda *words, **more: answers.pop(0))
+    qtbot.mouseClick(dialog.remove_button, Qt.MouseButton.LeftButton)
+    assert not files.busy
+    with FileLock(tmp_path / "cache" / "training" / "medusa-a" / ".lock"):  # a training is at work in it
+        qtbot.mouseClick(dialog.remove_button, Qt.MouseButton.LeftButton)
+        qtbot.waitUntil(lambda: "3 MB" in dialog.kept.full and not files.busy)
+    qtbot.mouseClick(dialog.remove_button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: not row.isVisible() and not files.busy)
+    assert [path.name for path in (tmp_path / "cache" / "training").iterdir()] == ["of the user"]
 
 
 # -- the window ---------------------------------------------------------------------------------------------------

@@ -204,6 +204,64 @@ def test_a_changed_source_is_converted_anew(make_gguf: Make, cache: Path) -> Non
     assert (first / WEIGHTS).read_bytes() != (second / WEIGHTS).read_bytes()
 
 
+def _swap(path: Path, other: bytes, by_rename: bool) -> None:
+    """Put other bytes at a path, with the size and change time of those that were there."""
+    before = path.stat()
+    assert len(other) == before.st_size and other != path.read_bytes()
+    if by_rename:
+        beside = path.with_name("beside")
+        beside.write_bytes(other)
+        os.replace(beside, path)
+    else:
+        path.write_bytes(other)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("by_rename", [True, False])
+def test_another_file_of_the_same_size_and_time_is_converted_anew(make_gguf: Make, cache: Path, by_rename: bool) -> None:
+    """As cp -p, tar and rsync leave it: its weights are not those that were converted."""
+    path = make_gguf(seed=0)
+    first = convert(path)
+    _swap(path, make_gguf("other.gguf", seed=1).read_bytes(), by_rename)
+    assert find_converted(path) is None
+    second = convert(path)
+    assert second != first and (second / WEIGHTS).read_bytes() != (first / WEIGHTS).read_bytes()
+
+
+@pytest.mark.parametrize("by_rename", [True, False])
+def test_converted_weights_are_not_trusted_by_size_and_time(make_gguf: Make, cache: Path, by_rename: bool) -> None:
+    path = make_gguf()
+    folder = convert(path)
+    good = (folder / WEIGHTS).read_bytes()
+    _swap(folder / WEIGHTS, good[:-1] + bytes([good[-1] ^ 1]), by_rename)
+    assert find_converted(path) is None
+    assert (convert(path) / WEIGHTS).read_bytes() == good
+
+
+def test_where_a_disk_keeps_no_inode_times_the_content_tells(
+    make_gguf: Make, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = make_gguf(seed=0), Path.stat
+
+    class Old:
+        """Times and numbers of a disk that has only the old ones."""
+
+        def __init__(self, found: os.stat_result) -> None:
+            self.st_size, self.st_mtime_ns, self.st_mode = found.st_size, found.st_mtime_ns, found.st_mode
+            self.st_ino = self.st_ctime_ns = 0
+
+    other = make_gguf("other.gguf", seed=1).read_bytes()
+    monkeypatch.setattr(Path, "stat", lambda path, **more: Old(real(path, **more)))
+    before = converted.sha256_of(path)
+    assert converted.remembered_sha256(path) == before
+    monkeypatch.undo()
+    monkeypatch.setenv("SPECVIEW_CACHE", str(cache))
+    _swap(path, other, False)
+    monkeypatch.setattr(Path, "stat", lambda path, **more: Old(real(path, **more)))
+    assert converted.remembered_sha256(path) is None
+
+
 def test_leftovers_of_a_crash_are_removed(make_gguf: Make, cache: Path) -> None:
     path = make_gguf()
     folder = convert(path)
