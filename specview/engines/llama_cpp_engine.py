@@ -25,6 +25,7 @@ from specview.errors import SpecviewError, Stopped, UsageError
 
 __all__ = ["GgufFacts", "LlamaCppEngine", "gguf_facts", "load"]
 
+_ALIGNMENT = 32  # of tensors in llama.cpp (TENSOR_ALIGNMENT)
 _CELL_PADDING = 256  # llama.cpp rounds a context up to this
 _KV_BYTES = 2  # per number: keys and values are kept as float16
 
@@ -69,7 +70,7 @@ def load(
         )
     if not gpu_layers:
         _require_memory(sum(part.file_bytes for part in parts), f"{facts.path.name} needs")
-    model = _load_model(facts, gpu_layers, progress, should_stop)
+    model = _load_model(parts, gpu_layers, progress, should_stop)
     return LlamaCppEngine(
         model, facts, parts=parts, threads=threads or physical_cores(), gpu_layers=gpu_layers, context=context,
         check_mode=check_mode
@@ -245,6 +246,8 @@ class LlamaCppEngine:
             raise SpecviewError(f"{self.model_name} is an encoder model.", "Choose a decoder-only model.")
         if lib.llama_model_is_diffusion(model):
             raise SpecviewError(f"{self.model_name} is a diffusion model.", "Choose an autoregressive model.")
+        if self.context_length < 1:
+            raise SpecviewError(f"{self.model_name} has a context of no tokens.", "Choose another GGUF file.")
 
     def _try_features(self) -> str | None:
         if self._lib.llama_model_n_embd_out(self._model) != self.hidden_size:
@@ -356,12 +359,12 @@ def _free_model(lib: Any, contexts: _Contexts, model: int) -> None:
 
 
 def _load_model(
-    facts: GgufFacts,
+    parts: Sequence[GgufFacts],
     gpu_layers: int,
     progress: Callable[[float], None] | None,
     should_stop: Callable[[], bool] | None,
 ) -> int:
-    lib = llama()
+    lib, facts = llama(), parts[0]
     stopped = False
     raised: list[BaseException] = []
 
@@ -378,6 +381,12 @@ def _load_model(
     params = lib.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
     params.load_mtp = modules_in(facts) > 0
+    if any(tensor.offset % _ALIGNMENT for part in parts for tensor in part.tensors.values()):
+        # llama.cpp ends the process over a mapped tensor that does not begin at a multiple of it: it shall copy them.
+        if hasattr(lib, "LLAMA_LOAD_MODE_NONE"):
+            params.load_mode = lib.LLAMA_LOAD_MODE_NONE
+        else:
+            params.use_mmap = False
     callback = lib.llama_progress_callback(on_progress)
     params.progress_callback = callback
     forget_errors()

@@ -237,6 +237,8 @@ def _llama3_rope(gguf: GgufFile, width: int, theta: float) -> dict[str, Any]:
     """Recover Llama 3's scaling from the per-frequency divisors that llama.cpp's converter stored."""
     stored = dequantized(gguf, gguf.tensors["rope_freqs.weight"]).reshape(-1)
     factor = float(stored.max())
+    if not 0 < stored.min() <= factor < math.inf:
+        raise _UnknownError("its rotary frequencies are divided by numbers that are none above 0")
     parameters = {
         "rope_type": "llama3",
         "rope_theta": theta,

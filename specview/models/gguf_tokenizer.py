@@ -45,6 +45,7 @@ SPLITS: Mapping[str, str] = {
 
 _WHOLE_WORDS_FIRST = {"llama3", "llama-v3", "llama-bpe", "falcon3"}
 _NFC = {"qwen2", "deepseek-r1-qwen"}
+_LONGEST_PIECE = 1 << 10
 _SPACE = "\u2581"  # how SentencePiece writes a space
 
 
@@ -94,8 +95,14 @@ def write_tokenizer(gguf: GgufFile, folder: Path) -> None:
             f"{gguf.path.name} cannot be used in transformers: {problem}.", "Use the llama.cpp engine for it."
         )
     is_byte_level = gguf.metadata["tokenizer.ggml.model"] == "gpt2"
-    tokenizer = _byte_level(gguf) if is_byte_level else _sentencepiece(gguf)
-    _add_special(gguf, tokenizer)
+    try:
+        tokenizer = _byte_level(gguf) if is_byte_level else _sentencepiece(gguf)
+        _add_special(gguf, tokenizer)
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+        raise SpecviewError(
+            f"{gguf.path.name} cannot be used in transformers: its vocabulary is unsound ({str(error)[:200]}).",
+            "Choose another GGUF file.",
+        ) from None
     tokenizer.save(str(folder / "tokenizer.json"))
     text = json.dumps(tokenizer_config(gguf), indent=1, ensure_ascii=False)
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
@@ -161,7 +168,7 @@ def _sentencepiece(gguf: GgufFile) -> Any:
     merges = [
         (tokens[index][:cut], tokens[index][cut:])
         for index in ranked
-        if tokens[index] in pieces
+        if tokens[index] in pieces and len(tokens[index]) <= _LONGEST_PIECE
         for cut in range(1, len(tokens[index]))
         if tokens[index][:cut] in pieces and tokens[index][cut:] in pieces
     ]

@@ -103,7 +103,10 @@ def load_engine(
         )
     else:
         from specview.engines import llama_cpp_engine
+        from specview.models.llama_trial import require_survival
 
+        if model.origin != "bundled":
+            require_survival(path, gpu_layers, progress=progress, should_stop=should_stop)
         loaded = llama_cpp_engine.load(
             path,
             threads=threads,

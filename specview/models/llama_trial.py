@@ -1,0 +1,148 @@
+"""A GGUF file is tried in a process of its own before llama.cpp gets it in this one.
+
+Where llama.cpp meets a value or a tensor that it did not expect it ends its process, be that a window. So a file that it
+has not loaded before is loaded in a child, which runs a few tokens through it: what comes of that is known before the
+window's own process loads it. What decides is in the header, so a header that was survived is remembered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import specview
+from specview.engines.gguf_file import gguf_facts, split_parts
+from specview.errors import SpecviewError
+from specview.models.cache import ProgressFn, ShouldStop, cache_dir, check_stop, write_json
+from specview.reading import open_regular, read_json
+
+log = logging.getLogger(__name__)
+
+_SURVIVED = "llama_cpp_survived.json"
+_MAX_REMEMBERED = 500
+_POLL_S = 0.05
+_SURVIVES, _FAULT, _REFUSED = 0, 1, 2  # exit codes of a child that ended by itself
+_TOKENS = (1, 2, 3)
+_survived: set[str] = set()
+
+
+def require_survival(
+    path: Path, gpu_layers: int = 0, *, progress: ProgressFn | None = None, should_stop: ShouldStop | None = None
+) -> None:
+    """Raise SpecviewError where llama.cpp would end the process over a GGUF file; Stopped.
+
+    Says nothing of a file that it refuses in good order: loading it tells.
+    """
+    key = _key(path, gpu_layers)
+    if key in _survived or key in _remembered():
+        return
+    if progress is not None:
+        progress(f"Trying {path.name} in a process of its own (first time only)", None)
+    with tempfile.TemporaryFile() as complaints:
+        command = [sys.executable, "-P", "-m", __name__, str(path), str(gpu_layers)]
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints, env=_environment()
+        )
+        try:
+            while True:
+                check_stop(should_stop)
+                try:
+                    code = child.wait(_POLL_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            child.kill()
+            child.wait()
+        if code not in (_SURVIVES, _FAULT, _REFUSED):
+            raise SpecviewError(
+                f"llama.cpp ends its process over {path.name} ({_reason(code, complaints)}).",
+                "Choose another GGUF file, or update llama-cpp-python.",
+            )
+    if code == _SURVIVES:
+        _survived.add(key)
+        _remember(key)
+
+
+def _key(path: Path, gpu_layers: int) -> str:
+    """What a trial's outcome depends on: the headers of the file and its other parts, and the llama.cpp at hand."""
+    import importlib.metadata
+
+    digest = hashlib.sha256(f"{importlib.metadata.version('llama-cpp-python')} {bool(gpu_layers)}".encode())
+    for part in split_parts(gguf_facts(path)):
+        facts = gguf_facts(part)
+        with open_regular(part) as file:
+            digest.update(file.read(min((tensor.offset for tensor in facts.tensors.values()), default=facts.size)))
+    return digest.hexdigest()
+
+
+def _environment() -> dict[str, str]:
+    """The child's: it finds the specview that this one is, and starts no debugger where it is ended."""
+    home = str(Path(specview.__file__).parent.parent)
+    search = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": search, "GGML_NO_BACKTRACE": "1"}
+
+
+def _reason(code: int, complaints: BinaryIO) -> str:
+    """What llama.cpp said at its end, or by which signal it came."""
+    size = complaints.seek(0, os.SEEK_END)
+    complaints.seek(max(0, size - 4096))
+    for line in reversed(complaints.read().decode("utf-8", "replace").splitlines()):
+        if (found := re.search(r"[\w-]+\.\w+:\d+: .*", line)) is not None:
+            return found[0].strip()[:200]
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"code {code}"
+
+
+def _remembered() -> Sequence[str]:
+    try:
+        known = read_json(cache_dir() / _SURVIVED)
+    except (OSError, ValueError):
+        return ()
+    return known if isinstance(known, list) else ()
+
+
+def _remember(key: str) -> None:
+    """Note a header; a cache that cannot be written only costs trying it again."""
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        write_json(cache_dir() / _SURVIVED, [*_remembered(), key][-_MAX_REMEMBERED:])
+    except OSError as error:
+        log.warning("the trial was not remembered: %s", error)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Load a file and run some tokens through it; return the exit code."""
+    from specview.engines import llama_cpp_engine
+
+    try:
+        import resource
+    except ImportError:  # Windows writes no core files
+        pass
+    else:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        engine = llama_cpp_engine.load(arguments[0], gpu_layers=int(arguments[1]))
+        session = engine.new_session(min(len(_TOKENS), engine.context_length))
+        session.forward(_TOKENS[: session.max_length])
+        session.close()
+        _ = engine.features_problem
+        engine.close()
+    except SpecviewError:
+        return _REFUSED
+    return _SURVIVES
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
