@@ -197,10 +197,10 @@ def test_a_stop_while_failed_races_are_run_again_is_a_stop(world, capsys, tmp_pa
     assert [bool(one.error) for one in read_sweep(path).runs.values()] == [False, False, True, True]
     with monkeypatch.context() as patch:
         stop_after(patch, 25)
-        code, _, err = run(capsys, "--resume", "--out", str(path))
+        code, _, err = run(capsys, "--resume", "--yes", "--out", str(path))
     assert code == 130
     assert f"stopped after 2 of 4 races; go on with: specview sweep --resume --out {path}" in err and "kept in" not in err
-    code, _, err = run(capsys, "--resume", "--out", str(path))  # they fail again, and that is the end of it
+    code, _, err = run(capsys, "--resume", "--yes", "--out", str(path))  # they fail again, and that is the end of it
     assert code == 0 and "kept in" in err and "stopped" not in err
 
 
@@ -227,6 +227,35 @@ def test_trust_in_a_model_s_code_is_given_anew_to_resume(world, capsys, tmp_path
     assert code == 1 and "it comes with code" in err
     assert run(capsys, *resume, "--trust-remote-code")[0] == 0
     assert len(read_sweep(path).runs) == 3
+
+
+def test_a_strangers_sweep_is_asked_about_before_it_loads_or_writes_anything(world, capsys, tmp_path, monkeypatch):
+    path = tmp_path / "s.jsonl"
+    flags = (*RAW, "--k", "1,2", "--out", str(path))
+    with monkeypatch.context() as patch:
+        stop_after(patch, 25)
+        assert run(capsys, *flags)[0] == 130
+    header, *lines = path.read_text().splitlines()
+    grid = json.loads(header)
+    grid["grid"]["settings"] |= {"target": "owner/name", "trust_remote_code": True}
+    grid["grid"]["lanes"][0] |= {"method": "suffix", "options": {"store": str(tmp_path / "written.npz"), "max_tree_depth": 9}}
+    path.write_text("\n".join([json.dumps(grid), *lines]) + "\n")
+    before = path.read_bytes()
+    loaded = []
+    monkeypatch.setattr("specview.racing.pool.load_engine", lambda ref, engine, **options: loaded.append((ref, options)) or 1 / 0)
+    code, _, err = run(capsys, "--resume", "--out", str(path))
+    assert code == 2 and "names models: owner/name (target); and nobody is here to be asked" in err and err.count("\n") == 1
+    monkeypatch.setattr("specview.commands.sweep.is_terminal", lambda stream: True)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    code, _, err = run(capsys, "--resume", "--out", str(path))
+    assert code == 1 and "owner/name" in err and "not run" in err and not loaded and path.read_bytes() == before
+    resumed = read_sweep(path).grid
+    assert not resumed.settings.trust_remote_code and resumed.lanes[0].options["max_tree_depth"] == 9
+    assert resumed.lanes[0].options["store"] == ""
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    run(capsys, "--resume", "--out", str(path))
+    assert [ref for ref, options in loaded] == ["owner/name"] and not loaded[0][1].get("trust_remote_code")
+    assert not (tmp_path / "written.npz").exists()
 
 
 def test_resume_of_what_is_no_sweep(world, capsys, tmp_path):

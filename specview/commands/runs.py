@@ -184,7 +184,7 @@ def _one_text(run: Recorded) -> str:
     else:
         where = f" ({repeat.prompt_file}: its prompt, see specview runs export --markdown)" if repeat.prompt_file else ""
         parts.append(f"Repeat it{where}:\n  {safe_text(repeat.command)}\n")
-        parts += [f"{note}\n" for note in repeat.notes]
+        parts += [f"{_line(note)}\n" for note in repeat.notes]
     return "\n".join(parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signal
 from specview.commands.terminal import ProgressLine, figure, is_terminal, safe_text, table
 from specview.errors import SpecviewError, UsageError
 from specview.racing import workloads
+from specview.racing.foreign import models_named
 from specview.racing.sweep_file import SweepFile, new_path
 from specview.racing.sweep_grid import (
     ASK_RUNS,
@@ -89,7 +90,8 @@ def make_parser() -> Parser:
     output.add_argument("--resume", action="store_true",
                         help="go on with the sweep in --out; grid flags may be left out, others than its own are refused")  # fmt: skip
     output.add_argument("--yes", action="store_true",
-                        help=f"do not ask before more than {ASK_RUNS:,} races or {ASK_SECONDS / 3600:.0f} h")  # fmt: skip
+                        help=f"do not ask before more than {ASK_RUNS:,} races or {ASK_SECONDS / 3600:.0f} h, nor before models "
+                        "that the file of --resume names are loaded")  # fmt: skip
     parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
     parser.add_argument("--markdown", metavar="FILE", help="write the table as Markdown")
     return parser
@@ -165,6 +167,8 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, outputs: Outputs, s
             file = SweepFile.begin(path, grid)
         with file:
             if arguments.resume and (left := len(file.results.pending(failed=True))):
+                if grid is None:
+                    _ask_models(models_named(file.results.grid.shared), arguments.yes)
                 if file.results.trouble:
                     _say(f"{file.path}: {file.results.trouble}.")
                 _ask(file.results.grid, left, models, arguments.yes, progress, should_stop)
@@ -232,10 +236,25 @@ def _ask(
         return
     if not is_terminal(sys.stdin):
         raise UsageError(f"{words}, and nobody is here to be asked.", "Give --yes to run it, or a smaller grid.")
-    sys.stderr.write(f"specview: {words}. Run them? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().casefold() not in ("y", "yes"):
+    if not _says_yes(f"{words}. Run them?"):
         raise SpecviewError("not run.", "Choose a smaller grid.")
+
+
+def _ask_models(named: Mapping[str, str], yes: bool) -> None:
+    """Ask whether models are meant that the file names and no flag; raises SpecviewError where the answer is no."""
+    words = "the sweep's file names models: " + ", ".join(f"{name} ({role})" for name, role in named.items())
+    if not named or yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise UsageError(f"{words}; and nobody is here to be asked.", "Give the sweep's own flags again, or --yes.")
+    if not _says_yes(f"{words}. An id of the Hub is downloaded. Load them?"):
+        raise SpecviewError("not run.", "Begin a sweep of your own.")
+
+
+def _says_yes(question: str) -> bool:
+    sys.stderr.write(f"specview: {safe_text(question)} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
 def _run(file: SweepFile, models: ModelPool, progress: ProgressLine, should_stop: StopRequest) -> None:

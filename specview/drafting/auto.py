@@ -51,6 +51,7 @@ OPTIONS = (
         "prompt-lookup+suffix+draft-model",
         "Methods joined by +, among which each round picks. Options of a member are given as member.option.",
         label="members",
+        harmless="[a-z0-9+-]*",
     ),
 )
 

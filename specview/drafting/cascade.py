@@ -23,6 +23,7 @@ OPTIONS = (
         "Methods joined by +, in order: in every round the first with a proposal drafts. Options of a member are "
         "given as member.option (llama.cpp takes such a list too: --spec-type ngram-simple,draft-simple).",
         label="members",
+        harmless="[a-z0-9+-]*",
     ),
     Option(
         "model_k",

@@ -32,6 +32,8 @@ Level = Callable[[Sequence[int], Sequence[int]], Array]
 
 Proceed = Callable[[float], bool]
 
+PATHS_TEXT = r"[\[\]0-9., \n]*"
+"""A regular expression of paths as they are written out."""
 PATHS = Option(
     "paths",
     "",
@@ -39,6 +41,7 @@ PATHS = Option(
     "after the first of them (Medusa: medusa_choices; EAGLE-1: tree_choices). Empty is a small tree.",
     label="places",
     needs=("tree", "fixed"),
+    harmless=PATHS_TEXT,
 )
 SIBLINGS = Option(
     "siblings",

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
-from specview.drafting.draft_tree import FixedTree, fixed_tree, likeliest, read_paths
+from specview.drafting.draft_tree import PATHS_TEXT, FixedTree, fixed_tree, likeliest, read_paths
 from specview.drafting.feature_head import SpreadRows
 from specview.drafting.last_hidden import LastHidden
 from specview.drafting.options import Option, Value
@@ -60,6 +61,7 @@ OPTIONS = (
         "a path is a rank among the likeliest tokens of head d, from 0. Nodes deeper than there are heads are left out.",
         label="places",
         needs=("tree", "fixed"),
+        harmless="|".join((*map(re.escape, _CHILDREN), PATHS_TEXT)),
     ),
 )
 

@@ -7,6 +7,7 @@ the trace.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,8 @@ class Option:
 
     The type is that of `default`: int, float, bool, or str (a choice where `choices` is given).
     minimum and maximum are inclusive. help says what it means, its unit, and who else calls it so. needs: another
-    option and the value without which this one says nothing.
+    option and the value without which this one says nothing. harmless: of a text that is no choice, the values that
+    may be taken from a file of settings (a regular expression): none that names another file.
     """
 
     name: str
@@ -33,6 +35,13 @@ class Option:
     choices: tuple[str, ...] = ()
     label: str = ""
     needs: tuple[str, str] | None = None
+    harmless: str = ""
+
+    def is_harmless(self, value: Any) -> bool:
+        """Whether this value may be taken from a file, whoever wrote it: a number, a choice or a text that names no file."""
+        if not isinstance(self.default, str) or self.choices:
+            return True
+        return value == self.default or re.fullmatch(self.harmless, str(value), re.DOTALL) is not None
 
     def parse(self, value: Any) -> Value:
         """Return `value` as this option's type.
@@ -86,6 +95,7 @@ HEAD = Option(
     "",
     "Which trained head drafts: bundled, a folder, a file or a hub id (owner/name). Empty: what the lane's draft "
     "names, or the bundled one where that is a draft model of another member.",
+    harmless=".*",  # a model: the user is asked
 )
 WEIGHTS = Option(
     "weights",

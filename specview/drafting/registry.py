@@ -136,6 +136,14 @@ class MethodInfo:
         default = next(option.default for option in self.options if option.name == "members")
         return members_of({"members": default, **options})
 
+    def declared(self, options: Mapping[str, Any]) -> dict[str, Option]:
+        """Every option that this method takes with these, those of its members as "member.option"."""
+        found = {option.name: option for option in self.options}
+        for name in self.members(options):
+            if name in METHODS:
+                found |= {f"{name}.{option.name}": option for option in METHODS[name].options}
+        return found
+
     def needs_draft(self, options: Mapping[str, Any]) -> bool:
         """Whether this method, or a member of it, drafts with a model."""
         return self.needs_draft_model or any(

@@ -66,11 +66,14 @@ class SweepFile:
 
     @classmethod
     def resume(cls, path: str | Path, grid: Grid | None = None) -> SweepFile:
-        """Open a file to go on with it; a grid that is not the file's is refused, with what sets them apart."""
+        """Open a file to go on with it; a grid that is not the file's is refused, with what sets them apart.
+
+        Without a grid the file's own is run: what names another file is left out of it (`racing.foreign`).
+        """
         path = Path(path)
         with contextlib.ExitStack() as stack:
             stack.callback(_lock(path))
-            results, length = _read(path)  # with the lock held: nobody adds a line behind it
+            results, length = _read(path, own=grid is not None)  # with the lock held: nobody adds a line behind it
             if grid is not None and (other := difference(grid, results.grid)):
                 raise UsageError(
                     f"{str(path)!r} is a sweep of another grid: {other}.", "Give the same settings, or another file."
@@ -198,7 +201,7 @@ def read_header(path: str | Path) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
 
 
-def _read(path: Path) -> tuple[SweepResults, int]:
+def _read(path: Path, *, own: bool = False) -> tuple[SweepResults, int]:
     """The results and how many bytes of the file are whole lines."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -209,7 +212,7 @@ def _read(path: Path) -> tuple[SweepResults, int]:
         raise SpecviewError(f"cannot read the sweep {str(path)!r}: {os_reason(error)}.", "Check the file's name.") from None
     lines = data.split(b"\n")
     rest = lines.pop()
-    results = _read_header(path, lines[0] if lines else rest)
+    results = _read_header(path, lines[0] if lines else rest, own)
     if not lines:  # a header without its line break: cut in its middle, or not ours
         lines, rest = [rest], b""
         data += b"\n"
@@ -231,7 +234,7 @@ def _read(path: Path) -> tuple[SweepResults, int]:
     return results, length
 
 
-def _read_header(path: Path, line: bytes) -> SweepResults:
+def _read_header(path: Path, line: bytes, own: bool) -> SweepResults:
     try:
         header = json.loads(line)
         schema = header["schema"]
@@ -244,7 +247,7 @@ def _read_header(path: Path, line: bytes) -> SweepResults:
             "Update specview." if newer else "Choose a file that specview sweep wrote.",
         )
     try:
-        return SweepResults(Grid.from_json(header["grid"]), made=str(header.get("made") or ""))
+        return SweepResults(Grid.from_json(header["grid"], own=own), made=str(header.get("made") or ""))
     except SpecviewError as error:
         raise SpecviewError(f"the grid of {str(path)!r} cannot run here: {error.cause}", error.mend) from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -12,6 +12,7 @@ from specview.decoding.sampling import SamplingParams
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
 from specview.racing import workloads
+from specview.racing.foreign import harmless_lane
 from specview.racing.settings import MAX_K, LaneSettings, RunSettings
 from specview.racing.settings_json import typed
 from specview.runs.schema import plain
@@ -112,6 +113,11 @@ class Grid:
         full = [[lane.checked(self._sampling(temperature)) for temperature in temperatures][0] for lane in lanes]
         return replace(self, settings=settings, lanes=tuple(full), ks=ks, temperatures=temperatures)
 
+    @property
+    def shared(self) -> RunSettings:
+        """The settings with all lanes: what the races load, whichever comes first."""
+        return replace(self.settings, lanes=self.lanes)
+
     def cells(self) -> Iterator[Cell]:
         """All cells in the order of a repeat: by lane (its weights stay loaded), temperature, prompt, then k."""
         number = 0
@@ -164,17 +170,22 @@ class Grid:
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Grid:
-        """The checked grid of a sweep file; raises SpecviewError, TypeError, KeyError or ValueError where it is none."""
-        settings = typed(RunSettings(), found["settings"])
+    def from_json(cls, found: Mapping[str, Any], *, own: bool = False) -> Grid:
+        """The checked grid of a sweep file; raises SpecviewError, TypeError, KeyError or ValueError where it is none.
+
+        What may name another file is left out of it (`racing.foreign`), unless it is the user's `own`: to be compared
+        with the grid that he named.
+        """
+        settings = typed(RunSettings(), {key: value for key, value in found["settings"].items() if key not in _NOT_IN_GRID})
         sampling = typed(SamplingParams(), found["sampling"])
         prompts = []
         for one in found["prompts"]:
             turns = tuple({str(key): str(value) for key, value in turn.items()} for turn in one.get("history", ()))
             prompts.append(typed(GridPrompt("", ""), {**one, "history": turns}))
+        lanes = [typed(LaneSettings(), lane) for lane in found["lanes"]]
         return cls(
             replace(settings, sampling=sampling),
-            tuple(typed(LaneSettings(), lane) for lane in found["lanes"]),
+            tuple(lanes if own else map(harmless_lane, lanes)),
             tuple(_whole(k) for k in found["k"]),
             tuple(float(temperature) for temperature in found["temperatures"]),
             tuple(prompts),

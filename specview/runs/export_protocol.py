@@ -99,7 +99,7 @@ def _repeat(trace: Trace) -> str:
         f"\nThe seed is {seeds}. Model files are the same where their SHA-256 is that given under Models. Times depend "
         "on the machine and on what else it does; ids of the output do not, but for ties between kernels.\n"
     )
-    return words + "".join(f"\n{note}\n" for note in repeat.notes)
+    return words + "".join(f"\n{_line(note)}\n" for note in repeat.notes)
 
 
 def _models(trace: Trace) -> str:

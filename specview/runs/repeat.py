@@ -12,7 +12,9 @@ from specview.decoding.verification import resolve_rule
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
+from specview.models.hub import is_repo_id, split_gguf_id
 from specview.racing import workloads
+from specview.racing.foreign import files_named, harmless, models_named
 from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 from specview.runs.reader import Trace
 
@@ -39,9 +41,21 @@ PROMPT_FILE = "prompt.txt"
 def settings_of_trace(trace: Trace) -> RunSettings:
     """Return the settings that a trace was run with, checked; its conversation so far is in them where it was kept.
 
-    The tick to trust a model's own code is never taken over. Raises SpecviewError, one line, where this specview
-    knows no such settings.
+    What may name a file to read or write is left out, and the tick to trust a model's own code (`racing.foreign`).
+    Raises SpecviewError, one line, where this specview knows no such settings.
     """
+    return _checked(_named(trace))
+
+
+def _checked(settings: RunSettings) -> RunSettings:
+    try:
+        return harmless(settings).checked()
+    except (TypeError, ValueError, KeyError) as error:
+        raise _foreign(error) from None
+
+
+def _named(trace: Trace) -> RunSettings:
+    """The settings as the file names them, not checked."""
     records = trace.records[:MAX_LANES]
     first = records[0].settings
     try:
@@ -51,7 +65,7 @@ def settings_of_trace(trace: Trace) -> RunSettings:
         )
         usual = resolve_rule("auto", sampling)
         lanes = tuple(_lane(record.name, record.settings, usual) for record in records)
-        settings = RunSettings(
+        return RunSettings(
             **shared,
             sampling=sampling,
             prompt=trace.prompt_text,
@@ -59,9 +73,12 @@ def settings_of_trace(trace: Trace) -> RunSettings:
             lanes=lanes,
             baseline=lanes[0].method == "plain",
         )
-        return settings.checked()
     except (TypeError, ValueError, KeyError) as error:
-        raise SpecviewError(f"its settings are not those of a specview run: {error}.") from None
+        raise _foreign(error) from None
+
+
+def _foreign(error: Exception) -> SpecviewError:
+    return SpecviewError(f"its settings are not those of a specview run: {error}.")
 
 
 def _typed(flat: Mapping[str, Any], key: str, kind: type, optional: bool) -> Any:
@@ -137,14 +154,14 @@ class Repeat:
 
 def command_line(trace: Trace) -> Repeat:
     """Return the command line that repeats a trace; raises SpecviewError where its settings are not this specview's."""
-    settings = settings_of_trace(trace)
-    notes: list[str] = []
+    named = _named(trace)
+    settings, notes = _checked(named), _named_notes(named)
     one = len(settings.lanes) == 1
     words = ["specview", "run" if one else "compare"]
 
     def give(flag: str, value: Any, standing: Any) -> None:
         if value != standing and value is not None:
-            words.extend([flag, str(value)])
+            words.extend(_flag(flag, str(value)))
 
     give("--engine", settings.engine, "transformers")
     give("--target", settings.target, BUNDLED)
@@ -183,7 +200,38 @@ def command_line(trace: Trace) -> Repeat:
             f"This was a later turn of a conversation ({len(settings.history)} messages before it, which a command "
             "line cannot give): repeat it in the window, which keeps them in the run."
         )
-    return Repeat(" ".join(shlex.quote(word) for word in words), prompt_file, tuple(notes))
+    return Repeat(" ".join(map(_shell, words)), prompt_file, tuple(notes))
+
+
+def _named_notes(settings: RunSettings) -> list[str]:
+    """What the user must know before he runs a command that a file gave: what it would ask for, what it leaves out."""
+    notes = []
+    for name, role in models_named(settings).items():
+        if is_repo_id(name) or split_gguf_id(name) is not None:
+            notes.append(f"The run's file names {name} ({role}): the command asks the Hub for it where it is not here.")
+    for lane in settings.lanes:
+        for key, value in files_named(lane).items():
+            notes.append(f"Left out, as it names a file: {key}={value} of the lane {lane.label}.")
+    return notes
+
+
+def _flag(flag: str, value: str) -> list[str]:
+    """A flag with its value; in one word where the value looks like a flag itself."""
+    return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
+
+
+def _shell(word: str) -> str:
+    """A word for a shell, in characters that are seen: others would drive the terminal it is shown or pasted in."""
+    if all(char.isprintable() or char in "\n\t" for char in word):
+        return shlex.quote(word)
+    return "$'" + "".join(_escaped(char) for char in word) + "'"
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return f"\\{char}" if char in "\\'" else char
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _prompt_words(words: list[str], trace: Trace, settings: RunSettings) -> str:
@@ -199,7 +247,7 @@ def _prompt_words(words: list[str], trace: Trace, settings: RunSettings) -> str:
         prompt_file = PROMPT_FILE
         words.extend(["--prompt-file", PROMPT_FILE])
     if settings.system != system:
-        words.extend(["--system", settings.system])
+        words.extend(_flag("--system", settings.system))
     return prompt_file
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +49,7 @@ def recorded(run: RunSettings, facts: dict | None = None) -> Trace:
 
 def parsed(command: str, folder: Path, prompt: str) -> RunSettings:
     """The settings that a command line stands for."""
-    words = shlex.split(command)
+    words = shlex.split(re.sub(r"\$'((?:[^'\\]|\\.)*)'", lambda found: shlex.quote(_unescaped(found[1])), command, flags=re.DOTALL))
     assert words[0] == "specview"
     if "--prompt-file" in words:
         place = words.index("--prompt-file") + 1
@@ -55,6 +57,12 @@ def parsed(command: str, folder: Path, prompt: str) -> RunSettings:
         words[place] = str(folder / words[place])
     parser = {"run": run_parser, "compare": compare_parser}[words[1]]()
     return settings_of(parser.parse_args(words[2:]), ("draft-model",))
+
+
+def _unescaped(text: str) -> str:
+    """What bash reads in $'...', of the escapes that are used."""
+    codes = r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(.))"
+    return re.sub(codes, lambda found: found[4] or chr(int(found[1] or found[2] or found[3], 16)), text)
 
 
 def flats(run: RunSettings) -> list[dict]:
@@ -143,6 +151,41 @@ def test_the_tick_to_trust_code_is_never_taken_over() -> None:
     assert not settings_of_trace(trace).trust_remote_code
     repeat = command_line(trace)
     assert "--trust-remote-code" not in repeat.command and any("trust" in note for note in repeat.notes)
+
+
+def test_a_file_of_a_strangers_choice_is_neither_read_nor_written_nor_named_in_the_command(tmp_path: Path) -> None:
+    lanes = (LaneSettings("suffix", options={"store": str(tmp_path / "mine.npz")}),
+             LaneSettings("cascade", options={"members": "suffix+eagle3", "suffix.store": "/any/path", "eagle3.head": "owner/head"}))  # fmt: skip
+    trace = recorded(replace(BASE, target="owner/name", lanes=(LaneSettings(), *lanes)))
+    trace.records[1].settings["option_store"] = "/any/path"
+    taken = settings_of_trace(trace)
+    assert taken.lanes[1].options["store"] == taken.lanes[2].options["suffix.store"] == ""
+    repeat = command_line(trace)
+    assert "store" not in repeat.command and "/any/path" not in repeat.command
+    notes = "\n".join(repeat.notes)
+    assert "owner/name (target)" in notes and "owner/head (" in notes and notes.count("/any/path") == 2
+
+
+def test_a_medusa_tree_in_another_file_is_not_even_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = recorded(replace(BASE, lanes=(LaneSettings(), LaneSettings("medusa", options={"tree": "fixed"}))))
+    looked: list[object] = []
+    monkeypatch.setattr("specview.drafting.medusa.Path", lambda path: looked.append(path))
+    for value, taken in ((r"\\host\share\tree.json", "small"), ("[[0],[1],[0,0]]", "[[0],[1],[0,0]]"), ("mc_sim_7b_63",) * 2):
+        trace.records[1].settings["option_choices"] = value
+        assert settings_of_trace(trace).lanes[1].options["choices"] == taken
+        command_line(trace)
+    assert not looked
+
+
+@pytest.mark.parametrize("text", ["--trust-remote-code", "-x", "\x1b]0;x\x07 '\\ \u202e \U000e0041", "$(touch x)`touch x`; touch x\n", "ü's"])
+def test_whatever_a_trace_names_stays_one_word_of_the_command(text: str, tmp_path: Path) -> None:
+    run = replace(BASE, target=f"{text}.gguf", system=text)
+    command = command_line(recorded(run)).command
+    assert all(char.isprintable() or char in "\n\t" for char in command)
+    told = subprocess.run(["bash", "-c", f"printf '%s\\0' {command.removeprefix('specview ')}"], capture_output=True, cwd=tmp_path,
+                          env={"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}, check=True).stdout.decode()  # fmt: skip
+    again = settings_of(compare_parser().parse_args(told.split("\0")[1:-1]), ("draft-model",))
+    assert (again.target, again.system, again.trust_remote_code) == (run.target, text, False) and not list(tmp_path.iterdir())
 
 
 def test_unknown_methods_are_one_line() -> None:
