@@ -36,6 +36,7 @@ from specview.gui.controller import Controller
 from specview.gui.engine_thread import EngineThread
 from specview.gui.exit_scan_dialog import ExitScans
 from specview.gui.file_work import FileWork
+from specview.gui.foreign_models import ForeignModels
 from specview.gui.head_checks import FoundHead, head_in, needs_choice
 from specview.gui.help_dialogs import show_about, show_shortcuts
 from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
@@ -84,6 +85,7 @@ class MainWindow(QMainWindow):
         self.library = library
         self._files = FileWork(self)
         self._files.failed.connect(self.show_message)
+        self.foreign = ForeignModels(self)
         self.store = store
         self.thread_ended = True
         self._looks: WindowState = remembered.window
@@ -104,7 +106,7 @@ class MainWindow(QMainWindow):
         self.tabs = Tabs(self.page, self._looks.pages)
         self.tabs.context = PageContext(
             self.controller, self.selection, self.run_settings, self.show_message, self.open_race, self.take_lane,
-            self.tabs.open,
+            self.tabs.open, self.foreign.confirm,
         )
         self.recorded = RecordedRuns(self)
         self.tabs.context.extra["open_runs"] = self.recorded.open
@@ -145,6 +147,13 @@ class MainWindow(QMainWindow):
     def run_settings(self) -> RunSettings:
         """Return the checked settings as shown; raises UsageError with one line."""
         return self.setup.turn_settings(tuple(self.lane_settings)).checked()
+
+    def own_settings(self) -> RunSettings:
+        """Return the settings as shown, or as last shown without a fault; lanes that follow the race's rule say `auto`."""
+        try:
+            return self._raw_settings()
+        except SpecviewError:
+            return self._sound
 
     def _raw_settings(self) -> RunSettings:
         """Return the settings as remembered: lanes that follow the race's rule say `auto`."""
@@ -207,6 +216,8 @@ class MainWindow(QMainWindow):
         self.clear_message()
         if self.controller.job:
             self.show_message(self.controller.busy_words, "warning")
+            return
+        if not self.foreign.settle():
             return
         self.tabs.open(RACE)
         try:
@@ -292,15 +303,21 @@ class MainWindow(QMainWindow):
             self._lanes_edited()
 
     def open_race(self, settings: RunSettings) -> None:
-        """Take settings into the setup bar and the lanes, and go to the race; nothing is run."""
+        """Take settings into the setup bar and the lanes, and go to the race; nothing is run, no unknown model is named."""
         if self.controller.racing:
             self.show_message("A race is running. Stop it before setting up another.", "warning")
             return
+        shown = self.foreign.take(settings)
+        self.show_setup(shown, shown.lanes[-1].rule if shown.lanes else "auto")
+        self.foreign.withhold(settings, shown)
+        self.tabs.open(RACE)
+
+    def show_setup(self, settings: RunSettings, rule: str) -> None:
+        """Show settings in the setup bar and the lanes; `rule` is the one of all lanes that have none of their own."""
         self.lane_settings = list(settings.lanes) or [LaneSettings()]
-        self.setup.show_settings(settings, settings.lanes[-1].rule if settings.lanes else "auto")
+        self.setup.show_settings(settings, rule)
         self._lanes_edited()
         self._ask_count()
-        self.tabs.open(RACE)
 
     def take_lane(self, lane: LaneSettings) -> bool:
         """Add a lane to the race as set up; False, with a line that says why, where it cannot be."""
@@ -824,6 +841,7 @@ class MainWindow(QMainWindow):
                 event.ignore()
                 return
             self._closing = True
+            self.recorded.close_run()  # what is kept for the next start is the user's own setup
             self._keep_looks()
             self.hide()
             self.recorded.shut()

@@ -128,7 +128,8 @@ def _remarks(trace: Trace) -> list[str]:
         remarks.append("the recording ends early (its program was interrupted, or it is still running)")
     if isinstance(trace.race.get("busy"), str) and trace.race["busy"]:
         remarks.append(trace.race["busy"])
-    if any(not token.text for record in trace.records for round_ in record.rounds[:1] for token in round_.drafted):
+    rounds = [round_ for record in trace.records for round_ in record.rounds]
+    if rounds and not any(token.text for round_ in rounds for token in (*round_.drafted, round_.final) if token is not None):
         remarks.append("it was recorded without texts (--observe off)")
     return remarks
 
@@ -170,6 +171,12 @@ class RunOpener(QObject):
         """Read these traces; what comes of it is told by a signal."""
         wanted = list(picks)
         self._work.want(None, lambda tell: _read_all(wanted, tell))
+
+    def stop(self) -> None:
+        """Read on no further."""
+        if self.busy:
+            self._work.drop()
+            self.progressed.emit(None)
 
     def _done(self, question: object, opened: Opened) -> None:
         self.progressed.emit(None)

@@ -38,6 +38,7 @@ class PageContext:
     open_race      take settings (prompt, lanes, sampling) into the setup bar and go to the race; nothing is run
     add_lane       add a lane (`racing.settings.LaneSettings`) to the race as set up; False where there is no room
     goto           open a tab by its title
+    confirm_models whether settings that came with a file may be run: their models are known, or the user says yes
     extra          what pages share beside this, by name (the library of runs, ...)
     """
 
@@ -48,6 +49,7 @@ class PageContext:
     open_race: Callable[[RunSettings], None]
     add_lane: Callable[[Any], bool]
     goto: Callable[[str], None]
+    confirm_models: Callable[[RunSettings], bool]
     extra: dict[str, Any] = field(default_factory=dict)
 
 

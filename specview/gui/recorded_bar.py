@@ -29,9 +29,8 @@ class RecordedBar(QWidget):
         self.play = QPushButton("Play")
         self.play.setProperty("kind", "flat")
         set_tip(self.play, "Play the rounds at the speed at which they ran, each lane by its own clock; again stops")
-        self.close_button = QPushButton("Close")
+        self.close_button = QPushButton()
         self.close_button.setProperty("kind", "flat")
-        set_tip(self.close_button, "Take the recorded run off the screen; it stays where it is kept")
         self.play.clicked.connect(self.play_asked)
         self.close_button.clicked.connect(self.closed)
         lines = QVBoxLayout()
@@ -60,17 +59,22 @@ class RecordedBar(QWidget):
         self._mark.setText(f"◷ {what}")
         self._words.set_full(visible(f"No model is loaded, Run goes back to live. {opened.words}"))
         self._say(opened.remarks)
-        for button in (self.play, self.close_button):
-            button.show()
+        self.play.show()
+        self._name_close("Close", "Take the recorded run off the screen; it stays where it is kept")
 
     def show_progress(self, name: str, fraction: float) -> None:
         """Say how far a file is read."""
         self._mark.setText("◷ Opening")
         self._words.set_full(visible(f"{name}: {fraction:.0%}"))
         self._say(())
-        for button in (self.play, self.close_button):
-            button.hide()
+        self.play.hide()
+        self._name_close("Stop", "Read on no further")
         self.show()
+
+    def _name_close(self, words: str, tip: str) -> None:
+        if self.close_button.text() != words:
+            self.close_button.setText(words)
+            set_tip(self.close_button, tip)
 
     def show_playing(self, playing: bool) -> None:
         """Show whether the recording is being played."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from specview.gui.open_run import Opened, Pick, RunOpener
 from specview.gui.pages import RACE
 from specview.gui.recorded_bar import RecordedBar
 from specview.gui.view_model import LaneModel, RaceModel
+from specview.racing.settings import LaneSettings, RunSettings
 from specview.runs.library import runs_folder
 
 if TYPE_CHECKING:
@@ -38,10 +40,12 @@ class RecordedRuns(QObject):
         assert layout is not None
         layout.insertWidget(0, self.bar)  # type: ignore[attr-defined]
         self._opening = ""
+        self._before: tuple[RunSettings, str] | None = None  # the setup and its rule, as they were before
+        self._taken: RunSettings | None = None  # the setup as opening made it
         self.opener.opened.connect(self._show)
         self.opener.failed.connect(self._failed)
         self.opener.progressed.connect(self._progressed)
-        self.bar.closed.connect(self.close_run)
+        self.bar.closed.connect(self._close_or_stop)
         self.bar.play_asked.connect(self.toggle_play)
         self._controller.recorded_changed.connect(self._changed)
 
@@ -67,9 +71,23 @@ class RecordedRuns(QObject):
         self.opener.open(picks)
 
     def close_run(self) -> None:
-        """Take the recorded run off the screen: the lanes as set up stand there again, empty."""
+        """Take the recorded run off the screen: the setup is as it was before, what was changed in it since stays."""
+        window, before, taken = self._window, self._before, self._taken
         self._controller.close_recorded()
-        self._window._show_lanes()
+        if before is None or taken is None:
+            window._show_lanes()
+            return
+        window.foreign.forget()
+        settings, rule = before
+        now = window.own_settings()
+        edited = {item.name: value for item in fields(now) if (value := getattr(now, item.name)) != getattr(taken, item.name)}
+        window.show_setup(replace(settings, **edited), rule)
+
+    def _close_or_stop(self) -> None:
+        if self.opener.busy:
+            self.opener.stop()
+        else:
+            self.close_run()
 
     def shut(self) -> None:
         """The window closes."""
@@ -81,13 +99,15 @@ class RecordedRuns(QObject):
         if controller.racing:  # it was started meanwhile
             window.show_message("A race has started: the recorded run was not opened.", "warning")
             return
-        shown = opened.own
+        before = self._before or (window.own_settings(), window.setup.rule.value() or "auto")
+        shown: list[LaneSettings] = []
         if opened.settings is not None and not opened.beside:
             window.open_race(opened.settings)
+            shown = [window.lane_settings[opened.settings.lanes.index(lane)] for lane in opened.own]
         else:
-            shown = ()
             window.tabs.open(RACE)
         controller.show_recorded(opened.race, opened, window.lane_settings, shown)
+        self._before, self._taken = before, window.own_settings()
 
     def _failed(self, line: str) -> None:
         self._window.show_message(line)
@@ -96,11 +116,14 @@ class RecordedRuns(QObject):
         if fraction is not None:
             self.bar.show_progress(self._opening, fraction)
         else:
-            self._changed()
+            self.player.stop()
+            self.bar.show_run(self._controller.recorded)
 
     def _changed(self) -> None:
         """Follow what is on screen: a recorded run or a live race."""
         self.player.stop()
+        if self._controller.recorded is None:
+            self._before = self._taken = None
         if not self.opener.busy:
             self.bar.show_run(self._controller.recorded)
 

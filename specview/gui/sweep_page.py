@@ -248,6 +248,8 @@ class SweepPage(Page):
         if controller.busy_with:
             self.banner.show_message(controller.busy_words, "warning")
             return
+        if not self.context.confirm_models(grid.shared):  # an opened file may have named them
+            return
         self.banner.clear()
         now = self._settings()
         trust = now is not None and now.trust_remote_code and now.target == grid.settings.target

@@ -574,6 +574,8 @@ class WhyPage(Page):
         except SpecviewError as error:
             self.context.show_message(str(error))
             return
+        if not self.context.confirm_models(settings):
+            return
         k = max((round_.k for round_ in lane.rounds), default=0)
 
         def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> dict[int, float]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent
 
+from specview.decoding.sampling import SamplingParams
 from specview.errors import SpecviewError
 from specview.gui import figures, lane_words
 from specview.gui.open_run import Pick, open_picks, recorded_race
@@ -171,6 +172,164 @@ def test_close_shows_the_lanes_as_set_up(window, qtbot, tmp_path, beside):
     assert window.controller.state == "ready"
 
 
+SET_UP = replace(
+    SETTINGS, engine="llama.cpp", target="bundled", prompt="mine, half typed", system="be brief", max_tokens=77, threads=2,
+    sampling=SamplingParams(0.7, 40, 0.9, 0.05, 11), observe="light", history=({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}),
+    lanes=(LaneSettings(), LaneSettings("suffix", "my lane", k=5, options={"store": "mine.npz"})),
+)  # fmt: skip
+
+
+def test_close_brings_back_the_setup_that_opening_replaced(window, qtbot, tmp_path):
+    window.show_setup(SET_UP, "match")
+    before = window.own_settings(), window.setup.rule.value()
+    assert before[0].sampling == SET_UP.sampling and before[0].lanes == SET_UP.lanes and before[0].history == SET_UP.history
+    open_in(qtbot, window, write_trace(tmp_path / "a.jsonl"))
+    assert window.setup.prompt.toPlainText() == SETTINGS.prompt and len(window.lane_settings) == 3
+    open_in(qtbot, window, write_trace(tmp_path / "b.jsonl", settings=replace(SETTINGS, prompt="another")))
+    open_in(qtbot, window, tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    assert window.setup.prompt.toPlainText() == "another"
+    qtbot.mouseClick(window.recorded.bar.close_button, Qt.MouseButton.LeftButton)
+    assert (window.own_settings(), window.setup.rule.value()) == before
+    assert [panel.lane.name for panel in window.page.panels] == ["plain", "my lane"]
+    window.recorded.close_run()  # nothing is open
+    assert (window.own_settings(), window.setup.rule.value()) == before
+
+
+def test_close_leaves_what_was_changed_since(window, qtbot, tmp_path):
+    window.show_setup(SET_UP, "auto")
+    open_in(qtbot, window, write_trace(tmp_path / "a.jsonl"))
+    window.setup.set_prompt("typed while it was open")
+    window.recorded.close_run()
+    found = window.own_settings()
+    assert found.prompt == "typed while it was open"
+    assert found == replace(SET_UP, prompt=found.prompt, workload=found.workload, history=found.history)
+
+
+def test_lanes_that_were_edited_since_or_run_are_the_setup_now(window, qtbot, tmp_path):
+    window.show_setup(SET_UP, "auto")
+    path = write_trace(tmp_path / "a.jsonl")
+    open_in(qtbot, window, path)
+    window.remove_lane(2)
+    window.recorded.close_run()
+    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model"]
+    assert window.setup.prompt.toPlainText() == SETTINGS.prompt
+
+
+def test_a_window_that_closes_keeps_its_users_setup(window, qtbot, tmp_path):
+    window.show_setup(replace(SET_UP, history=()), "auto")
+    open_in(qtbot, window, write_trace(tmp_path / "a.jsonl"))
+    window.close()
+    kept = window.store.load().run
+    assert kept.prompt == SET_UP.prompt and kept.sampling == SET_UP.sampling and [lane.method for lane in kept.lanes] == ["plain", "suffix"]
+
+
+@pytest.mark.parametrize("observe", ["full", "off"])
+def test_a_run_without_texts_is_one_where_no_token_has_any(tmp_path, observe):
+    path = write_trace(tmp_path / "a.jsonl", rounds=3)
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    rounds = [json.loads(line) for line in lines]
+    tokens = [token for one in rounds if "index" in one for token in (*one["drafted"], one["final"])]
+    for token in tokens if observe == "off" else [token for one in rounds[:3] for token in (*one["drafted"], one["final"])]:
+        token["text"] = ""  # the first token of a text is often empty: half of a character, a mark of its beginning
+    path.write_text("\n".join([header, *map(json.dumps, rounds)]) + "\n", encoding="utf-8")
+    opened = open_picks([Pick(path)], [read_trace(path)])
+    assert any("without texts" in remark for remark in opened.remarks) == (observe == "off")
+
+
+def test_reading_a_long_trace_can_be_stopped(window, qtbot, tmp_path, monkeypatch):
+    import threading
+
+    reading, go_on = threading.Event(), threading.Event()
+
+    def slow(path, tell):
+        reading.set()
+        while not go_on.is_set():
+            tell(0.5)
+            go_on.wait(0.002)
+        raise AssertionError("it was not stopped")
+
+    monkeypatch.setattr("specview.gui.open_run.read_trace", slow)
+    bar = window.recorded.bar
+    window.recorded.open([Pick(tmp_path / "a.jsonl")])
+    qtbot.waitUntil(lambda: bar.isVisible() and "50%" in bar.words, timeout=5000)
+    assert bar.close_button.text() == "Stop" and not bar.play.isVisible()
+    qtbot.mouseClick(bar.close_button, Qt.MouseButton.LeftButton)
+    assert not bar.isVisible()
+    qtbot.waitUntil(lambda: not window.recorded.opener.busy, timeout=5000)
+    assert window.controller.recorded is None and window.banner.message == "" and reading.is_set()
+
+
+# -- models that a file names --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def foreign(window, qtbot, tmp_path, script, monkeypatch):
+    """A stranger's run on screen; gives what was asked, and what is answered can be put into `answers`."""
+    lanes = (LaneSettings(), LaneSettings("draft-model", draft="owner/draft", k=4), LaneSettings("suffix", options={"store": "/any/path"}),
+             LaneSettings("cascade", options={"members": "suffix+eagle3", "eagle3.head": "//host/head"}))  # fmt: skip
+    path = write_trace(tmp_path / "a.jsonl", settings=replace(SETTINGS, target="owner/name", trust_remote_code=True, lanes=lanes))
+    asked, answers = [], []
+    monkeypatch.setattr("specview.gui.foreign_models.ask", lambda parent, title, text, *_, **__: (asked.append(text), answers.pop())[1])
+    open_in(qtbot, window, path)
+    return asked, answers
+
+
+def names_of(window) -> set:
+    settings = window.run_settings()
+    return {settings.target, *(lane.draft for lane in settings.lanes), *(str(v) for lane in settings.lanes for v in lane.options.values())}
+
+
+NAMED = {"owner/name", "owner/draft", "//host/head"}
+
+
+def test_what_a_stranger_names_is_in_no_setting_before_it_was_asked_about(window, qtbot, foreign):
+    asked, _ = foreign
+    assert len(window.page.panels) == 4 and window.controller.recorded is not None and asked == []
+    assert not names_of(window) & {*NAMED, "/any/path"} and not window.run_settings().trust_remote_code
+    assert all(name in window.banner.message for name in NAMED) and "/any/path" not in window.banner.message
+    window.recorded.close_run()
+    assert window.banner.message == "" and window.foreign.waiting == {}
+
+
+@pytest.mark.parametrize(("answer", "names"), [("use", NAMED), ("own", set()), ("", set())])
+def test_run_asks_about_the_models_that_a_file_named(window, qtbot, script, foreign, answer, names):
+    asked, answers = foreign
+    answers.append(answer)
+    window.setup.temperature.set_value(0.5)
+    window.run()
+    assert len(asked) == 1 and all(name in asked[0] for name in NAMED)
+    assert names_of(window) & NAMED == names and "/any/path" not in names_of(window)
+    assert window.controller.racing == bool(answer) and (window.controller.recorded is None) == bool(answer)
+    if not answer:
+        assert set(window.foreign.waiting) == NAMED
+        return
+    settings = window.controller.settings
+    assert settings.sampling.temperature == 0.5 and not settings.trust_remote_code
+    assert (settings.target == "owner/name") == (answer == "use")
+    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    window.run()  # answered for this session
+    assert len(asked) == 1
+    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+
+
+def test_a_target_chosen_since_is_what_runs(window, qtbot, script, foreign):
+    asked, _ = foreign
+    window.setup.target.choose("mine.gguf")
+    window.run()
+    assert asked == [] and window.controller.settings.target == "mine.gguf"
+    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+
+
+def test_measuring_a_strangers_target_is_asked_about_too(window, qtbot, script, foreign):
+    asked, answers = foreign
+    answers.append("")
+    window.tabs.open("Why")
+    why = window.tabs.made("Why")
+    why.show_lane(1)
+    why.measure_v()
+    assert len(asked) == 1 and "owner/name" in asked[0] and not window.controller.busy_with
+
+
 def test_a_run_of_one_lane_opens_alone_and_run_adds_plain(window, qtbot, tmp_path, script):
     single = replace(SETTINGS, lanes=(LaneSettings("prompt-lookup", k=2),), baseline=False)
     open_in(qtbot, window, write_trace(tmp_path / "a.jsonl", settings=single))
@@ -238,10 +397,11 @@ def test_a_run_whose_model_is_gone_opens_and_run_says_which(window, qtbot, tmp_p
     gone = str(tmp_path / "gone" / "model.gguf")
     path = write_trace(tmp_path / "a.jsonl", settings=replace(SETTINGS, target=gone, engine="llama.cpp"))
     open_in(qtbot, window, path)
-    assert len(window.page.panels[1].lane.rounds) == 12 and window.banner.message == ""
-    assert window.run_settings().target == gone
+    assert len(window.page.panels[1].lane.rounds) == 12
     monkeypatch.setattr(FakeBackend, "start", lambda self, run, run_id: Race(run, run_id))
+    monkeypatch.setattr("specview.gui.foreign_models.ask", lambda *_, **__: "use")
     window.run()
+    assert window.run_settings().target == gone
     qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=20_000)
     assert gone in window.banner.message or "model.gguf" in window.banner.message
 

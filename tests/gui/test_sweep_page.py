@@ -75,7 +75,7 @@ class FakeController(QObject):
 def bare(world, qapp):
     """The page alone, without a window around it."""
     settings = RunSettings(prompt="bcdbc", chat=False, lanes=(LaneSettings(), LaneSettings("prompt-lookup")))
-    context = PageContext(FakeController(), Selection(), lambda: settings, print, print, bool, print)
+    context = PageContext(FakeController(), Selection(), lambda: settings, print, print, bool, print, bool)
     application.make_app([])
     if theme.current() is not theme.DARK or not qapp.styleSheet():
         theme.apply(qapp, "dark", 1.0)

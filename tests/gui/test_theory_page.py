@@ -37,7 +37,7 @@ class Bench:
         self.context = PageContext(
             self.controller, Selection(), lambda: RunSettings(prompt="hello").checked(),
             lambda text, kind="error": self.messages.append(text), lambda settings: None, lambda lane: True,
-            lambda title: None,
+            lambda title: None, lambda settings: True,
         )  # fmt: skip
         self.page = TheoryPage(self.context)
 

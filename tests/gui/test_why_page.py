@@ -92,7 +92,7 @@ class Bench:
         context = PageContext(
             self.controller, self.selection, lambda: RunSettings(prompt="hello").checked(),
             lambda text, kind="error": self.messages.append(text), lambda settings: None, lambda lane: True,
-            self.opened.append,
+            self.opened.append, lambda settings: True,
         )  # fmt: skip
         self.page = WhyPage(context)
 
