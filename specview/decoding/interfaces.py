@@ -51,7 +51,8 @@ class End:
 
     def words(self) -> str:
         """The token as `2 <|im_end|> (config.json, known by its text)`."""
-        return f"{self.token} {self.text} ({', '.join(self.sources)})"
+        text = self.text if self.text.isprintable() else repr(self.text)
+        return f"{self.token} {text[:60]} ({', '.join(self.sources)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +78,15 @@ class Declared:
         return ", ".join(end.words() for end in self.ends)
 
     def lines(self) -> list[str]:
-        """All that a user should know of it, a line each."""
-        named = [name for name in self.templates if name != "default"]
+        """All that a user should know of it, a line each, none long."""
+        named = [repr(name)[1:-1][:60] for name in self.templates if name != "default"]
         found = [
             f"A text ends at {self.ends_words()}." if self.ends else "No token ends a text.",
             f"Chat templates besides the default one: {', '.join(named)}." if named else "",
             self.bos_note,
             self.left_out,
         ]
-        return [line for line in found if line]
+        return [line if len(line) <= 600 else f"{line[:600]}…" for line in found if line]
 
 
 class Tokenizer(Protocol):

@@ -38,7 +38,7 @@ def choose(templates: Mapping[str, str], name: str | None) -> str:
         raise SpecviewError("This model has no chat template.", _RAW)
     if (found := templates.get(DEFAULT if name is None else name)) is not None:
         return found
-    names = ", ".join(sorted(templates))
+    names = ", ".join(repr(name)[1:-1] for name in sorted(templates))[:300]
     if name is None:
         raise SpecviewError(
             f"This model has no default chat template, but named ones: {names}.",

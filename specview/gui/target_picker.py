@@ -24,6 +24,7 @@ from specview.gui.widgets import Check, Popover, Radio, label, set_tip
 from specview.racing.settings import BUNDLED
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_LATER = "What ends its texts and what its files ask for is told here once it is loaded."
 _REF = Qt.ItemDataRole.UserRole
 
 
@@ -63,9 +64,8 @@ class TargetPicker(QPushButton):
         self._show()
 
     def set_about(self, lines: Iterable[str]) -> None:
-        """Show what the loaded target's files say of its text; nothing before it is loaded."""
-        self.about.setText("\n".join(lines))
-        self.about.setVisible(bool(self.about.text()))
+        """Show what the loaded target's files say of its text; no lines before it is loaded."""
+        self.about.setText("\n".join(lines) or _LATER)
 
     def choose(self, target: str) -> None:
         """Take a model, with an engine that can load it; trust in another model's code ends."""
@@ -146,7 +146,7 @@ class TargetPicker(QPushButton):
                 "this target, until it changes or specview is closed.")
         self.trust_box.toggled.connect(self._set_trust)
         column.addWidget(self.trust_box)
-        self.about = label("", "small")
+        self.about = label(_LATER, "small")
         self.about.setWordWrap(True)
         column.addWidget(self.about)
 

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from specview.engines import templates
+from specview.engines.chat import render_chat
 from specview.errors import SpecviewError, Stopped
 from specview.gui.engine_thread import (
     CommandDone,
@@ -22,6 +24,8 @@ from specview.racing.events import Failed, LaneRound, RaceEnded
 from specview.racing.settings import LaneSettings, RunSettings
 from tests.gui.shell_fake import FakeBackend, Script
 
+CHAT = [{"role": "user", "content": "hi"}]
+CODES = {"encode_text": lambda text: [ord(letter) for letter in text], "bos_token": None, "eos_token": None}
 SETTINGS = RunSettings(prompt="x", lanes=(LaneSettings(), LaneSettings(method="prompt-lookup"))).checked()
 
 
@@ -34,7 +38,7 @@ class Harness:
         self.thread.start()
         self.events: list = []
 
-    def until(self, found, timeout_s: float = 10.0):
+    def until(self, found, timeout_s: float = 60.0):
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             self.events += self.thread.drain()
@@ -135,6 +139,20 @@ def test_a_backend_that_cannot_be_made_is_said(harness):
     count = h.thread.count_tokens(SETTINGS)
     assert h.until(lambda e: isinstance(e, TokensCounted) and e.run_id == count).count is None
     assert run < preload < count
+
+
+@pytest.mark.parametrize("template", ["{{ 9**(9**9) }}", '{{ "x"*2000000000 }}'])
+def test_a_count_ends_whatever_the_template_asks_for(harness, monkeypatch, template):
+    """The count starts by itself: the run behind it is not kept waiting, and nothing goes on after it."""
+    h = harness()
+    monkeypatch.setattr(
+        FakeBackend, "count_tokens", lambda *_: len(render_chat({"default": template}, CHAT, special_tokens={}, **CODES))
+    )
+    counts = [h.thread.count_tokens(SETTINGS) for _ in range(2)]
+    h.done(h.thread.run(SETTINGS), "run")
+    told = {event.run_id: event.count for event in h.events if isinstance(event, TokensCounted)}
+    assert told == dict.fromkeys(counts)
+    assert templates._process is None  # what exceeded its limits was ended
 
 
 def test_continue_and_follow_up(harness):

@@ -14,7 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QDialog, QDialogButtonBox, QFileDialog, QLabel, QWidget
 from shiboken6 import isValid
 
-from specview.decoding.interfaces import Declared
+from specview.decoding.interfaces import Declared, End
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.gui import head_checks, head_chooser, members_editor, pair_checks
@@ -169,6 +169,36 @@ def test_what_cannot_run_on_the_engine_says_why_before_and_after_loading(window,
     window.lane_menu.fill(window.method_problems())
     tip = window.lane_menu.actions_by_name()["x-suffix"].toolTip()
     assert "&lt;b&gt;" in tip
+
+
+def test_a_loaded_target_tells_what_its_files_declare(window, qtbot, script):
+    picker, panel = window.setup.target, window.setup.panel
+    assert "once it is loaded" in picker.about.text() and panel.template.count() == 1
+    script.facts = ("cpu", {}, Declared(
+        (End(2, "<b>end</b>", ("config.json",)),), {"default": "d", "rag": "r", "tool_use": "t"}, "Left out: x.", "A raw prompt y."
+    ))  # fmt: skip
+    wait_ended(qtbot, window)
+    qtbot.waitUntil(lambda: "config.json" in picker.about.text())
+    assert picker.about.text().splitlines() == [
+        "A text ends at 2 <b>end</b> (config.json).", "Chat templates besides the default one: rag, tool_use.",
+        "A raw prompt y.", "Left out: x.",
+    ]  # fmt: skip
+    assert picker.about.textFormat() == Qt.TextFormat.PlainText
+    assert [panel.template.itemData(place) for place in range(panel.template.count())] == ["", "rag", "tool_use"]
+    assert window.run_settings().chat_template is None
+    panel.template.set_value("rag")
+    assert window.run_settings().chat_template == "rag"
+    window.setup.tell_target(None)  # not loaded: what is chosen stays
+    assert window.run_settings().chat_template == "rag"
+    picker.choose("owner/another")
+    assert window.run_settings().chat_template is None and panel.template.count() == 1
+
+
+def test_a_chosen_template_is_remembered(make_window):
+    first = make_window(start=False)
+    first.setup.show_settings(replace(first.run_settings(), chat_template="rag"), "auto")
+    first.close()
+    assert make_window(start=False).run_settings().chat_template == "rag"
 
 
 def test_the_editor_can_come_first(window, qtbot, monkeypatch):

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from specview.commands import check
+from specview.decoding.interfaces import Declared, End
 from specview.engines import declared, llama_cpp_engine
 from specview.engines.declared import of_folder, of_gguf
 from specview.engines.gguf_file import gguf_facts
-from specview.engines.templates import DEFAULT
+from specview.engines.templates import DEFAULT, choose
 from specview.errors import SpecviewError, UsageError
 from specview.models.loading import load_engine
 from specview.racing.pool import ModelPool
@@ -86,6 +87,16 @@ def test_both_engines_end_a_gguf_alike(
         assert all(f"tokenizer.ggml.{name}" in str(sources) for name in ("eos_token_id",))
     finally:
         loaded.close()
+
+
+def test_what_is_shown_of_strange_files_is_short_and_printable() -> None:
+    many = Declared(
+        tuple(End(token, "\n" * 999, ("x",)) for token in range(999)), {f"a\n{name}" * 99: "t" for name in range(999)}
+    )
+    assert all(len(line) <= 601 and line.isprintable() for line in many.lines())
+    with pytest.raises(SpecviewError) as caught:
+        choose(many.templates, None)
+    assert len(str(caught.value)) < 600 and str(caught.value).isprintable()
 
 
 def run(settings: RunSettings) -> tuple[list[int], dict[str, Any], str]:
