@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
 
 SHUT_S = 2.0
 """A window that closes tries no further to write what was typed once a failure came after this long."""
-MOST_COMPARED = 8
-"""Runs whose lanes are compared from their rounds; of more the list's own figures are shown."""
+MOST_COMPARED, MOST_COMPARED_BYTES = 8, 64 << 20
+"""Runs, and the size of their files, whose lanes are compared from their rounds; of more the list's own figures are shown."""
 ENDINGS = {"json": ".json", "csv": ".csv", "parquet": ".parquet", "markdown": ".md"}
 _FORM_WORDS = {"json": "JSON…", "csv": "CSV, a row per round…", "parquet": "Parquet, a row per round…",
                "markdown": "Markdown with protocol…"}  # fmt: skip
@@ -365,7 +365,8 @@ class RunsPage(Page):
         self.lanes.set_rows(lane_rows(readable))
         self._refresh()
         unfinished = any(entry.end == "unfinished" or lane.speedup is None for entry in readable for lane in entry.lanes)
-        if readable and len(readable) <= MOST_COMPARED and (len(readable) > 1 or unfinished):
+        few = len(readable) <= MOST_COMPARED and sum(entry.size for entry in readable) <= MOST_COMPARED_BYTES
+        if readable and few and (len(readable) > 1 or unfinished):
             self.work.do(lambda: self._compare(readable), self._compared, "compare")
 
     def _compare(self, entries: list[Entry]) -> tuple[list[str], list[Row]]:

@@ -15,6 +15,7 @@ from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog
 
 from specview.errors import SpecviewError, Stopped
+from specview.gui import runs_page as runs_page_module
 from specview.runs import library as library_module
 from specview.runs.library import RunLibrary
 from tests.runs.recorded import SETTINGS, keep, write_trace
@@ -111,6 +112,23 @@ def test_an_unreadable_file_is_listed_and_says_why(page, window, qtbot):
     assert page.delete_button.isEnabled() and not page.export_button.isEnabled()
     page.runs.activated.emit(place)
     assert "not the header" in window.banner.message
+
+
+def test_long_traces_are_not_read_whole_because_they_were_selected(page, window, qtbot, monkeypatch):
+    keep(RunLibrary(), end=None)
+    page.rescan()
+    settled(qtbot, page)
+    read, real = [], runs_page_module.read_trace
+    monkeypatch.setattr(runs_page_module, "read_trace", lambda path, **how: (read.append(path), real(path, **how))[1])
+    place = next(place for place, entry in enumerate(page.entries) if entry.end == "unfinished")
+    monkeypatch.setattr(runs_page_module, "MOST_COMPARED_BYTES", page.entries[place].size - 1)
+    page.runs.select(place)
+    settled(qtbot, page)
+    assert not read and len(page.lanes.rows) == 3
+    monkeypatch.setattr(runs_page_module, "MOST_COMPARED_BYTES", page.entries[place].size)
+    page._chosen()
+    settled(qtbot, page)
+    assert read == [page.entries[place].path]
 
 
 def test_a_library_that_cannot_be_read_says_so_once(window, qtbot, monkeypatch):

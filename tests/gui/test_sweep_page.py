@@ -21,6 +21,7 @@ from specview.gui.selection import Selection
 from specview.gui.sweep_form import GridForm
 from specview.gui.sweep_page import SweepPage
 from specview.gui.sweep_work import NeedsYes, estimate_words, newest_sweeps
+from specview.racing.foreign import models_named
 from specview.racing.pool import ModelPool
 from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.sweep import Estimate
@@ -319,6 +320,21 @@ def test_an_earlier_sweep_opens_and_fills_the_form(bare, qtbot, tmp_path):
     assert (bare.form.repeats.value(), bare.form.max_tokens.value()) == (4, 20)
     assert bare.form.prompts.texts() == ["story"]
     assert "mine" in bare.name.full
+
+
+def test_models_that_an_opened_sweep_names_are_asked_about_before_it_goes_on(bare, qtbot, tmp_path):
+    lanes = (LaneSettings("draft-model", draft="owner/draft"), LaneSettings("suffix", options={"store": "/any/path"}))
+    grid = Grid(RunSettings(target="owner/name"), lanes, (2, 3), (0.0,), (GridPrompt("story", "x"),), 1).checked()
+    path = tmp_path / "theirs.jsonl"
+    with SweepFile.begin(path, grid):
+        pass
+    asked = []
+    bare.context.confirm_models = lambda settings: asked.append(models_named(settings))
+    bare.open_file(path)
+    qtbot.waitUntil(lambda: bare.results is not None, timeout=WAIT_MS)
+    assert bare.results.grid.lanes[1].options["store"] == ""
+    bare.go_on()
+    assert asked == [{"owner/name": "target", "owner/draft": "draft of draft-model"}] and not bare.running
 
 
 # -- plots ---------------------------------------------------------------------------------------
