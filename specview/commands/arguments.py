@@ -339,6 +339,7 @@ def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Nam
         policy=policy,
         rule=take("rule", shared["rule"] or "auto"),
     )
+    left = dict(replace(lane, options=left).with_members(arguments.target, arguments.engine).options)
     own = {option.name for option in known.options}
     for member in known.members(left):
         if member in METHODS:

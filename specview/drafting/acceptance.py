@@ -38,6 +38,7 @@ LOSS_KEEP = 0.95
 FIRST_LEAD = 1.0  # nats by which confidence is taken to predict better than the run, before either has
 LOOKED_AT = 4  # places of a pair of tokens
 LONGEST_MATCH = 24
+HOPE = 1.5  # standard deviations above what is estimated that an acceptance may yet turn out to be
 NEGLIGIBLE = 0.01  # a chance beyond which no further look is taken
 
 
@@ -73,6 +74,17 @@ class Acceptance:
     def after(self, run: int) -> float:
         """The chance that a token holds after `run` in a row have."""
         return self.rates()[_bucket(run)]
+
+    def hopes(self, length: int) -> list[float]:
+        """As `reaches`, of the acceptance that may be hoped for: the less was tried, the higher above the estimate."""
+        rates = self.rates()
+        reached, hopes = 1.0, []
+        for place in range(length):
+            bucket = _bucket(self.run + place)
+            rate = rates[bucket]
+            reached *= min(1.0, rate + HOPE * math.sqrt(rate * (1 - rate) / (self._tried[bucket] + WEIGHT + 1)))
+            hopes.append(reached)
+        return hopes
 
     def sure(self, confidence: float) -> float:
         """What a confidence has been worth."""

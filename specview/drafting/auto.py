@@ -6,10 +6,11 @@ where plain decoding is best.
 
 A member that copies (the n-gram family) proposes at no real cost, so all of them do in every round; what they
 proposed is compared with the text that came, whoever drafted it, so that each is judged on every token. A
-member that drafts with a model is judged by its own drafts alone, and is retried now and then.
+member that drafts with a model is judged by its own drafts alone. It is retried now and then where it would pay by
+the measured costs if it were accepted as often as may yet be hoped, and while retries have cost next to nothing.
 
-The choice depends on the text so far, on past rounds and clocks, and on proposals that are point masses;
-never on a token sampled from q. So what is exact for the members stays exact.
+The choice depends on the text so far, on past rounds and clocks, and on proposals that are point masses; never on a
+number that the next draft is drawn by. So what is exact for the members stays exact.
 """
 
 from __future__ import annotations
@@ -42,14 +43,16 @@ if TYPE_CHECKING:
 DEFAULT_K = 48
 FIRST_PAUSE = 4  # rounds before a member that drafts with a model is retried
 LONGEST_PAUSE = 64
-RETRY_ABOVE = 0.6  # of the best prediction: a member below it is not retried
+TRIALS = 0.01  # of the time so far: what retries may have lost when another begins
 FADES = 0.99  # a round, of what was learned of a member that did not draft in it
 
 OPTIONS = (
     Option(
         "members",
         "prompt-lookup+suffix+draft-model",
-        "Methods joined by +, among which each round picks. Options of a member are given as member.option.",
+        "Methods joined by +, among which each round picks. Options of a member are given as member.option. Where none "
+        "are named, a head takes the draft model's place: the one that the lane's draft names, or in transformers "
+        "the bundled EAGLE-3 head of the bundled target.",
         label="members",
         harmless="[a-z0-9+-]*",
     ),
@@ -123,6 +126,8 @@ class Auto(Combined):
 
     def _stand(self) -> None:
         self._matches = Matches()
+        self._spent_s = self._lost_s = 0.0
+        self._fair_s: float | None = None
         self.standings = [
             Standing(member, copies, Acceptance(COPIES if copies else UNKNOWN))
             for member, copies in zip(self.members, self._copying, strict=True)
@@ -142,7 +147,7 @@ class Auto(Combined):
         self._matches.extend(context)
         plain_speed = 1 / self._costs.rounds_s("", 0)[0]
         best, best_draft, best_length, best_speed = None, EMPTY_DRAFT, 0, plain_speed
-        model, model_length, model_speed = None, 0, 0.0
+        models: list[tuple[Standing, list[float]]] = []
         for standing in self.standings:
             if standing.copies:
                 draft = standing.propose(context, budget, self._matches)
@@ -153,24 +158,28 @@ class Auto(Combined):
                 if speed > best_speed:
                     best, best_draft, best_length, best_speed = standing, draft, length, speed
             else:
-                times = self._costs.rounds_s(standing.name, budget, standing.extra)
-                length, speed = fastest(standing.acceptance.reaches(budget), times)
-                if speed > model_speed:
-                    model, model_length, model_speed = standing, length, speed
-        if model is not None and self._turn_of(model, model_speed, best_speed):
-            speed, retry = max(best_speed, model_speed), model_speed <= best_speed
-            draft = self._draft_with(model, context, budget, model_length, speed, proceed, retry)
+                models.append((standing, self._costs.rounds_s(standing.name, budget, standing.extra)))
+        model, model_length, retry = None, 0, False
+        may_try = self._lost_s <= TRIALS * self._spent_s
+        for standing, times in models:
+            length, speed = fastest(standing.acceptance.reaches(budget), times)
+            if speed > best_speed:
+                model, model_length, best_speed = standing, length, speed
+        for standing, times in models:
+            # What would not pay here even if it were accepted as often as may be hoped is not tried again.
+            if may_try and standing is not model and standing.idle >= standing.pause:
+                length, hoped = fastest(standing.acceptance.hopes(budget), times)
+                if hoped > best_speed:
+                    model, model_length, retry = standing, length, True
+                    break
+        self._fair_s = 1 / best_speed if retry else None
+        if model is not None:
+            draft = self._draft_with(model, context, budget, model_length, best_speed, proceed, retry)
             if draft or draft.riders:
                 return draft
         if best is None:
             return EMPTY_DRAFT
         return shortened(best_draft, best_length, proceed)
-
-    def _turn_of(self, standing: Standing, speed: float, best_speed: float) -> bool:
-        """Whether a member that drafts with a model is the fastest, or due for a retry."""
-        if speed > best_speed:
-            return True
-        return standing.idle >= standing.pause and speed > RETRY_ABOVE * best_speed
 
     def _draft_with(
         self,
@@ -198,6 +207,9 @@ class Auto(Combined):
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Tell every member, and learn what those that draft with a model have earned."""
         super().observe(round_, features)
+        self._spent_s += round_.seconds
+        if self._fair_s is not None:
+            self._lost_s += max(0.0, round_.seconds - len(round_.emitted) * self._fair_s)
         for standing in self.standings:
             if standing.copies:
                 continue

@@ -151,7 +151,7 @@ class LaneEditor(QDialog):
         self.setWindowTitle("Edit lane")
         self._lane, self._run, self._rule, self._library = lane, run, rule, library
         self._problems, self._device, self._scans = problems or {}, device or run.device or "", scans
-        self._options: dict[str, Mapping[str, Any]] = {lane.method: _with_heads(lane)}
+        self._options: dict[str, Mapping[str, Any]] = {lane.method: _with_heads(self._named(lane))}
         self._policy_options: dict[str, Mapping[str, Any]] = {lane.policy: lane.policy_options}
         self._method_shown, self._policy_shown = "", ""
 
@@ -229,7 +229,7 @@ class LaneEditor(QDialog):
         checked = effective.checked(self._run.sampling)
         # Options that come to the same stay as they were: an unchanged lane keeps what it holds.
         before = self._lane
-        if made.method == before.method and _filled(info.resolve, before.options) == checked.options:
+        if made.method == before.method and _filled(info.resolve, self._named(before).options) == checked.options:
             made = replace(made, options=before.options)
         policy = POLICIES[made.policy]
         if made.policy == before.policy and checked.policy_options == _filled(
@@ -237,6 +237,10 @@ class LaneEditor(QDialog):
         ):
             made = replace(made, policy_options=before.policy_options)
         return made
+
+    def _named(self, lane: LaneSettings) -> LaneSettings:
+        """A lane with the members that it would run with here."""
+        return lane.with_members(self._run.target, self._run.engine)
 
     def _draft_of(self, info: MethodInfo, options: Mapping[str, Any]) -> str:
         """What the lane's draft names: a head for a method that drafts with one, else a model where one is needed."""
@@ -421,6 +425,7 @@ class LaneEditor(QDialog):
         self._method_text.setText(info.description)
         given = self._options.get(info.name, {})
         if info.combines:
+            given = self._named(replace(self._lane, method=info.name, options=given)).options
             self.members.fill(info.members(given), given, self._problems)
         self._rows.setRowVisible(self.members, info.combines)
         self._rows.setRowVisible(self.head, info.head is not None)

@@ -103,7 +103,7 @@ def combined(
         if len(own) < 2 and not methods:
             continue
         options = {"members": "+".join(own)} if len(own) > 1 else {}  # asked for by name: its own members
-        lane = LaneSettings(name, draft=draft, rule=rule, options=options)
+        lane = LaneSettings(name, draft=draft, rule=rule, options=options).with_members(settings.target, settings.engine)
         try:
             found.append(Candidate(method, lane.checked(settings.sampling), ()))
         except SpecviewError:

@@ -11,9 +11,13 @@ from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
 from specview.drafting.options import ANSWERS, HEAD, options_of, resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
-from specview.errors import UsageError
+from specview.errors import SpecviewError, UsageError
+from specview.models.heads import find_head, named_head, read_head
+from specview.models.loading import engine_available
 
 BUNDLED = "bundled"
+BUNDLED_HEAD = "eagle3"
+"""The strongest of what is bundled to draft for the bundled target."""
 MAX_K = 64
 MAX_LANES = 5
 ENGINES = ("transformers", "llama.cpp")
@@ -99,6 +103,28 @@ class LaneSettings:
             METHODS[self.method].drafts and POLICIES[self.policy].needs_costs
         )
 
+    def with_members(self, target: str, engine: str) -> LaneSettings:
+        """These settings with the members of `auto` named, where they are not: what copies, and the strongest drafter there is.
+
+        That is the head that `draft` names, the bundled one for the bundled target, or else the draft model. In llama.cpp
+        the bundled head is left out: it has every pass give features, and a second row costs nearly as much as the first.
+        """
+        if self.method != "auto" or "members" in self.options:
+            return self
+        members = str(METHODS[self.method].resolve({})["members"])
+        head = None
+        try:
+            if self.draft != BUNDLED:
+                folder = named_head(self.draft)
+                kind = read_head(folder).kind if folder is not None else None
+                head = next((method.name for method in METHODS.values() if kind is not None and method.head == kind), None)
+            elif target == BUNDLED and engine == "transformers" and engine_available(engine) is None:
+                head = BUNDLED_HEAD if find_head(BUNDLED_HEAD, BUNDLED) is not None else None
+        except SpecviewError:
+            pass  # no head that can be read: the lane says so where it was named
+        named = members.replace("draft-model", head) if head is not None else members
+        return replace(self, options={"members": named, **self.options})
+
     def checked(self, sampling: SamplingParams) -> LaneSettings:
         """Return these settings with options filled in; raise UsageError where they cannot work."""
         method = METHODS.get(self.method)
@@ -163,7 +189,7 @@ class RunSettings:
             raise UsageError(f"max tokens is {self.max_tokens}.", "Use 1 or more.")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"threads is {self.threads}.", "Use 1 to 1024, or leave it out.")
-        lanes = [lane.checked(self.sampling) for lane in self.lanes]
+        lanes = [lane.with_members(self.target, self.engine).checked(self.sampling) for lane in self.lanes]
         if self.baseline and (not lanes or lanes[0].method != "plain"):
             baseline = next((lane for lane in lanes if lane.method == "plain"), LaneSettings())
             lanes = [baseline, *[lane for lane in lanes if lane is not baseline]]

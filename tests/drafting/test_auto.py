@@ -99,6 +99,18 @@ def test_a_model_that_earns_nothing_is_retried_ever_less_often():
     assert max(gaps[len(gaps) // 2 :]) == max(gaps)
 
 
+def test_what_could_not_pay_here_were_it_always_right_is_never_tried():
+    model = Named("model", right)
+    _, _, rounds = decode_with([model], [False], Costs({1: 1.0, 2: 2.1, 3: 3.2, 9: 9.8}), tokens=200, row_cost=1.0)
+    assert sum(round_.k for round_ in rounds) == 0
+
+
+def test_a_better_model_behind_a_good_one_is_found():
+    members = [Named("fair", lambda c, b: (right(c, 3) + wrong(c, b))[:b]), Named("good", right)]
+    _, _, rounds = decode_with(members, [False, False], FLAT, tokens=300)
+    assert {round_.drafter for round_ in rounds[-6:-1]} == {"good"}
+
+
 def test_a_model_that_comes_good_later_is_found():
     model = Named("model", lambda c, b: right(c, b) if len(c) > 60 else wrong(c, b))
     _, _, rounds = decode_with([model], [False], FLAT, tokens=300)

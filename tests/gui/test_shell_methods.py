@@ -725,3 +725,12 @@ def test_the_setup_bar_is_whole_in_small_windows(window, qtbot, width, height):
         assert widget.width() >= min(widget.sizeHint().width(), widget.maximumWidth()), widget.accessibleName()
         corner = widget.mapTo(window, widget.rect().bottomRight())
         assert corner.x() < window.width(), widget.accessibleName()
+
+
+def test_an_auto_lane_shows_the_members_that_it_runs_with_and_keeps_what_it_holds(make_editor):
+    lane = LaneSettings("auto")
+    editor = make_editor(lane)
+    assert editor.members.names() == ["prompt-lookup", "suffix", "eagle3"]
+    assert ok(editor) and editor.lane() == lane
+    other = make_editor(lane, RunSettings(engine="llama.cpp"))
+    assert other.members.names() == ["prompt-lookup", "suffix", "draft-model"]

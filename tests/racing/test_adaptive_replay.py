@@ -153,6 +153,12 @@ def test_auto_holds_on_machines_it_was_not_tuned_on(table_name):
     assert overall > 0.97
 
 
+@pytest.mark.parametrize("name", ["story", "chat", "code-edit"])
+def test_where_rows_are_dear_and_plain_decoding_wins_auto_loses_little(name):
+    """Retries of a model that could hardly pay had cost a story 8 in 100."""
+    assert auto_s(TEXTS[name], Q4_1) < plain_s(TEXTS[name], Q4_1) * 1.04
+
+
 def oracle_share(text: Text, table: Table) -> float:
     """Auto's speed over that of the schedule that always picks the right member and length."""
     costs = Costs(table.passes)
