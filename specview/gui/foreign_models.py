@@ -39,15 +39,12 @@ class ForeignModels:
         unknown = self._unknown(settings)
         self._named = harmless(settings) if unknown else None
         self._shown = shown.target, list(shown.lanes)
-        if unknown:
-            words = ", ".join(f"{brief(name, _SHOWN)} ({brief(role, _SHOWN)})" for name, role in unknown.items())
-            self._window.show_message(visible(f"Run asks first about models that the file names: {words}."), "warning")
 
-    def forget(self) -> None:
-        """What waits is not wanted any more."""
-        if self.waiting:
-            self._window.clear_message()
-        self._named = None
+    @property
+    def words(self) -> str:
+        """What the user must know of the models that wait; '' where none do."""
+        named = ", ".join(f"{brief(name, _SHOWN)} ({brief(role, _SHOWN)})" for name, role in self.waiting.items())
+        return f"Run asks first about models that the file names: {named}" if named else ""
 
     @property
     def waiting(self) -> dict[str, str]:

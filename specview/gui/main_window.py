@@ -307,10 +307,16 @@ class MainWindow(QMainWindow):
         if self.controller.racing:
             self.show_message("A race is running. Stop it before setting up another.", "warning")
             return
+        self.take_settings(settings)
+        if self.foreign.words:
+            self.show_message(f"{self.foreign.words}.", "warning")
+        self.tabs.open(RACE)
+
+    def take_settings(self, settings: RunSettings) -> None:
+        """Take settings into the setup bar and the lanes, but for models that are not known; Run asks about them."""
         shown = self.foreign.take(settings)
         self.show_setup(shown, shown.lanes[-1].rule if shown.lanes else "auto")
         self.foreign.withhold(settings, shown)
-        self.tabs.open(RACE)
 
     def show_setup(self, settings: RunSettings, rule: str) -> None:
         """Show settings in the setup bar and the lanes; `rule` is the one of all lanes that have none of their own."""

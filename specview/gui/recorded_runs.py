@@ -77,7 +77,6 @@ class RecordedRuns(QObject):
         if before is None or taken is None:
             window._show_lanes()
             return
-        window.foreign.forget()
         settings, rule = before
         now = window.own_settings()
         edited = {item.name: value for item in fields(now) if (value := getattr(now, item.name)) != getattr(taken, item.name)}
@@ -102,10 +101,10 @@ class RecordedRuns(QObject):
         before = self._before or (window.own_settings(), window.setup.rule.value() or "auto")
         shown: list[LaneSettings] = []
         if opened.settings is not None and not opened.beside:
-            window.open_race(opened.settings)
+            window.take_settings(opened.settings)
             shown = [window.lane_settings[opened.settings.lanes.index(lane)] for lane in opened.own]
-        else:
-            window.tabs.open(RACE)
+            opened.remarks += (window.foreign.words,) if window.foreign.words else ()
+        window.tabs.open(RACE)
         controller.show_recorded(opened.race, opened, window.lane_settings, shown)
         self._before, self._taken = before, window.own_settings()
 

@@ -286,9 +286,12 @@ def test_what_a_stranger_names_is_in_no_setting_before_it_was_asked_about(window
     asked, _ = foreign
     assert len(window.page.panels) == 4 and window.controller.recorded is not None and asked == []
     assert not names_of(window) & {*NAMED, "/any/path"} and not window.run_settings().trust_remote_code
-    assert all(name in window.banner.message for name in NAMED) and "/any/path" not in window.banner.message
+    words = window.recorded.bar.words
+    assert "Run asks first" in words and all(name in words for name in NAMED) and "/any/path" not in words
     window.recorded.close_run()
-    assert window.banner.message == "" and window.foreign.waiting == {}
+    assert window.foreign.waiting == {}
+    window.open_race(replace(window.own_settings(), target="owner/name"))  # as a cell of a sweep's file is
+    assert "Run asks first" in window.banner.message and "owner/name" in window.banner.message
 
 
 @pytest.mark.parametrize(("answer", "names"), [("use", NAMED), ("own", set()), ("", set())])
