@@ -151,6 +151,14 @@ def test_without_out_it_is_kept_in_the_data_folder(world, capsys, tmp_path):
     assert path.name in err and len(read_sweep(path).runs) == 1
 
 
+def test_the_prompts_of_a_sweep_are_for_the_user_alone(world, capsys, tmp_path):
+    (tmp_path / "data" / "sweeps").mkdir(parents=True)
+    (tmp_path / "data" / "sweeps").chmod(0o755)  # as an earlier version left it
+    assert run(capsys, *RAW, "--k", "2")[0] == 0
+    (path,) = (tmp_path / "data" / "sweeps").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+
+
 def test_every_output(world, capsys, tmp_path):
     files = {what: tmp_path / f"s.{what}" for what in ("csv", "markdown")}
     code, out, _ = run(

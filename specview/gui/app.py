@@ -173,7 +173,7 @@ def keep_log() -> None:
         return
     try:
         folder = log_folder()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # names of the user's files are in it
         handler = RotatingFileHandler(folder / "specview.log", maxBytes=500_000, backupCount=1, encoding="utf-8")
     except OSError:
         return

@@ -289,6 +289,17 @@ def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path):
         made({}, store=str(tmp_path / "runs.npz"))
 
 
+@pytest.mark.parametrize("other", [b"years of work", b"GGUF and weights"])
+def test_what_came_to_a_stores_place_meanwhile_is_not_lost(tmp_path, other):
+    path, memory = tmp_path / "runs.npz", {}
+    run(memory, [0, *SONG], tie=True, store=str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_bytes(other)
+    with pytest.raises(SpecviewError, match="is not a store of earlier runs"):
+        run(memory, [0, *SONG], tie=True, store=str(path))
+    assert path.read_bytes() == other and [found.name for found in tmp_path.iterdir()] == ["runs.npz"]
+
+
 def test_a_store_that_cannot_be_written_at_the_end_is_one_clear_line_and_keeps_the_old_one(tmp_path, monkeypatch):
     path, memory = tmp_path / "runs.npz", {}
     run(memory, [0, *SONG], tie=True, store=str(path))

@@ -90,6 +90,16 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     assert not SettingsStore(tmp_path / "file" / "below").save(Remembered())
 
 
+def test_the_prompt_is_for_the_user_alone(tmp_path):
+    store = SettingsStore(tmp_path / "new" / "folder")
+    for _ in range(2):
+        assert store.save(Remembered(RunSettings(prompt="a secret"), WindowState()))
+        assert store.path.stat().st_mode & 0o777 == 0o600
+        store.path.chmod(0o644)  # as an earlier version left it
+    assert store.path.parent.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in store.path.parent.iterdir()] == ["window.json"]
+
+
 def test_a_huge_prompt_is_left_out(tmp_path):
     store = SettingsStore(tmp_path)
     store.save(Remembered(replace(RUN, prompt="x" * 300_000)))
