@@ -17,7 +17,8 @@ import pytest
 
 from specview import cli
 from specview.commands.summary import compare_table
-from specview.decoding.metrics import MetricsFold, speedup
+from specview.decoding.metrics import MetricsFold
+from specview.decoding.speedup import speedup
 from specview.racing.pool import ModelPool
 from specview.runs.reader import read_trace
 from specview.runs.schema import round_from_json
@@ -80,7 +81,7 @@ def assert_recomputes(lanes: list[dict[str, Any]]) -> None:
                 assert_close(again[name], told, name)
         assert lane["output"]["token_ids"] == [token for round_ in rounds for token in round_.emitted]
         if place:
-            assert_close(speedup(rounds, plain_rounds), lane["speedup"], "speedup")
+            assert_close(speedup(rounds, plain_rounds).value, lane["speedup"], "speedup")
 
 
 def test_compare_and_its_trace_agree_with_their_rounds(

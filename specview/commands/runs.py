@@ -93,7 +93,7 @@ def _list(argv: Sequence[str], library: RunLibrary) -> int:
         words = f"Nothing in {where} has these words." if entries else f"There is nothing in {where} yet."
         sys.stdout.write(safe_text(f"{words}\n"))
         return 0
-    rows = [["run", "recorded", "name", "lanes", "target", "fastest", "tok/s", "speedup", "ended", "size"]]
+    rows = [["run", "recorded", "name", "lanes", "target", "fastest", "tok/s", "plain", "speedup", "ended", "size"]]
     rows += [_row(entry) for entry in shown]
     sys.stdout.write(table(rows, left=3))
     if len(shown) < len(found):
@@ -105,6 +105,7 @@ def _list(argv: Sequence[str], library: RunLibrary) -> int:
 
 def _row(entry: Entry) -> list[str]:
     best = entry.best
+    faster = entry.faster(best) if best is not None else None
     return [
         entry.id,
         when(entry.recorded_at),
@@ -112,8 +113,9 @@ def _row(entry: Entry) -> list[str]:
         str(len(entry.lanes)) if entry.lanes else "-",
         _cut(entry.target, 24),
         _cut(best.name, 24) if best is not None else "-",
-        figure(best.figures.get("decode_tokens_per_s"), 1) if best is not None else "-",
-        figure(best.speedup, 2, "x") if best is not None else "-",
+        figure(faster.tokens_per_s if faster else best.figures.get("decode_tokens_per_s")) if best is not None else "-",
+        figure(faster.plain_tokens_per_s if faster else None),
+        figure(faster.value if faster else None, 2, "x"),
         "unreadable" if entry.problem else entry.end,
         size_words(entry.size),
     ]

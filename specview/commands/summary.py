@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from specview.commands.terminal import figure, pairs, safe_text, table
 from specview.decoding.metrics import draft_full_words
 from specview.drafting.registry import METHODS
-from specview.runs.exporters import equality_words, is_lossy
+from specview.runs.exporters import equality_words, is_lossy, shown_rates
 
 if TYPE_CHECKING:
     from specview.racing.prompt_set import GroupFigures, PromptSetResult, RequestResult, Spread
@@ -77,7 +77,7 @@ def compare_table(document: Mapping[str, Any]) -> str:
     """Return a compare's lanes as a table, with notes on what the reader must know beneath it."""
     lanes: Sequence[Mapping[str, Any]] = document["lanes"]
     header = [
-        "lane", "k", "rule", "tok/s", "tok/pass", "alpha", "draft acc.", "speedup", "predicted",
+        "lane", "k", "rule", "tok/s", "plain", "speedup", "over tokens", "tok/pass", "alpha", "draft acc.", "predicted",
         "draft/verify/other", "equal to plain",
     ]  # fmt: skip
     rows = [header, *(_row(lane, plain=index == 0) for index, lane in enumerate(lanes))]
@@ -91,9 +91,9 @@ def prompt_set_text(result: PromptSetResult) -> str:
     parts = []
     lanes = result.lane_names[1:]
     if result.lane_names and len(result.requests) <= SHOWN_REQUESTS:
-        heading = ["", "request", "workload", "plain tok/s"]
+        heading = ["", "request", "workload"]
         for lane in lanes:
-            heading += [f"{safe_text(lane)}: speedup", "alpha", "tok/pass"]
+            heading += [f"{safe_text(lane)}: tok/s", "plain", "speedup", "alpha", "tok/pass"]
         parts.append(table([heading, *(_request_row(one, len(lanes)) for one in result.requests)], left=3))
     elif len(result.requests) > SHOWN_REQUESTS:
         parts.append(f"{len(result.requests)} requests: --csv, --markdown or --json hold each.\n")
@@ -122,13 +122,14 @@ def prompt_set_text(result: PromptSetResult) -> str:
 def _request_row(one: RequestResult, lanes: int) -> list[str]:
     about = [str(one.number), _cut(one.name), _cut(one.workload, 20)]
     if one.error or not one.lanes:
-        return [*about, "-", *["-"] * (3 * lanes)]
-    plain = one.lanes[0].metrics
-    cells = [*about, figure(plain.decode_tokens_per_s if plain else None, 1)]
+        return [*about, *["-"] * (5 * lanes)]
+    cells = about
     for lane in one.lanes[1:]:
-        metrics = lane.metrics
+        metrics, faster = lane.metrics, lane.speedup
         cells += [
-            figure(lane.speedup, 2, "x"),
+            figure(faster.tokens_per_s if faster else None),
+            figure(faster.plain_tokens_per_s if faster else None),
+            figure(faster.value if faster else None, 2, "x"),
             figure(metrics.acceptance_rate if metrics else None),
             figure(metrics.tokens_per_target_pass if metrics else None),
         ]
@@ -168,17 +169,21 @@ def _cut(text: str, width: int = 28) -> str:
 def _row(lane: Mapping[str, Any], *, plain: bool) -> list[str]:
     run, metrics = lane["run"], lane["metrics"] or {}
     rule = str(run.get("rule"))
+    tokens_per_s, plain_tokens_per_s = shown_rates(lane)
+    over = lane.get("speedup_over")
     return [
         safe_text(lane["name"]).replace("\n", " "),
         figure(run.get("k"), 0),
         f"{rule} (lossy)" if is_lossy(rule) else rule,
-        figure(metrics.get("decode_tokens_per_s"), 1),
-        figure(metrics.get("tokens_per_target_pass")),
-        figure(metrics.get("acceptance_rate")),
-        figure(metrics.get("draft_acceptance")),
+        figure(tokens_per_s),
+        figure(plain_tokens_per_s),
         "not comparable" if lane.get("not_comparable")
         else "1 (baseline)" if plain and run.get("method") == "plain"
         else _spread(lane.get("speedup"), lane.get("speedup_spread")),
+        f"{over['tokens']:.0f} / {over['plain_tokens']:.0f}" if over else "-",
+        figure(metrics.get("tokens_per_target_pass")),
+        figure(metrics.get("acceptance_rate")),
+        figure(metrics.get("draft_acceptance")),
         figure(metrics.get("predicted_speedup_measured_verify"), 2, "x"),
         _shares(metrics),
         equality_words(lane.get("equal_to_plain")),
@@ -189,11 +194,15 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
     notes = _left_out(lanes[0]["run"])
     repeats = len(lanes[0].get("repeats") or [])
     if repeats > 1:
-        notes.append(f"Medians of {repeats} repeats; speedup is the median of ratios, with least and greatest.")
-    elif any(lane.get("speedup_spread") for lane in lanes):
         notes.append(
-            "Behind a speedup: the middle half of its eighths of the run. A lane that gains in a burst may lie "
-            "outside; --repeats gives least and greatest."
+            f"Medians of {repeats} repeats. speedup: that of the repeat with the median ratio (tok/s, plain and over tokens are "
+            "its own), with least and greatest."
+        )
+    elif any(lane.get("speedup_spread") for lane in lanes):
+        notes.append("Behind a speedup: the middle half of the run's eighths, stretched to the speedup where a burst leaves it outside.")
+    if any(lane.get("speedup_over") for lane in lanes):
+        notes.append(
+            "speedup: tok/s / plain, both over the time in which both were running; over tokens: what the lane and plain gave in it."
         )
     for lane in lanes:
         name = safe_text(lane["name"]).replace("\n", " ")

@@ -285,7 +285,7 @@ def sweep_table(results: SweepResults) -> str:
     rows = [header]
     for row in results.rows():
         spread = ""
-        if row["speedup_low"] != row["speedup_high"]:
+        if row["speedup_low"] is not None and row["speedup_low"] != row["speedup_high"]:
             spread = f" ({row['speedup_low']:.2f}-{row['speedup_high']:.2f})"
         rows.append(
             [
@@ -297,8 +297,8 @@ def sweep_table(results: SweepResults) -> str:
                 figure(row["speedup"], 2, "x") + spread,
                 figure(row["predicted"], 2, "x"),
                 figure(row["predicted_c_alone"], 2, "x"),
-                figure(row["decode_tokens_per_s"], 1),
-                figure(row["plain_tokens_per_s"], 1),
+                figure(row["tokens_per_s"]),
+                figure(row["plain_tokens_per_s"]),
                 figure(row["tokens_per_target_pass"]),
                 figure(row["acceptance_rate"], 3),
                 figure(row["draft_cost"], 3),
@@ -316,9 +316,9 @@ def sweep_table(results: SweepResults) -> str:
 def _notes(results: SweepResults) -> list[str]:
     notes = []
     if results.grid.repeats > 1:
-        notes.append("Speedup: median of the repeats, with least and greatest; each against plain in its own race.")
+        notes.append("Speedup: tok/s / plain of the repeat with the median ratio, with least and greatest; each against plain in its own race.")
     else:
-        notes.append("Speedup: against plain in the same race; behind it the middle half of its eighths.")
+        notes.append("Speedup: tok/s / plain, over the time both were running; behind it the middle half of the run's eighths.")
     notes.append(
         "predicted: modelled, one alpha per curve pooled over k, c and v(k) as measured; c alone: v(k) taken as 1."
     )

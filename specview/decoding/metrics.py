@@ -5,6 +5,7 @@ A figure that does not exist (nothing judged, no baseline) is None.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -102,6 +103,39 @@ class DrafterShare:
         }
 
 
+class Arrivals:
+    """Output tokens over a lane's clock; adding a round costs the same however many there were."""
+
+    def __init__(self, rounds: Iterable[Round] = ()) -> None:
+        self.seconds: list[float] = []
+        self.tokens: list[int] = []
+        for round_ in rounds:
+            self.add(round_)
+
+    def add(self, round_: Round) -> None:
+        """Append one finished round."""
+        self.seconds.append(round_.t)
+        self.tokens.append(len(round_.emitted) + (self.tokens[-1] if self.tokens else 0))
+
+    @property
+    def end_s(self) -> float:
+        """The lane's clock, seconds since the end of prefill."""
+        return self.seconds[-1] if self.seconds else 0.0
+
+    def rounds_until(self, seconds: float) -> int:
+        """Rounds that had ended by then."""
+        return bisect_right(self.seconds, seconds)
+
+    def at(self, seconds: float) -> float:
+        """Tokens by then, those of a round spread evenly over its time."""
+        place = bisect_left(self.seconds, seconds)
+        if place == len(self.seconds):
+            return float(self.tokens[-1]) if self.tokens else 0.0
+        before, done = (self.seconds[place - 1], self.tokens[place - 1]) if place else (0.0, 0)
+        until, total = self.seconds[place], self.tokens[place]
+        return done + (total - done) * (seconds - before) / (until - before) if until > before else float(done)
+
+
 class MetricsFold:
     """Metrics of the rounds added so far; adding a round costs the same however many there were."""
 
@@ -111,7 +145,7 @@ class MetricsFold:
         self.draft_rounds = 0
         self.draft_s = self.verify_s = self.other_s = 0.0
         self.times: list[float] = []
-        self._arrivals: list[tuple[float, int]] = []
+        self.arrivals = Arrivals()
         self._verify_by_rows: dict[int, list[float]] = {}
         self.by_drafter: dict[str, DrafterShare] = {}
         self._trees = False
@@ -136,7 +170,7 @@ class MetricsFold:
         self.verify_s += round_.verify_s
         self.other_s += round_.other_s
         self.times.append(round_.seconds)
-        self._arrivals.append((round_.t, emitted))
+        self.arrivals.add(round_)
         self._verify_by_rows.setdefault(round_.rows, []).append(round_.verify_s)
         if k:
             self.by_drafter.setdefault(round_.drafter, DrafterShare()).add(round_)
@@ -175,7 +209,7 @@ class MetricsFold:
         """The figures so far; plain_step_s (the plain lane's) brings costs and predictions."""
         alpha = _ratio(self.accepted, self.judged)
         gaps = self.times[1:]
-        last, first = (self._arrivals[-1][0], self._arrivals[0][0]) if self._arrivals else (0.0, 0.0)
+        seconds = self.arrivals.seconds
         decode_s = self.decode_s
         return Metrics(
             rounds=self.rounds,
@@ -197,7 +231,7 @@ class MetricsFold:
             ttft_s=self.prefill_s + self.times[0] if self.prefill_s is not None and self.times else None,
             itl_p50_s=percentile(gaps, 50),
             itl_p95_s=percentile(gaps, 95),
-            tpot_s=_ratio(last - first, self.emitted - 1) if self.emitted > 1 and self.rounds > 1 else None,
+            tpot_s=_ratio(seconds[-1] - seconds[0], self.emitted - 1) if self.emitted > 1 and self.rounds > 1 else None,
             draft_share=_ratio(self.draft_s, decode_s),
             verify_share=_ratio(self.verify_s, decode_s),
             other_share=_ratio(self.other_s, decode_s),
@@ -248,61 +282,6 @@ def draft_full_words(at: int | None, context: int | None) -> str:
         return ""
     where = f"from output token {at + 1} on" if at else "from the start"
     return f"The draft's own context of {context:,} tokens is full: {where} it drafts nothing."
-
-
-def speedup(lane: Sequence[Round], plain: Sequence[Round]) -> float | None:
-    """Decode tok/s of a lane over plain's, each over the virtual time in which both were running."""
-    if not lane or not plain:
-        return None
-    both = min(lane[-1].t, plain[-1].t)
-    rates = [_rate_until(rounds, both) for rounds in (lane, plain)]
-    if rates[0] is None or rates[1] is None:
-        return None
-    return rates[0] / rates[1]
-
-
-def speedup_spread(
-    lane: Sequence[Round], plain: Sequence[Round], slices: int = 8
-) -> tuple[float, float] | None:
-    """The middle half (first and third quartile) of the speedup over equal slices of the common time.
-
-    None where a slice would hold too few rounds to mean anything.
-    """
-    if not lane or not plain:
-        return None
-    both = min(lane[-1].t, plain[-1].t)
-    if both <= 0 or min(sum(round_.t <= both for round_ in rounds) for rounds in (lane, plain)) < 2 * slices:
-        return None
-    edges = [both * index / slices for index in range(slices + 1)]
-    counts = [[_tokens_at(rounds, edge) for edge in edges] for rounds in (lane, plain)]
-    if any(counts[1][i + 1] <= counts[1][i] for i in range(slices)):
-        return None  # rounds that took no time
-    ratios = [(counts[0][i + 1] - counts[0][i]) / (counts[1][i + 1] - counts[1][i]) for i in range(slices)]
-    low, high = percentile(ratios, 25), percentile(ratios, 75)
-    return None if low is None or high is None else (low, high)
-
-
-def _tokens_at(rounds: Sequence[Round], t: float) -> float:
-    """Tokens emitted by time t, a round's tokens spread evenly over its time."""
-    done, before = 0.0, 0.0
-    for round_ in rounds:
-        emitted = len(round_.emitted)
-        if round_.t >= t:
-            return done + emitted * (t - before) / (round_.t - before) if round_.t > before else done
-        done += emitted
-        before = round_.t
-    return done
-
-
-def _rate_until(rounds: Sequence[Round], until: float) -> float | None:
-    """Tokens per second over the rounds that ended by `until` (at least the first)."""
-    emitted, t = 0, 0.0
-    for index, round_ in enumerate(rounds):
-        if index and round_.t > until * (1 + 1e-9):
-            break
-        emitted += len(round_.emitted)
-        t = round_.t
-    return _ratio(emitted, t)
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

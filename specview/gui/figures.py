@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specview.decoding.metrics import Metrics
-from specview.gui.view_model import Speedup
+from specview.decoding.speedup import Speedup
 
 MISSING = "–"
 
@@ -91,7 +91,8 @@ FIGURES: dict[str, Figure] = {
     figure.name: figure
     for figure in (
         Figure("decode_tokens_per_s", "tok/s", "decode speed", "emitted tokens / sum of round times", rate,
-               "Load and prefill are not in it; the lane's clock counts its own compute only."),
+               "Load and prefill are not in it; the lane's clock counts its own compute only. Beside a speedup it is that "
+               "over the time in which plain was running too."),
         Figure("tokens_per_target_pass", "tok/pass", "tokens per target pass", "emitted tokens / target passes",
                number, "Prefill is not in it. Plain decoding gives exactly 1."),
         Figure("acceptance_rate", "α", "acceptance rate α", "accepted / judged", number,
@@ -143,6 +144,18 @@ def details(metrics: Metrics) -> dict[str, str]:
     return out
 
 
+def shown_rate(speedup: Speedup | None, metrics: Metrics) -> float | None:
+    """Decode tok/s as a lane shows it: that which its speedup is made of, over the time in which plain ran too."""
+    return metrics.decode_tokens_per_s if speedup is None else speedup.tokens_per_s
+
+
+def beside(speedup: Speedup | None) -> str:
+    """Plain's decode tok/s that a lane is held against, and over how many of its tokens; '' while there is none."""
+    if speedup is None:
+        return ""
+    return f"plain {rate(speedup.plain_tokens_per_s)} over {speedup.tokens:.0f} tokens"
+
+
 def spread(speedup: Speedup | None) -> str:
     """Format the range of a speedup, '1.7–1.9'; empty while there is none."""
     if speedup is None or speedup.low is None or speedup.high is None:
@@ -154,10 +167,12 @@ def speedup_details(speedup: Speedup | None, metrics: Metrics) -> str:
     """Say what the speedup's range is a range of, and both predictions beside it."""
     lines: list[str] = []
     if speedup is not None:
-        lines.append(f"measured: {times(speedup.value)}")
+        lines.append(
+            f"measured: {rate(speedup.tokens_per_s)} / {rate(speedup.plain_tokens_per_s)} tok/s = {times(speedup.value)}, "
+            f"{speedup.tokens:.0f} tokens beside plain's {speedup.plain_tokens:.0f} in {speedup.seconds:.2f} s"
+        )
         if spread(speedup):
-            over = f"{speedup.repeats} runs, median shown" if speedup.repeats > 1 else "the quarters of this run"
-            lines.append(f"range: {spread(speedup)} over {over}")
+            lines.append(f"spread: {spread(speedup)}, {speedup.over}")
     if metrics.predicted_speedup is not None:
         lines.append(
             f"{FIGURES['predicted_speedup'].formula} predicts {times(metrics.predicted_speedup)} "

@@ -286,11 +286,12 @@ class LanePanel(QFrame):
         details = figures.details(metrics)
         self._show_shares(metrics)
         told = lane_words.lossy(lane.settings)
+        speedup = race.speedup(lane)
+        values = {"decode_tokens_per_s": figures.shown_rate(speedup, metrics)}
         for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
             figure = figures.FIGURES[name]
-            self._cells[name].set_value(
-                figure.text(getattr(metrics, name)), tip=_joined(figure.tooltip(details.get(name, "")), told)
-            )
+            value = values.get(name, getattr(metrics, name))
+            self._cells[name].set_value(figure.text(value), tip=_joined(figure.tooltip(details.get(name, "")), told))
         figure = figures.FIGURES["speedup"]
         if lane.differs:
             self._cells["speedup"].set_value(
@@ -305,9 +306,9 @@ class LanePanel(QFrame):
             )
             self._show_notes(metrics)
             return
-        speedup = race.speedup(lane)
         predicted = metrics.predicted_speedup_measured_verify
         label = f"{figure.label}, {lane_words.LOSSY}" if told else figure.label
+        label = label if speedup is None else f"{label} · {figures.beside(speedup)}"
         label = label if predicted is None else f"{label} · pred. {figures.times(predicted)}"
         self._cells["speedup"].set_value(
             figure.text(None if speedup is None else speedup.value), label=label,

@@ -246,7 +246,8 @@ class PromptSetDialog(JobDialog):
         self.summary.set_rows(summary_rows(result))
         groups = [group for group in result.workloads if group]
         self._dots = {}
-        self._draw(self.speedup, result, groups, lambda group: group.speedup, lambda lane: lane.speedup)
+        self._draw(self.speedup, result, groups, lambda group: group.speedup,
+                   lambda lane: None if lane.speedup is None else lane.speedup.value)  # fmt: skip
         self.speedup.mark("plain", y=1.0, text="plain")
         self._draw(
             self.acceptance, result, groups, lambda group: group.acceptance,

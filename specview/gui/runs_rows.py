@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from specview.runs.beside import Beside, beside_document
+from specview.runs.exporters import shown_rates
 from specview.runs.library import Entry
 from specview.runs.tables import Column, Row
 
@@ -14,7 +15,8 @@ RUN_COLUMNS = (
     Column("title", "name", "The name you gave it; else what was run: workload or prompt, and methods"),
     Column("lanes", "lanes", "How many lanes, plain decoding included", 0),
     Column("fastest", "fastest", "The lane with the most tokens a second"),
-    Column("tok_s", "tok/s", "Decode tokens a second of the fastest lane: emitted / sum of round times", 1),
+    Column("tok_s", "tok/s", "Decode tokens a second of the fastest lane; beside a speedup over the time in which plain ran too", 2),
+    Column("plain_tok_s", "plain tok/s", "Plain's over the same time", 2),
     Column("speedup", "speedup", "Of the fastest lane over plain decoding in the same run", 2, unit="×"),
     Column("end", "ended", "done, stopped, error, or unfinished: it still runs, or its program ended before it did"),
     Column("target", "target", "The target model"),
@@ -35,7 +37,8 @@ LANE_COLUMNS = (
     Column("lane", "lane", "The lane's name"),
     Column("k", "k", "Drafted tokens a round", 0),
     Column("rule", "rule", "The acceptance rule"),
-    Column("tok_s", "tok/s", "Decode tokens a second: emitted / sum of round times", 1),
+    Column("tok_s", "tok/s", "Decode tokens a second; beside a speedup over the time in which plain ran too", 2),
+    Column("plain_tok_s", "plain tok/s", "Its own run's plain lane over the same time", 2),
     Column("tok_pass", "tok/pass", "Tokens per target pass: emitted / target passes", 2),
     Column("alpha", "α", "Acceptance rate: accepted / judged", 3),
     Column("draft_acc", "draft acc.", "Draft acceptance: accepted / proposed", 3),
@@ -55,6 +58,7 @@ LANE_HIDDEN = ("draft", "key")
 def run_row(entry: Entry) -> Row:
     """One run of the library."""
     best = entry.best
+    faster = entry.faster(best) if best is not None else None
     return {
         "id": entry.id,
         "recorded": _when(entry.recorded_at),
@@ -62,8 +66,9 @@ def run_row(entry: Entry) -> Row:
         "target": entry.target,
         "lanes": len(entry.lanes) or None,
         "fastest": best.name if best is not None else "",
-        "tok_s": best.figures.get("decode_tokens_per_s") if best is not None else None,
-        "speedup": best.speedup if best is not None else None,
+        "tok_s": faster.tokens_per_s if faster else best.figures.get("decode_tokens_per_s") if best is not None else None,
+        "plain_tok_s": faster.plain_tokens_per_s if faster else None,
+        "speedup": faster.value if faster else None,
         "end": f"unreadable: {entry.problem}" if entry.problem else entry.end,
         "tags": ", ".join(entry.tags),
         "size": entry.size,
@@ -85,11 +90,12 @@ def lane_rows(entries: Sequence[Entry]) -> list[Row]:
             "lane": lane.name,
             "k": lane.k,
             "rule": lane.rule,
-            "tok_s": lane.figures.get("decode_tokens_per_s"),
+            "tok_s": faster.tokens_per_s if faster else lane.figures.get("decode_tokens_per_s"),
+            "plain_tok_s": faster.plain_tokens_per_s if faster else None,
             "tok_pass": lane.figures.get("tokens_per_target_pass"),
             "alpha": lane.figures.get("acceptance_rate"),
             "draft_acc": lane.figures.get("draft_acceptance"),
-            "speedup": lane.speedup,
+            "speedup": faster.value if faster else None,
             "over_first": None,
             "equal": lane.equal,
             "emitted": lane.figures.get("emitted"),
@@ -99,6 +105,7 @@ def lane_rows(entries: Sequence[Entry]) -> list[Row]:
         }
         for entry in entries
         for index, lane in enumerate(entry.lanes)
+        for faster in (entry.faster(lane),)
     ]
 
 
@@ -110,6 +117,7 @@ def measured_lane_rows(entries: Sequence[Entry], lanes: Sequence[Beside]) -> lis
         run, metrics = document["run"], document["metrics"] or {}
         equal = document.get("equal_to_plain") or {}
         first_plain = one.run == 0 and run.get("method") == "plain"
+        tokens_per_s, plain_tokens_per_s = shown_rates({**document, "speedup_over": document["own_speedup_over"]})
         rows.append(
             {
                 "key": f"{entries[one.run].id}:{one.lane}",
@@ -117,7 +125,8 @@ def measured_lane_rows(entries: Sequence[Entry], lanes: Sequence[Beside]) -> lis
                 "lane": one.record.name,
                 "k": run.get("k"),
                 "rule": run.get("rule"),
-                "tok_s": metrics.get("decode_tokens_per_s"),
+                "tok_s": tokens_per_s,
+                "plain_tok_s": plain_tokens_per_s,
                 "tok_pass": metrics.get("tokens_per_target_pass"),
                 "alpha": metrics.get("acceptance_rate"),
                 "draft_acc": metrics.get("draft_acceptance"),

@@ -73,8 +73,7 @@ class TheoryPage(ViewsPage):
         for place, lane in enumerate(race.lanes):
             if lane.plain or not lane.rounds:
                 continue
-            speedup = race.speedup(lane)
-            point = point_of(lane.name, race.metrics(lane), None if speedup is None else speedup.value)
+            point = point_of(lane.name, race.metrics(lane), race.speedup(lane))
             if point is not None:
                 lanes.append((place, point))
         plain = race.baseline

@@ -7,7 +7,6 @@ within one generation, `version` counts every change.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from specview.decoding.ledger import FINISHED, End, Round, depths
 from specview.decoding.metrics import Metrics, MetricsFold
+from specview.decoding.speedup import Speedup, speedup_of
 from specview.racing.events import (
     Equality,
     Event,
@@ -39,8 +39,6 @@ FINAL = -1
 GHOSTS: frozenset[str] = frozenset({"rejected", "ignored"})
 SHOWN_IGNORED = 6
 """Ignored drafts of a chain that are drawn one by one; the others, and all those of a tree, are counted."""
-PARTS = 4
-_MIN_SPREAD_ROUNDS = 16
 
 Curve = NDArray[np.float64]
 
@@ -166,32 +164,6 @@ class Series:
         draft, verify, other = (np.diff(column, prepend=0.0) * 1e3 for column in sums)
         return draft, verify, other
 
-    def tokens_at(self, seconds: float) -> float:
-        """Output tokens at a time of the lane's clock, interpolated within a round."""
-        if not self.length:
-            return 0.0
-        clock, position = self.seconds, self.position
-        place = int(np.searchsorted(clock, seconds))
-        if place >= self.length:
-            return float(position[-1])
-        t0, n0 = (float(clock[place - 1]), float(position[place - 1])) if place else (0.0, 0.0)
-        t1, n1 = float(clock[place]), float(position[place])
-        return n1 if t1 <= t0 else n0 + (n1 - n0) * (seconds - t0) / (t1 - t0)
-
-
-@dataclass(frozen=True, slots=True)
-class Speedup:
-    """Tokens against plain's over the time both were running.
-
-    low and high are the range over `repeats` runs with the same settings, or, for a single run,
-    over its quarters (repeats 1); None while there is too little to say.
-    """
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    repeats: int = 1
-
 
 @dataclass(slots=True, eq=False)
 class LaneModel:
@@ -212,9 +184,9 @@ class LaneModel:
     emitted: int = 0
     series: Series = field(default_factory=Series)
     final_metrics: Metrics | None = None
-    final_speedup: float | None = None
+    final_speedup: Speedup | None = None
     equality: Equality | None = None
-    past_speedups: list[float] = field(default_factory=list)
+    past_speedups: list[Speedup] = field(default_factory=list)
     differs: str = ""  # of a lane laid beside another run's: what keeps it from being compared ("other prompt")
     generation: int = 0
     version: int = 0
@@ -312,7 +284,7 @@ class LaneModel:
         self.state = "running"
         self.version += 1
 
-    def restart(self, name: str, settings: Mapping[str, Any], past_speedups: list[float]) -> None:
+    def restart(self, name: str, settings: Mapping[str, Any], past_speedups: list[Speedup]) -> None:
         """Forget the run before; the lane is idle again."""
         generation, version = self.generation + 1, self.version + 1
         self.__init__(  # type: ignore[misc]
@@ -333,7 +305,7 @@ class RaceModel:
         self.facts: Mapping[str, Any] = {}
         self.error = ""
         self.ended: RaceEnded | None = None
-        self._history: dict[tuple[Any, ...], list[float]] = {}
+        self._history: dict[tuple[Any, ...], list[Speedup]] = {}
 
     # -- lanes before and between runs -------------------------------------------------------
 
@@ -475,31 +447,16 @@ class RaceModel:
         return lane.metrics(None if plain is None or plain is lane else plain.plain_step_s())
 
     def speedup(self, lane: LaneModel) -> Speedup | None:
-        """Decode tok/s over plain's, over the virtual time both were running; None while unknown."""
+        """Decode tok/s over plain's, over the virtual time both were running; None while unknown.
+
+        The spread of a finished run that had the same settings as others before it is over all of them.
+        """
         plain = self.baseline
         if plain is None or lane is plain or lane.differs:
             return None
-        past = lane.past_speedups
-        if lane.final_speedup is not None and len(past) > 1 and past[-1] == lane.final_speedup:
-            return Speedup(statistics.median(past), min(past), max(past), len(past))
-        shared = min(lane.clock_s, plain.clock_s)
-        value = lane.final_speedup
-        if value is None:
-            value = _ratio(lane, plain, 0.0, shared)
-        if value is None:
-            return None
-        if min(len(lane.rounds), len(plain.rounds)) < _MIN_SPREAD_ROUNDS:
-            return Speedup(value)
-        cuts = [shared * part / PARTS for part in range(PARTS + 1)]
-        parts = [_ratio(lane, plain, *pair) for pair in zip(cuts, cuts[1:], strict=False)]
-        known = [part for part in parts if part is not None]
-        return Speedup(value, min(known), max(known)) if len(known) == PARTS else Speedup(value)
-
-
-def _ratio(lane: LaneModel, plain: LaneModel, start: float, stop: float) -> float | None:
-    """Return the lane's tokens over plain's between two times of the virtual clock."""
-    bottom = plain.series.tokens_at(stop) - plain.series.tokens_at(start)
-    return (lane.series.tokens_at(stop) - lane.series.tokens_at(start)) / bottom if bottom > 0 else None
+        if lane.final_speedup is None:
+            return speedup_of(lane._fold.arrivals, plain._fold.arrivals)
+        return lane.final_speedup.beside(lane.past_speedups if lane._counted else [])
 
 
 def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

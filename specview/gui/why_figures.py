@@ -59,13 +59,14 @@ _SERIES = {
                                         "Given that all before it were accepted."),
 }  # fmt: skip
 ORDER = (
-    "decode_tokens_per_s", "speedup", "acceptance_rate", "draft_acceptance", "tokens_per_target_pass",
+    "decode_tokens_per_s", "plain_tokens_per_s", "speedup", "acceptance_rate", "draft_acceptance", "tokens_per_target_pass",
     "mean_accepted_length", "expected_tokens", "draft_cost", "verify_cost", "predicted_speedup",
     "predicted_speedup_measured_verify", "draft_share", "verify_share", "other_share", "ttft_s", "total_s", "itl_p50_s",
     "itl_p95_s", "tpot_s", "position_acceptance", "position_acceptance_conditional", "rounds", "proposed", "judged",
     "accepted", "ignored", "emitted", "mean_k", "distinct_4grams", "oracle_share", "weights", "draft_weights", "kv_cache",
 )  # fmt: skip
 _MEMORY = {
+    "plain_tokens_per_s": ("beside it", "plain's decode tok/s over the same time", "What the speedup is held against."),
     "weights": ("target weights", "bytes of the target's weights", "Loaded once for all lanes."),
     "draft_weights": ("draft weights", "bytes of the weights that draft", "A draft model's, or a head's."),
     "kv_cache": ("KV cache", "bytes that this lane's caches may take, target and draft", ""),
@@ -90,6 +91,10 @@ def cell(name: str, race: RaceModel, lane: LaneModel, metrics: Metrics) -> str:
     """A figure of a lane as text."""
     if name in _SERIES:
         return series(getattr(metrics, name))
+    if name == "decode_tokens_per_s":
+        return _figure(name).text(figures.shown_rate(race.speedup(lane), metrics))
+    if name == "plain_tokens_per_s":
+        return figures.beside(race.speedup(lane)) or MISSING
     if name == "speedup":
         if lane.plain:
             return MISSING

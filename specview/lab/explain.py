@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from specview.decoding import theory
 from specview.decoding.ledger import Round, depths
-from specview.decoding.metrics import Metrics, draft_full_words, fold, speedup, speedup_spread
+from specview.decoding.metrics import Metrics, draft_full_words, fold
+from specview.decoding.speedup import Speedup, speedup
 from specview.decoding.verification import RULES
 from specview.lab.measured import MeasuredCosts, Source, measured_costs
 
@@ -261,6 +262,7 @@ def explain(
     calibrated: Mapping[int, float] | None = None,
     others: Mapping[int, float] | None = None,
     metrics: Metrics | None = None,
+    faster: Speedup | None = None,
 ) -> Explanation:
     """Explain a lane from its rounds, its race's plain lane and, where there is one, a calibration of passes.
 
@@ -268,7 +270,7 @@ def explain(
     settings    the lane's flat settings (rule, method, check_mode are looked at)
     calibrated  {rows: seconds} of target passes measured here
     others      the same of the race's lanes together (`what_if.passes_of`), which stand before the calibration's
-    metrics     the lane's figures where they are there already
+    metrics     the lane's figures where they are there already;  faster  its speedup, with its spread over repeats
     """
     settings = settings or {}
     if metrics is None:
@@ -279,7 +281,7 @@ def explain(
     costs = measured_costs(rounds, plain, {**(calibrated or {}), **(others or {})})
     if baseline:
         return _plain(rounds, metrics, costs)
-    return _Lane(rounds, plain, settings, metrics, costs, bool(calibrated)).explanation()
+    return _Lane(rounds, plain, settings, metrics, costs, bool(calibrated), faster).explanation()
 
 
 def per_round(rounds: Sequence[Round], costs: MeasuredCosts) -> tuple[Waterfall | None, ...]:
@@ -322,6 +324,7 @@ class _Lane:
         metrics: Metrics,
         costs: MeasuredCosts | None,
         calibrated: bool,
+        faster: Speedup | None,
     ) -> None:
         self.rounds, self.plain, self.settings = rounds, plain, settings
         self.metrics, self.costs, self.calibrated = metrics, costs, calibrated
@@ -332,7 +335,8 @@ class _Lane:
             "none" if not self.drafting else "tree" if trees else "chain" if self.k is not None else "varying"
         )
         self.alpha = metrics.acceptance_rate
-        self.measured = speedup(rounds, plain)
+        self.faster = faster or speedup(rounds, plain)
+        self.measured = None if self.faster is None else self.faster.value
         at = self.body()
         self.rows = sum(round_.rows for round_ in at) / len(at)
         self.riders = round(sum(len(round_.riders) for round_ in at) / len(at))
@@ -375,7 +379,7 @@ class _Lane:
             v_source=None if costs is None or self.shape != "chain" else costs.source(round(self.rows)),
             plain_source=self.plain_source(),
             measured_speedup=self.measured,
-            speedup_spread=speedup_spread(self.rounds, self.plain),
+            speedup_spread=None if self.faster is None else self.faster.spread,
             waterfall=fall,
             main_loss=main,
             predictions=self.predictions(),

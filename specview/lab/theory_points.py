@@ -8,7 +8,8 @@ from typing import Any
 
 from specview.decoding import theory
 from specview.decoding.ledger import Round
-from specview.decoding.metrics import Metrics, MetricsFold, speedup
+from specview.decoding.metrics import Metrics, MetricsFold
+from specview.decoding.speedup import Speedup, speedup_of
 from specview.lab.measured import measured_costs
 
 
@@ -47,15 +48,16 @@ def lane_point(name: str, rounds: Sequence[Round], plain: Sequence[Round] = ()) 
         fold.add(round_)
     for round_ in plain:
         baseline.add(round_)
-    return point_of(name, fold.metrics(baseline.plain_step_s()), speedup(rounds, plain))
+    return point_of(name, fold.metrics(baseline.plain_step_s()), speedup_of(fold.arrivals, baseline.arrivals))
 
 
-def point_of(name: str, figures: Metrics, measured: float | None) -> LanePoint | None:
+def point_of(name: str, figures: Metrics, measured: Speedup | None) -> LanePoint | None:
     """The point of a lane's figures; None where it judged nothing or drafted trees (no expected tokens)."""
     if figures.acceptance_rate is None or figures.expected_tokens is None:
         return None
     k = figures.proposed / figures.rounds
-    return LanePoint(name, figures.acceptance_rate, k, figures.draft_cost, figures.verify_cost, measured)
+    value = None if measured is None else measured.value
+    return LanePoint(name, figures.acceptance_rate, k, figures.draft_cost, figures.verify_cost, value)
 
 
 def lane_passes(lanes: Sequence[Sequence[Round]], plain: Sequence[Round]) -> Mapping[int, float] | None:

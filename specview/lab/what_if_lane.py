@@ -18,8 +18,8 @@ from typing import Any
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, LengthPolicy
 from specview.decoding.ledger import FINISHED, Round, RunRecord
-from specview.decoding.metrics import speedup as measured_speedup
 from specview.decoding.sampling import SamplingParams
+from specview.decoding.speedup import Speedup, speedup
 from specview.decoding.verification import RULES
 from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
@@ -75,6 +75,7 @@ class Replay:
         self.k = int(self.settings.get("k") or longest)
         self.policy = str(self.settings.get("policy") or "constant")
         self.costs = self._costs(calibrated)
+        self.faster: Speedup | None = speedup(record.rounds, self.plain)
         self.table: GuessTable | None = None
         if not self.runs_again:
             self.table = table_of(
@@ -208,9 +209,9 @@ class Replay:
         """The run as it was."""
         rounds = self.record.rounds
         seconds = sum(round_.seconds for round_ in rounds)
-        times = measured_speedup(rounds, self.plain) if self.plain else None
+        times = None if self.faster is None else Range(self.faster.value, *(self.faster.spread or [self.faster.value] * 2))
         if times is None and self.costs is not None and seconds > 0:
-            times = len(self.text.output) * self.costs.plain_round_s / seconds
+            times = Range.of(len(self.text.output) * self.costs.plain_round_s / seconds)
         return Alternative(
             name=f"recorded ({self._policy_label(self.policy, self._policy_options(), self.k)})",
             kind="recorded",
@@ -220,7 +221,7 @@ class Replay:
             rounds=Range.of(len(rounds)),
             drafted=sum(round_.k for round_ in rounds) / len(rounds),
             seconds=Range.of(seconds),
-            speedup=None if times is None else Range.of(times),
+            speedup=times,
             how="measured",
             why="the run itself",
             options=self._policy_options(),

@@ -10,6 +10,7 @@ from typing import Any
 
 from specview.decoding.ledger import RunRecord
 from specview.decoding.metrics import Metrics
+from specview.decoding.speedup import Speedup, median_speedup
 from specview.errors import SpecviewError
 from specview.racing.events import Equality, Event, Failed, LaneEnded, RaceEnded, RaceStarted
 from specview.racing.pool import ModelPool, ShouldStop
@@ -21,17 +22,15 @@ from specview.racing.settings import RunSettings
 class LaneResult:
     """One lane over all repeats.
 
-    metrics are medians figure by figure; record is the repeat with the median decode tok/s. speedup
-    is the median of the repeats' ratios to plain, speedup_spread their (lowest, highest), or of one
-    repeat the middle half over slices of the run. A repeat that ended with an error is in repeats and
+    metrics are medians figure by figure; record is the repeat with the median speedup (of plain: decode tok/s), and
+    speedup that repeat's, with the spread over all. A repeat that ended with an error is in repeats and
     in no median, unless all did; error is one line where any did.
     """
 
     record: RunRecord
     metrics: Metrics
     repeats: list[tuple[RunRecord, Metrics]]
-    speedup: float | None = None
-    speedup_spread: tuple[float, float] | None = None
+    speedup: Speedup | None = None
     equality: Equality | None = None
     error: str = ""
 
@@ -118,14 +117,14 @@ def _fold_lane(index: int, records: list[list[RunRecord]], ends: list[dict[int, 
     there = [repeat for repeat, end in enumerate(ends) if index in end]
     failed = [repeat for repeat in there if ends[repeat][index].end == "error"]
     good = [repeat for repeat in there if repeat not in failed] or there
-    by_speed = sorted(good, key=lambda repeat: ends[repeat][index].metrics.decode_tokens_per_s or 0.0)
-    middle = by_speed[(len(by_speed) - 1) // 2]
     # Plain that failed was cut short: so was the time that a ratio to it is over.
     timed = [repeat for repeat in good if 0 not in ends[repeat] or ends[repeat][0].end != "error"] or good
-    ratios = [faster for repeat in timed if (faster := ends[repeat][index].speedup) is not None]
-    spread = ends[timed[0]][index].speedup_spread if len(timed) == 1 else None
-    if len(ratios) > 1:
-        spread = (min(ratios), max(ratios))
+
+    def speed(repeat: int) -> float:
+        found = ends[repeat][index].speedup
+        return found.value if found is not None else ends[repeat][index].metrics.decode_tokens_per_s or 0.0
+
+    middle = sorted(timed, key=speed)[(len(timed) - 1) // 2]
     unequal = [found for repeat in good if (found := ends[repeat][index].equality) is not None and not found.equal]
     error = ends[failed[0]][index].error if failed else ""
     if failed and len(failed) < len(there):
@@ -134,8 +133,7 @@ def _fold_lane(index: int, records: list[list[RunRecord]], ends: list[dict[int, 
         record=records[middle][index],
         metrics=median_metrics([ends[repeat][index].metrics for repeat in good]),
         repeats=[(records[repeat][index], ends[repeat][index].metrics) for repeat in there],
-        speedup=median(ratios) if ratios else None,
-        speedup_spread=spread,
+        speedup=median_speedup(ends[repeat][index].speedup for repeat in timed),
         equality=unequal[0] if unequal else ends[middle][index].equality,
         error=error,
     )

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from specview.decoding.ledger import End, Round
 from specview.decoding.metrics import Metrics
+from specview.decoding.speedup import Speedup
 
 Phase = Literal["import", "load", "convert", "load-draft", "warm-up", "tokenize", "prefill", "decode"]
 
@@ -83,8 +84,7 @@ class LaneEnded:
     """A lane will give no more rounds (until continued).
 
     Comes once when the lane ends, and once more, with all figures, when the race does: speedup and
-    equality need the plain lane's end. speedup_spread is (low, high): the middle half of the ratios
-    over slices of the run.
+    equality need the plain lane's end.
     """
 
     run_id: int
@@ -92,8 +92,7 @@ class LaneEnded:
     end: End
     metrics: Metrics
     error: str = ""
-    speedup: float | None = None
-    speedup_spread: tuple[float, float] | None = None
+    speedup: Speedup | None = None
     equality: Equality | None = None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median, median_low
 from typing import Any
 
 from specview.decoding import theory
@@ -18,8 +18,9 @@ from specview.decoding.interfaces import EarlyExitSession, Engine, Session
 from specview.decoding.ledger import Array, Round
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
-from specview.decoding.metrics import MetricsFold, speedup
+from specview.decoding.metrics import MetricsFold
 from specview.decoding.sampling import SamplingParams, likeliest_ids
+from specview.decoding.speedup import speedup
 from specview.drafting.early_exit import EarlyExit, problem
 from specview.drafting.policies import Constant
 from specview.errors import SpecviewError, Stopped, UsageError
@@ -39,7 +40,7 @@ _PLAIN_EVERY = 8  # one plain step among so many other measurements
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedRun:
-    """Real runs of the loop with one exit: speedup over a plain run beside it, the median of `speedups`."""
+    """Real runs of the loop with one exit: speedup over a plain run beside it, that of the run with the median of `speedups`."""
 
     k: int
     speedups: tuple[float, ...]
@@ -48,8 +49,8 @@ class ConfirmedRun:
 
     @property
     def speedup(self) -> float:
-        """Median over the repeats."""
-        return median(self.speedups)
+        """Median over the repeats, of an even number the lower of the two in the middle."""
+        return median_low(self.speedups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +335,7 @@ class _Scan:
                         fold.add(round_)
                     faster = speedup(rounds, plain)
                     if faster is not None:
-                        speedups[one.layer].append(faster)
+                        speedups[one.layer].append(faster.value)
         finally:
             for session in sessions[1:]:
                 session.close()

@@ -10,10 +10,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any, Literal
 
 from specview.decoding.metrics import Metrics, percentile
+from specview.decoding.speedup import Speedup, median_speedup
 from specview.errors import SpecviewError
 from specview.racing.compare import CompareResult, compare, median_metrics
 from specview.racing.events import Event
@@ -21,7 +21,8 @@ from specview.racing.pool import ModelPool, ShouldStop, target_key
 from specview.racing.settings import RunSettings
 from specview.racing.turns import History, Turns
 from specview.racing.workloads import Prompt, Workload
-from specview.runs.schema import Json, number, plain
+from specview.runs.documents import speedup_to_json
+from specview.runs.schema import Json, plain
 from specview.runs.tables import Column, Row, table_csv, table_markdown
 
 ALL = "all"
@@ -67,35 +68,37 @@ def spread_of(values: Iterable[float | None]) -> Spread | None:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Counts and seconds of rounds over repeats: what pooled figures are made of, which medians do not add up to."""
+    """Counts over repeats: what pooled figures are made of, which medians do not add up to.
+
+    tokens and plain_tokens are those of the time in which lane and plain were both running.
+    """
 
     accepted: int = 0
     judged: int = 0
-    emitted: int = 0
-    decode_s: float = 0.0
+    tokens: float = 0.0
+    plain_tokens: float = 0.0
 
     @classmethod
-    def over(cls, all_metrics: Iterable[Metrics]) -> Sums:
+    def over(cls, all_metrics: Sequence[Metrics], speedups: Sequence[Speedup]) -> Sums:
         """The sums over some repeats' figures."""
-        found = list(all_metrics)
         return cls(
-            sum(one.accepted for one in found),
-            sum(one.judged for one in found),
-            sum(one.emitted for one in found),
-            math.fsum(one.emitted / one.decode_tokens_per_s for one in found if one.decode_tokens_per_s),
+            sum(one.accepted for one in all_metrics),
+            sum(one.judged for one in all_metrics),
+            math.fsum(one.tokens for one in speedups),
+            math.fsum(one.plain_tokens for one in speedups),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class LaneOutcome:
-    """One lane in one request: medians over its repeats; speedup is the median ratio to plain, None of plain itself.
+    """One lane in one request: medians over its repeats; speedup is that of the median repeat, None of plain itself.
 
-    sums are over the same repeats, those that did not fail. error is one line where one did; metrics is None where all did.
+    speedups are all repeats' ratios. sums are over the same repeats, those that did not fail. error is one line where one did; metrics is None where all did.
     """
 
     name: str
     metrics: Metrics | None
-    speedup: float | None = None
+    speedup: Speedup | None = None
     speedups: tuple[float, ...] = ()
     end: str = ""
     error: str = ""
@@ -133,7 +136,7 @@ class GroupFigures:
     """One lane over the requests of a workload (`all`: over every one).
 
     Spreads count each request once. pooled_acceptance is accepted / judged over all tokens of all repeats; pooled_speedup
-    is the lane's tokens per second over plain's, both over all the group's rounds: long answers weigh more.
+    is the lane's tokens over plain's, both in all the time in which both were running: long answers weigh more.
     """
 
     workload: str
@@ -307,11 +310,11 @@ def _request(
             LaneOutcome(
                 own[0].record.name,
                 median_metrics(good) if good else None,
-                median(ratios) if ratios else None,
-                ratios,
+                median_speedup(ratios),
+                tuple(one.value for one in ratios),
                 str(own[-1].record.end or ""),
                 trouble,
-                Sums.over(good),
+                Sums.over(good, ratios),
             )
         )
     # Without a plain lane there is nothing to compare with: the request did not run.
@@ -321,18 +324,16 @@ def _request(
 
 
 def _group(group: str, index: int, name: str, members: Sequence[RequestResult]) -> GroupFigures:
-    ran = [(one, one.lanes[index], one.lanes[0]) for one in members if index < len(one.lanes) and not one.error]
-    good = [(one, lane, base) for one, lane, base in ran if lane.metrics is not None]
-    metrics = [lane.metrics for _, lane, _ in good if lane.metrics is not None]
+    ran = [(one, one.lanes[index]) for one in members if index < len(one.lanes) and not one.error]
+    good = [(one, lane) for one, lane in ran if lane.metrics is not None]
+    metrics = [lane.metrics for _, lane in good if lane.metrics is not None]
     with_speed = sorted(
-        ((lane.speedup, one.number) for one, lane, _ in good if lane.speedup is not None),
+        ((lane.speedup.value, one.number) for one, lane in good if lane.speedup is not None),
         key=lambda pair: pair[0],
     )
-    timed = [(lane.sums, base.sums) for _, lane, base in good if lane.sums.decode_s and base.sums.decode_s]
-    emitted, plain_emitted = (sum(pair[at].emitted for pair in timed) for at in (0, 1))
-    seconds, plain_s = (math.fsum(pair[at].decode_s for pair in timed) for at in (0, 1))
-    judged = sum(lane.sums.judged for _, lane, _ in good)
-    accepted = sum(lane.sums.accepted for _, lane, _ in good)
+    tokens, plain_tokens = (math.fsum(getattr(lane.sums, key) for _, lane in good) for key in ("tokens", "plain_tokens"))
+    judged = sum(lane.sums.judged for _, lane in good)
+    accepted = sum(lane.sums.accepted for _, lane in good)
     return GroupFigures(
         workload=group,
         lane=name,
@@ -343,7 +344,7 @@ def _group(group: str, index: int, name: str, members: Sequence[RequestResult]) 
         tokens_per_pass=spread_of(one.tokens_per_target_pass for one in metrics),
         tokens_per_s=spread_of(one.decode_tokens_per_s for one in metrics),
         pooled_acceptance=accepted / judged if judged else None,
-        pooled_speedup=(emitted / seconds) / (plain_emitted / plain_s) if plain_emitted and seconds and plain_s else None,
+        pooled_speedup=tokens / plain_tokens if plain_tokens else None,
         slower=sum(speed < 1 for speed, _ in with_speed),
         slowest=with_speed[0][1] if with_speed else None,
         fastest=with_speed[-1][1] if with_speed else None,
@@ -353,7 +354,10 @@ def _group(group: str, index: int, name: str, members: Sequence[RequestResult]) 
 # -- tables and files --------------------------------------------------------------------------------
 
 _ALPHA = "Acceptance rate (alpha): accepted / judged."
-_SPEEDUP = "Decode tokens per second over plain's in the same race; the median where it was repeated."
+_SPEEDUP = (
+    "Decode tokens per second over plain's in the same race, over the time both were running; where it was repeated that of the "
+    "repeat with the median ratio."
+)
 
 REQUEST_COLUMNS = (
     Column("request", "request", "Its line's place in the set.", 0),
@@ -362,7 +366,8 @@ REQUEST_COLUMNS = (
     Column("lane", "lane"),
     Column("prompt_tokens", "prompt tokens", "Tokens of the rendered prompt.", 0),
     Column("emitted", "tokens", "Tokens emitted, EOS included.", 0),
-    Column("decode_tokens_per_s", "tok/s", "Emitted / time of all rounds; prefill excluded.", 1),
+    Column("tokens_per_s", "tok/s", "Decode tokens per second, prefill excluded; of a lane beside plain over the time both were running.", 2),
+    Column("plain_tokens_per_s", "plain tok/s", "Plain's over the same time.", 2),
     Column("speedup", "speedup", _SPEEDUP, 2, unit="x"),
     Column("acceptance_rate", "alpha", _ALPHA, 3),
     Column("draft_acceptance", "draft acc.", "Draft acceptance: accepted / proposed.", 3),
@@ -384,7 +389,7 @@ SUMMARY_COLUMNS = (
     Column("speedup_quartile_3", "quartile 3", f"Third quartile of the speedup. {_BY_REQUEST}", 2),
     Column("speedup_least", "least", f"Least speedup. {_BY_REQUEST}", 2),
     Column("speedup_greatest", "greatest", f"Greatest speedup. {_BY_REQUEST}", 2),
-    Column("pooled_speedup", "pooled", "Lane's tokens per second over plain's, over all rounds: each token counts once.", 2, unit="x"),
+    Column("pooled_speedup", "pooled", "Lane's tokens over plain's in all the time both were running: each token counts once.", 2, unit="x"),
     Column("slower", "slower than plain", "Requests with a speedup below 1.", 0),
     Column("acceptance_median", "alpha", f"{_ALPHA} Median. {_BY_REQUEST}", 3),
     Column("acceptance_least", "least alpha", f"{_ALPHA} Least. {_BY_REQUEST}", 3),
@@ -410,7 +415,11 @@ def request_rows(result: PromptSetResult) -> list[Row]:
         for lane in one.lanes:
             figures = {} if lane.metrics is None else lane.metrics.as_dict()
             own = {column.key: figures.get(column.key) for column in REQUEST_COLUMNS if column.key in figures}
-            told = {"lane": lane.name, "speedup": lane.speedup, "end": lane.end, "error": lane.error or one.error}
+            told: dict[str, Any] = {"lane": lane.name, "end": lane.end, "error": lane.error or one.error}
+            if lane.speedup is not None:
+                told |= {"speedup": lane.speedup.value, **lane.speedup.as_dict()}
+            else:
+                told["tokens_per_s"] = figures.get("decode_tokens_per_s")
             rows.append({**about, **own, **told})
     return rows
 
@@ -488,7 +497,7 @@ def prompt_set_document(result: PromptSetResult) -> Json:
 def _lane_json(lane: LaneOutcome) -> Json:
     return {
         "name": lane.name,
-        "speedup": number(lane.speedup),
+        **speedup_to_json(lane.speedup),
         "speedups": plain(lane.speedups),
         "end": lane.end,
         "error": lane.error or None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Engine
-from specview.decoding.metrics import speedup, speedup_spread
+from specview.decoding.speedup import speedup_of
 from specview.decoding.verification import DecisionRows, NotFiniteError
 from specview.drafting.options import WEIGHTS
 from specview.errors import SpecviewError, Stopped, UsageError
@@ -422,10 +422,9 @@ class Race:
 
     def _emit_end(self, index: int, final: bool = False, measure: bool = True) -> None:
         lane, plain = self.lanes[index], self.lanes[0]
-        faster = spread = equality = None
+        faster = equality = None
         if index:
-            faster = speedup(lane.record.rounds, plain.record.rounds)
-            spread = speedup_spread(lane.record.rounds, plain.record.rounds)
+            faster = speedup_of(lane.fold.arrivals, plain.fold.arrivals)
             if final:
                 equality = compare_outputs(
                     lane, plain, self.models.kernel_margins, target_key(self.settings), measure
@@ -443,7 +442,6 @@ class Race:
                 metrics,
                 lane.record.error,
                 faster,
-                spread,
                 equality,
             )
         )

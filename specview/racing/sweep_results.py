@@ -14,13 +14,12 @@ from typing import Any
 from specview.decoding import theory
 from specview.decoding.costs import line_through
 from specview.decoding.ledger import Round, depths
+from specview.decoding.speedup import EIGHTHS, Speedup, median_speedup
 from specview.lab.measured import MeasuredCosts
 from specview.racing.sweep_grid import Cell, Grid
 from specview.runs.exporters import equality_words, is_lossy
 from specview.runs.schema import Json, plain
 from specview.runs.tables import Column
-
-EIGHTHS = 8
 
 Count = tuple[int, int]
 """(accepted, judged)."""
@@ -88,8 +87,13 @@ class CellRun:
         return cls(**taken)
 
     @property
+    def faster(self) -> Speedup | None:
+        """The speedup with what it is the ratio of; None where the lane or plain gave nothing."""
+        return Speedup.recorded(self.speedup, self.spread, self.metrics or {}, self.plain or {})
+
+    @property
     def plain_tokens_per_s(self) -> float | None:
-        """Decode tok/s of the plain lane."""
+        """Decode tok/s of the plain lane over all its rounds."""
         return (self.plain or {}).get("decode_tokens_per_s")
 
 
@@ -145,7 +149,7 @@ class SeriesKey:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Speedup at one k: the median of its races' ratios, the least and the greatest (of one, its middle half)."""
+    """Speedup at one k: that of the race with the median ratio, the least and the greatest (of one, its middle half)."""
 
     k: int
     speedup: float
@@ -382,8 +386,7 @@ class SweepResults:
     def _row(self, cell: Cell, series: Series) -> Json:
         lane, prompt = self.grid.lanes[cell.lane], self.grid.prompts[cell.prompt]
         runs = self.of_cell(cell)
-        ratios = [run.speedup for run in runs if run.speedup is not None]
-        low, high = _spread(runs, ratios)
+        faster = median_speedup(run.faster for run in runs)
         k = runs[0].k if runs else cell.k
         told = next((one for one in series.predicted if one.k == k), None)
         equalities = [run.equality for run in runs if run.equality is not None]
@@ -400,12 +403,13 @@ class SweepResults:
             "workload": prompt.group,
             "prompt": prompt.name,
             "repeats": len(runs),
-            "speedup": median(ratios) if ratios else None,
-            "speedup_low": low,
-            "speedup_high": high,
+            "speedup": faster.value if faster else None,
+            "speedup_low": faster.low if faster else None,
+            "speedup_high": faster.high if faster else None,
             "predicted": told.speedup if told else None,
             "predicted_c_alone": told.c_alone if told else None,
-            "plain_tokens_per_s": _median([run.plain_tokens_per_s for run in runs]),
+            "tokens_per_s": faster.tokens_per_s if faster else None,
+            "plain_tokens_per_s": faster.plain_tokens_per_s if faster else None,
             **{name: _median([(run.metrics or {}).get(name) for run in runs]) for name in METRIC_NAMES},
             **{name: _share(runs, above, below) for name, above, below in _POOLED},
             "position_acceptance": None,
@@ -568,22 +572,11 @@ def _between(known: Mapping[int, float], at: int) -> float:
 
 
 def _point(k: int, runs: Sequence[CellRun]) -> Point | None:
-    ratios = [run.speedup for run in runs if run.speedup is not None]
-    if not ratios:
+    faster = median_speedup(run.faster for run in runs)
+    if faster is None:
         return None
-    low, high = _spread(runs, ratios)
-    middle = median(ratios)
-    return Point(k, middle, middle if low is None else low, middle if high is None else high, len(ratios))
-
-
-def _spread(runs: Sequence[CellRun], ratios: Sequence[float]) -> tuple[float | None, float | None]:
-    """Least and greatest over races; of one race the middle half over its eighths, which may leave out its median."""
-    if len(ratios) > 1:
-        return min(ratios), max(ratios)
-    if not ratios:
-        return None, None
-    spread = next((run.spread for run in runs if run.speedup is not None), None)
-    return (min(spread[0], ratios[0]), max(spread[1], ratios[0])) if spread else (ratios[0], ratios[0])
+    low, high = faster.spread or (faster.value, faster.value)
+    return Point(k, faster.value, low, high, sum(run.speedup is not None for run in runs))
 
 
 def _share(runs: Sequence[CellRun], above: str, below: str) -> float | None:
@@ -618,15 +611,16 @@ COLUMNS: tuple[Column, ...] = (
     Column("prompt", "prompt", "The prompt within a set"),
     Column("temperature", "T", "Temperature: 0 is greedy", 2),
     Column("k", "k", "Drafted tokens a round", 0),
-    Column("speedup", "speedup", "Decode tok/s / plain's in the same race, over the time both were running: median of repeats", 2, 1.0, "×"),
-    Column("speedup_low", "least", "The least of the repeats; of one repeat the lower quartile over its eighths", 2, 1.0, "×"),
-    Column("speedup_high", "greatest", "The greatest of the repeats; of one repeat the upper quartile over its eighths", 2, 1.0, "×"),
+    Column("speedup", "speedup", "tok/s / plain tok/s, of the repeat with the median ratio", 2, 1.0, "×"),
+    Column("speedup_low", "least", "The least of the repeats; of one repeat the lower quartile of its eighths, or the speedup where that is less", 2, 1.0, "×"),
+    Column("speedup_high", "greatest", "The greatest of the repeats; of one repeat the upper quartile of its eighths, or the speedup where that is more", 2, 1.0, "×"),
     Column("predicted", "predicted", "Modelled: (1 - α^(k+1)) / ((1 - α)(k c + v(k) + other)) with α pooled over k, "
            "c and v(k) measured", 2, 1.0, "×"),
     Column("predicted_c_alone", "pred. c alone", "Modelled: the same with v(k) taken as 1 (Leviathan 2023, theorem 3.8)", 2, 1.0, "×"),
     Column("note", "note", "Best k of its curve; plain wins: no k of the curve is faster than plain"),
-    Column("decode_tokens_per_s", "tok/s", "Emitted tokens / sum of round times", 1),
-    Column("plain_tokens_per_s", "plain tok/s", "The same of the plain lane beside it", 1),
+    Column("tokens_per_s", "tok/s", "Decode tok/s over the time in which the lane and plain were both running", 2),
+    Column("plain_tokens_per_s", "plain tok/s", "The same of the plain lane beside it", 2),
+    Column("decode_tokens_per_s", "tok/s, all", "Emitted tokens / sum of round times: over all the lane's rounds", 2),
     Column("tokens_per_target_pass", "tok/pass", "Emitted tokens / target passes", 2),
     Column("acceptance_rate", "α", "Acceptance rate α = accepted / judged, over all repeats", 3),
     Column("draft_acceptance", "acc./proposed", "Draft acceptance = accepted / proposed, over all repeats", 3),
@@ -665,7 +659,7 @@ COLUMNS: tuple[Column, ...] = (
 """The columns of a sweep's table; the keys are those of `SweepResults.rows`."""
 
 FEW = ("lane", "workload", "temperature", "k", "speedup", "speedup_low", "speedup_high", "predicted", "note",
-       "decode_tokens_per_s", "plain_tokens_per_s", "tokens_per_target_pass", "acceptance_rate", "draft_cost",
+       "tokens_per_s", "plain_tokens_per_s", "tokens_per_target_pass", "acceptance_rate", "draft_cost",
        "verify_cost", "equal_to_plain", "repeats")  # fmt: skip
 """The columns that are shown at first."""
 

@@ -494,9 +494,9 @@ class _Search:
                 if lane.error or lane.speedup is None:
                     arm.error, arm.stage = lane.error or "it gave no token", "failed"
                     continue
-                found[id(arm)] = lane.speedup
+                found[id(arm)] = lane.speedup.value
                 arm.add(lane.metrics, base.metrics)
-                self.observe(place, arm, lane.speedup, lane.metrics)
+                self.observe(place, arm, lane.speedup.value, lane.metrics)
         for arm in alive:
             if id(arm) in found:
                 arm.speedups.append(found[id(arm)])
@@ -554,9 +554,9 @@ class _Search:
                 if lane.error or lane.speedup is None:
                     arm.error = lane.error or "it gave no token"
                     return
-                own.append(lane.speedup)
+                own.append(lane.speedup.value)
                 arm.add(lane.metrics, outcome.lanes[0].metrics)
-                self.observe(place, arm, lane.speedup, lane.metrics)
+                self.observe(place, arm, lane.speedup.value, lane.metrics)
             # A prompt that comes again is no second prompt: its repeats are one value.
             key = block[0] if self.result.over == "prompts" else count
             values.setdefault(key, []).append(math.exp(fmean(math.log(value) for value in own)))
@@ -690,7 +690,7 @@ class _Probe:
         self.plain += base.record.rounds
         self.counted.append(positions_of(lane.record.rounds))
         if lane.speedup is not None:
-            self.speedups.append(lane.speedup)
+            self.speedups.append(lane.speedup.value)
 
     def costs(self, pass_s: Mapping[int, float]) -> MeasuredCosts | None:
         """Costs of all its rounds."""

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from specview.decoding.ledger import RunRecord
-from specview.decoding.metrics import speedup, speedup_spread
+from specview.decoding.speedup import speedup
+from specview.runs.documents import speedup_to_json
 from specview.runs.reader import Trace
 from specview.runs.replay import baseline_index, trace_document
-from specview.runs.schema import Json, number, plain
+from specview.runs.schema import Json
 
 _SETTINGS = (
     ("temperature", "temperature"), ("top_k", "top-k"), ("top_p", "top-p"), ("min_p", "min-p"),
@@ -116,8 +117,8 @@ def _distinct(lanes: Sequence[Beside]) -> list[Beside]:
 def beside_document(lanes: Sequence[Beside]) -> Json:
     """Return lanes laid beside one another as a document: as a compare's, speedups being to the first lane.
 
-    A lane that cannot be compared has `not_comparable` in place of a speedup; equality and own_speedup are against
-    its own run's plain lane.
+    A lane that cannot be compared has `not_comparable` in place of a speedup; equality, own_speedup and
+    own_speedup_over are against its own run's plain lane.
     """
     made: dict[int, Json] = {}
     documents: list[Json] = []
@@ -126,11 +127,10 @@ def beside_document(lanes: Sequence[Beside]) -> Json:
         if one.run not in made:
             made[one.run] = trace_document(one.trace)
         own = made[one.run]["lanes"][one.lane]
-        document = dict(own, name=one.name, own_speedup=own["speedup"])
+        document = dict(own, name=one.name, own_speedup=own["speedup"], own_speedup_over=own["speedup_over"])
         if one.run or place == 0:
             fair = base is not None and base is not one.record and not one.differs
-            document["speedup"] = number(speedup(one.record.rounds, base.rounds)) if fair and base else None
-            document["speedup_spread"] = plain(speedup_spread(one.record.rounds, base.rounds)) if fair and base else None
+            document |= speedup_to_json(speedup(one.record.rounds, base.rounds) if fair and base else None)
         if one.differs:
             document["not_comparable"] = one.differs
         documents.append(document)

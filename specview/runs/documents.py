@@ -11,6 +11,7 @@ from specview.decoding.ledger import RunRecord
 from specview.runs.schema import Json, number, plain, round_to_json
 
 if TYPE_CHECKING:
+    from specview.decoding.speedup import Speedup
     from specview.racing.compare import CompareResult, LaneResult
     from specview.racing.events import Equality
 
@@ -71,6 +72,15 @@ def lane_facts(facts: Mapping[str, Any], lane: int) -> Json:
     return own
 
 
+def speedup_to_json(found: Speedup | None) -> Json:
+    """Return `speedup`, `speedup_spread` and `speedup_over`, what it is the ratio of; all None for None."""
+    return {
+        "speedup": None if found is None else number(found.value),
+        "speedup_spread": None if found is None else plain(found.spread),
+        "speedup_over": None if found is None else plain(found.as_dict()),
+    }
+
+
 def equality_to_json(equality: Equality | None) -> Json | None:
     """Return `equal_to_plain`; None where the lane is plain itself or not greedy."""
     if equality is None:
@@ -86,8 +96,9 @@ def equality_to_json(equality: Equality | None) -> Json | None:
 def compare_document(result: CompareResult) -> Json:
     """Return a compare as a document: `lanes`, the plain one first.
 
-    A lane is a `run_document` with `speedup`, `speedup_spread` ([least, greatest] over repeats; of one, the
-    quartiles over eighths of the run) and `equal_to_plain`. With repeats, `repeats` lists each one's {metrics, rounds, output, prefill_s, seed},
+    A lane is a `run_document` with `speedup`, `speedup_spread` ([least, greatest] over repeats; of one, the middle half
+    of the run's eighths, stretched to the speedup), `speedup_over` (tokens_per_s and plain_tokens_per_s, whose ratio it
+    is, tokens, plain_tokens and seconds of the time in which both were running) and `equal_to_plain`. With repeats, `repeats` lists each one's {metrics, rounds, output, prefill_s, seed},
     `metrics` holds the medians and the rest is that of the median repeat.
     """
     return {
@@ -99,8 +110,7 @@ def compare_document(result: CompareResult) -> Json:
 
 def _lane(lane: LaneResult, index: int, facts: Mapping[str, Any], prompt: str | None) -> Json:
     document = run_document(lane.record, facts, lane.metrics, lane=index, prompt=prompt)
-    document["speedup"] = number(lane.speedup)
-    document["speedup_spread"] = plain(lane.speedup_spread)
+    document |= speedup_to_json(lane.speedup)
     document["equal_to_plain"] = equality_to_json(lane.equality)
     if lane.error:
         document["error"] = lane.error

@@ -71,12 +71,12 @@ def _result(trace: Trace) -> str:
     for lane in document["lanes"]:
         if is_lossy(lane["run"].get("rule")):
             notes.append(f"{_line(lane['name'])}: the rule {lane['run']['rule']} is lossy.")
-        spread = lane.get("speedup_spread")
-        if spread:
-            notes.append(
-                f"{_line(lane['name'])}: speedup {lane['speedup']:.2f}, middle half over slices of the run "
-                f"{spread[0]:.2f} to {spread[1]:.2f}."
-            )
+        spread, over = lane.get("speedup_spread"), lane.get("speedup_over")
+        if over:
+            words = f"speedup {lane['speedup']:.2f}, its {over['tokens']:.0f} tokens beside plain's {over['plain_tokens']:.0f} in "
+            words += f"the {over['seconds']:.2f} s in which both were running"
+            words += f"; middle half of the run's eighths {spread[0]:.2f} to {spread[1]:.2f}" if spread else ""
+            notes.append(f"{_line(lane['name'])}: {words}.")
     if document["lanes"][0]["run"].get("check_mode"):
         notes.append("Check mode pads one-row passes: outputs are comparable, times are not.")
     return compare_markdown(document) + "\n" + "\n".join(f"- {note}" for note in notes) + "\n"

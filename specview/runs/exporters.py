@@ -15,13 +15,25 @@ _RUN_KEYS = (
 )  # fmt: skip
 
 _MARKDOWN_COLUMNS = (
-    ("tok/s", "decode_tokens_per_s", 1),
+    ("tok/s", "tokens_per_s", 2),
+    ("plain tok/s", "plain_tokens_per_s", 2),
     ("tokens per target pass", "tokens_per_target_pass", 2),
     ("acceptance rate (alpha)", "acceptance_rate", 3),
     ("draft acceptance", "draft_acceptance", 3),
     ("speedup", "speedup", 2),
     ("predicted speedup", "predicted_speedup_measured_verify", 2),
 )
+
+
+SPEEDUP_OVER = ("tokens_per_s", "plain_tokens_per_s", "tokens", "plain_tokens", "seconds")
+
+
+def shown_rates(lane: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Decode tok/s of a document's lane and of plain beside it, whose ratio its speedup is; without one the lane's own."""
+    over = lane.get("speedup_over")
+    if over:
+        return over["tokens_per_s"], over["plain_tokens_per_s"]
+    return (lane["metrics"] or {}).get("decode_tokens_per_s"), None
 
 
 def is_lossy(rule: Any) -> bool:
@@ -32,8 +44,8 @@ def is_lossy(rule: Any) -> bool:
 def compare_csv(document: Mapping[str, Any]) -> str:
     """Return a compare document as CSV, a row per lane; an absent figure is an empty cell.
 
-    Columns: name, the settings, whether the rule is exact, every single-valued metric, speedup and its
-    spread, and equality with plain.
+    Columns: name, the settings, whether the rule is exact, every single-valued metric, speedup with its
+    spread and what it is the ratio of, and equality with plain.
     """
     lanes = document["lanes"]
     metric_names = [
@@ -41,7 +53,8 @@ def compare_csv(document: Mapping[str, Any]) -> str:
     ]
     header = [
         "name", *_RUN_KEYS, "exact", "end", *metric_names,
-        "speedup", "speedup_low", "speedup_high", "repeats", "equal_to_plain", "first_difference",
+        "speedup", "speedup_low", "speedup_high", *(f"speedup_{key}" for key in SPEEDUP_OVER), "repeats",
+        "equal_to_plain", "first_difference",
     ]  # fmt: skip
     lines = [header]
     for lane in lanes:
@@ -56,6 +69,7 @@ def compare_csv(document: Mapping[str, Any]) -> str:
                 lane["output"]["end"],
                 *(_cell(metrics.get(name)) for name in metric_names),
                 *(_cell(value) for value in (lane.get("speedup"), low, high)),
+                *(_cell((lane.get("speedup_over") or {}).get(key)) for key in SPEEDUP_OVER),
                 len(lane.get("repeats") or [None]),
                 _cell(equality.get("equal")),
                 _cell(equality.get("first_difference")),
@@ -70,7 +84,11 @@ def compare_markdown(document: Mapping[str, Any]) -> str:
     rows = []
     for lane in document["lanes"]:
         run = lane["run"]
-        figures = {**(lane["metrics"] or {}), "speedup": lane.get("speedup")}
+        tokens_per_s, plain_tokens_per_s = shown_rates(lane)
+        figures = {
+            **(lane["metrics"] or {}), "speedup": lane.get("speedup"),
+            "tokens_per_s": tokens_per_s, "plain_tokens_per_s": plain_tokens_per_s,
+        }  # fmt: skip
         rule = f"{run.get('rule')} (lossy)" if is_lossy(run.get("rule")) else run.get("rule")
         rows.append(
             [

@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from specview.decoding.speedup import Speedup
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.reading import open_regular
 from specview.runs.files import cannot_write
@@ -125,6 +126,11 @@ class Entry:
         """The fastest lane by its recorded decode tok/s."""
         rated = [(lane.figures.get("decode_tokens_per_s") or 0.0, lane) for lane in self.lanes]
         return max(rated, key=lambda pair: pair[0])[1] if any(rate for rate, _ in rated) else None
+
+    def faster(self, lane: LaneFacts) -> Speedup | None:
+        """A lane's recorded speedup with what it is the ratio of; None of plain, and where it was not recorded."""
+        plain = next((one.figures for one in self.lanes if one.plain), {})
+        return Speedup.recorded(lane.speedup, None, lane.figures, plain)
 
     def matches(self, search: str) -> bool:
         """Whether every word of `search` occurs in what is known of the run (prompt, note, models, methods, ...)."""

@@ -13,7 +13,8 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 from specview.decoding.ledger import FINISHED, Round
-from specview.decoding.metrics import DrafterShare, Metrics, MetricsFold, fold, speedup, speedup_spread
+from specview.decoding.metrics import DrafterShare, Metrics, MetricsFold, fold
+from specview.decoding.speedup import Speedup, speedup
 from specview.racing.events import (
     Equality,
     Event,
@@ -23,9 +24,9 @@ from specview.racing.events import (
     RaceEnded,
     RaceStarted,
 )
-from specview.runs.documents import equality_to_json, run_document
+from specview.runs.documents import equality_to_json, run_document, speedup_to_json
 from specview.runs.reader import Trace
-from specview.runs.schema import Json, number, plain
+from specview.runs.schema import Json
 
 _COUNTS = ("rounds", "proposed", "judged", "accepted", "ignored", "emitted")
 _SERIES = ("position_acceptance", "position_acceptance_conditional")
@@ -100,26 +101,21 @@ def lane_end(trace: Trace, index: int, run_id: int = 0, step_s: float | None = N
     if record.end is None:
         return None
     metrics = recorded_metrics(trace.metrics[index]) or fold(record.rounds, record.prefill_s, step_s)
-    faster, spread, equality = _against_plain(trace, index, more)
-    return LaneEnded(run_id, index, record.end, metrics, record.error, faster, spread, equality)
+    return LaneEnded(run_id, index, record.end, metrics, record.error, *_against_plain(trace, index, more))
 
 
 def _against_plain(
     trace: Trace, index: int, more: Mapping[str, Any]
-) -> tuple[float | None, tuple[float, float] | None, Equality | None]:
-    """Speedup, its spread and equality: as recorded, else from the rounds."""
+) -> tuple[Speedup | None, Equality | None]:
+    """Speedup, from the rounds, and equality: as recorded, else from them too."""
     base = baseline_index(trace)
     if base is None or base == index:
-        return None, None, None
+        return None, None
     lane, reference = trace.records[index], trace.records[base]
-    if "speedup" not in more:
-        return (
-            speedup(lane.rounds, reference.rounds),
-            speedup_spread(lane.rounds, reference.rounds),
-            _equality(trace, index, base),
-        )
-    faster, spread = more.get("speedup"), more.get("speedup_spread")
-    found = more.get("equal_to_plain")
+    faster = speedup(lane.rounds, reference.rounds)
+    if "equal_to_plain" not in more:
+        return faster, _equality(trace, index, base)
+    found = more["equal_to_plain"]
     equality = None
     if isinstance(found, dict) and isinstance(found.get("equal"), bool):
         first = found.get("first_difference")
@@ -129,12 +125,7 @@ def _against_plain(
             first if type(first) is int else None,
             *(found[key] if _is_real(found.get(key)) else None for key in ("logit_margin", "kernel_margin")),
         )
-    low_high = (
-        (float(spread[0]), float(spread[1]))
-        if isinstance(spread, list) and len(spread) == 2 and all(map(_is_real, spread))
-        else None
-    )
-    return float(faster) if faster is not None and _is_real(faster) else None, low_high, equality
+    return faster, equality
 
 
 def _equality(trace: Trace, index: int, base: int) -> Equality | None:
@@ -215,11 +206,10 @@ def trace_document(trace: Trace, *, rounds: bool = False) -> Json:
             metrics = fold(record.rounds, record.prefill_s, None if index == baseline_index(trace) else step_s)
         document = run_document(record, trace.run, metrics, lane=index, prompt=trace.prompt_text, rounds=rounds)
         if ended is not None:
-            faster, spread, equality = ended.speedup, ended.speedup_spread, ended.equality
+            faster, equality = ended.speedup, ended.equality
         else:
-            faster, spread, equality = _against_plain(trace, index, {})
-        document["speedup"] = number(faster)
-        document["speedup_spread"] = plain(spread)
+            faster, equality = _against_plain(trace, index, {})
+        document |= speedup_to_json(faster)
         document["equal_to_plain"] = equality_to_json(equality)
         if record.error:
             document["error"] = record.error

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from specview.decoding.ledger import End, Round
 from specview.racing.events import Event, LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
-from specview.runs.documents import equality_to_json, metrics_to_json
+from specview.runs.documents import equality_to_json, metrics_to_json, speedup_to_json
 from specview.runs.files import cannot_write, os_reason, refuse_held
 from specview.runs.schema import TRACE_SCHEMA, Json, dumps, number, plain, round_to_json
 
@@ -203,8 +203,7 @@ class TraceRecorder:
 def _beyond_metrics(ended: LaneEnded) -> Json:
     """What an end line says besides the figures of its own lane: against plain, and what went wrong."""
     found: Json = {
-        "speedup": number(ended.speedup),
-        "speedup_spread": plain(ended.speedup_spread),
+        **speedup_to_json(ended.speedup),
         "equal_to_plain": equality_to_json(ended.equality),
     }
     return found | ({"error": ended.error} if ended.error else {})

@@ -59,7 +59,7 @@ def main() -> None:
             m = lane.metrics
             rows.append(
                 {
-                    "kind": prompt.kind, "lane": spec, "speedup": lane.speedup, "accepted": m.accepted,
+                    "kind": prompt.kind, "lane": spec, "speedup": lane.speedup and lane.speedup.value, "accepted": m.accepted,
                     "judged": m.judged, "emitted": m.emitted, "rounds": m.rounds, "tokens_per_s": m.decode_tokens_per_s,
                     "draft_share": m.draft_share, "verify_cost": m.verify_cost, "draft_cost": m.draft_cost,
                     "equal": None if lane.equality is None else lane.equality.equal, "busy": result.busy,
@@ -74,7 +74,7 @@ def main() -> None:
         cells = []
         for kind in kinds:
             lanes = found[kind, spec]
-            ratios = sorted(lane.speedup for lane in lanes if lane.speedup is not None)
+            ratios = sorted(lane.speedup.value for lane in lanes if lane.speedup is not None)
             judged = sum(lane.metrics.judged for lane in lanes)
             alpha = sum(lane.metrics.accepted for lane in lanes) / judged if judged else float("nan")
             per_pass = sum(lane.metrics.emitted for lane in lanes) / sum(lane.metrics.rounds for lane in lanes)

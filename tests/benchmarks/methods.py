@@ -92,8 +92,8 @@ def measure(
                     {
                         "workload": name,
                         "lane": spec,
-                        "speedup": 1.0 if spec == "plain" else lane.speedup,
-                        "spread": lane.speedup_spread,
+                        "speedup": 1.0 if spec == "plain" else lane.speedup and lane.speedup.value,
+                        "spread": lane.speedup and lane.speedup.spread,
                         "tokens_per_target_pass": lane.metrics.tokens_per_target_pass,
                         "acceptance_rate": lane.metrics.acceptance_rate,
                         "draft_acceptance": lane.metrics.draft_acceptance,

@@ -127,7 +127,7 @@ def run_cell(
         for k, lane in zip(part, lanes_of(result)[1:], strict=True):
             assert lane.speedup is not None
             rows.append({
-                "k": k, "measured": lane.speedup, **predict(rounds, costs, k),
+                "k": k, "measured": lane.speedup.value, **predict(rounds, costs, k),
                 "alpha_here": lane.metrics.acceptance_rate, "c_here": lane.metrics.draft_cost,
                 "v_here": lane.metrics.verify_cost, "tokens_per_target_pass": lane.metrics.tokens_per_target_pass,
             })  # fmt: skip

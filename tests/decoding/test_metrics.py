@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
-from specview.decoding.metrics import Metrics, MetricsFold, fold, percentile, speedup, speedup_spread
+from specview.decoding.metrics import Metrics, MetricsFold, fold, percentile
 
 
 def ledger(seed: int, count: int, longest: int = 6, eos: bool = False) -> list[Round]:
@@ -238,85 +238,6 @@ def test_acceptance_is_not_counted_over_drafts_never_tested():
     tokens = [DraftedToken(1, "accepted"), DraftedToken(2, "rejected"), *[DraftedToken(3, "ignored")] * 6]
     found = fold([Round(0, 1.0, 0.5, 0.4, 0.1, drafted=tuple(tokens), final=FinalToken(4, "corrected"))])
     assert (found.acceptance_rate, found.draft_acceptance) == (0.5, 0.125)
-
-
-# -- speedup -------------------------------------------------------------------------------------------------
-
-
-def steady(count: int, seconds: float, tokens: int) -> list[Round]:
-    """`count` rounds of `seconds`, each emitting `tokens`."""
-    drafted = tuple(DraftedToken(1, "accepted") for _ in range(tokens - 1))
-    final = FinalToken(2, "bonus")
-    return [
-        Round(i, (i + 1) * seconds, 0.0, seconds, 0.0, drafted=drafted, final=final) for i in range(count)
-    ]
-
-
-def test_speedup_of_steady_lanes():
-    assert speedup(steady(50, 0.2, 4), steady(200, 0.1, 1)) == pytest.approx(2.0)
-    assert speedup(steady(5, 0.2, 4), steady(5, 0.2, 4)) == pytest.approx(1)
-
-
-def test_speedup_counts_only_the_time_both_were_running():
-    fast = steady(10, 0.2, 4)  # 20 tokens/s for 2 s
-    plain = steady(20, 0.1, 1) + [
-        Round(20 + i, 2.0 + (i + 1), 0.0, 1.0, 0.0, final=FinalToken(1, "plain")) for i in range(50)
-    ]  # 10 tokens/s while both run, then ten times slower
-    assert speedup(fast, plain) == pytest.approx(2.0)
-    assert speedup(plain, fast) == pytest.approx(0.5)
-
-
-@given(a=ledgers, b=ledgers)
-@CHECKED
-def test_speedup_by_its_definition(a, b):
-    both = min(a[-1].t, b[-1].t)
-    rates = []
-    for rounds in (a, b):
-        inside = [round_ for round_ in rounds if round_.t <= both] or rounds[:1]
-        rates.append(sum(len(round_.emitted) for round_ in inside) / inside[-1].t)
-    assert speedup(a, b) == pytest.approx(rates[0] / rates[1])
-    assert speedup(b, a) == pytest.approx(rates[1] / rates[0])
-
-
-def test_speedup_without_a_lane_is_null():
-    assert speedup([], steady(3, 1, 1)) is None
-    assert speedup(steady(3, 1, 1), []) is None
-    assert speedup_spread([], steady(30, 1, 1)) is None
-
-
-def tokens_until(rounds: list[Round], t: float) -> float:
-    """Tokens by time t if each round gave its own evenly over its time."""
-    total, begin = 0.0, 0.0
-    for round_ in rounds:
-        share = min(max((t - begin) / (round_.t - begin), 0.0), 1.0)
-        total += share * len(round_.emitted)
-        begin = round_.t
-    return total
-
-
-@given(seed=st.integers(0, 10**6), count=st.integers(20, 60))
-@CHECKED
-def test_speedup_spread_is_the_middle_half_over_slices(seed, count):
-    lane, plain = ledger(seed, count), ledger(seed + 1, count + 10, longest=0)
-    found = speedup_spread(lane, plain)
-    both = min(lane[-1].t, plain[-1].t)
-    rounds_inside = min(sum(round_.t <= both for round_ in rounds) for rounds in (lane, plain))
-    if rounds_inside < 16:
-        assert found is None
-        return
-    ratios = []
-    for i in range(8):
-        begin, end = both * i / 8, both * (i + 1) / 8
-        gained = [tokens_until(rounds, end) - tokens_until(rounds, begin) for rounds in (lane, plain)]
-        ratios.append(gained[0] / gained[1])
-    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    assert found == (pytest.approx(low), pytest.approx(high))
-    assert found[0] <= statistics.median(ratios) <= found[1]
-
-
-def test_spread_of_steady_lanes_is_narrow():
-    low, high = speedup_spread(steady(80, 0.2, 4), steady(160, 0.1, 1))
-    assert (low, high) == (pytest.approx(2), pytest.approx(2))
 
 
 @given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from specview.decoding.interfaces import Declared
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import MetricsFold
+from specview.decoding.speedup import speedup_of
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped
 from specview.racing.events import (
@@ -154,7 +155,7 @@ class FakeRace:
             equal = Equality(index != 2, 128, None if index != 2 else 57, 0.11, 0.2) if index else None
             emit(
                 LaneEnded(self.run_id, index, "eos" if script.eos else "limit", metrics, "",
-                          None if not index else 1.4 + 0.3 * index, None if not index else (1.2, 2.1), equal)
+                          speedup_of(fold.arrivals, self.folds[0].arrivals) if index else None, equal)
             )
         emit(RaceEnded(self.run_id, "done", 0.34))
 

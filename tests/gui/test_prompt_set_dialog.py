@@ -96,7 +96,7 @@ def test_charts_show_requests_and_quartiles(dialog, result):
         assert [round(place) for place in x] == [0, 1]
         assert list(y) == pytest.approx([groups["copy"].median, groups["talk"].median])
     x, y = dialog.speedup.values("draft-model, requests")
-    assert sorted(y) == pytest.approx(sorted(one.lanes[1].speedup for one in result.requests if one.lanes))
+    assert sorted(y) == pytest.approx(sorted(one.lanes[1].speedup.value for one in result.requests if one.lanes))
 
 
 def test_a_dot_selects_its_request(dialog, result):

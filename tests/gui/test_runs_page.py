@@ -70,7 +70,8 @@ def test_runs_are_listed_with_their_figures(page):
     assert names(page) == {"first", "second", "third"}
     row = page.runs.rows[0]
     entry = page.entries[0]
-    assert row["tok_s"] == max(lane.figures["decode_tokens_per_s"] for lane in entry.lanes)
+    assert row["fastest"] == max(entry.lanes, key=lambda lane: lane.figures["decode_tokens_per_s"]).name
+    assert row["speedup"] == pytest.approx(entry.best.speedup) == pytest.approx(row["tok_s"] / row["plain_tok_s"])
     assert row["target"] == "SmolLM2-135M-Instruct" and row["lanes"] == 3 and row["end"] == "done"
     assert "3 runs" in page.summary.full and str(RunLibrary().folder) in page.summary.full
 

@@ -15,8 +15,9 @@ from specview.gui import figures, lane_words, theme
 from specview.gui.lane_marks import FigureCell, StateLine
 from specview.gui.lane_panel import LanePanel
 from specview.gui.race_page import MIN_LANE_PX
-from specview.gui.view_model import LaneModel, RaceModel, Speedup
+from specview.gui.view_model import LaneModel, RaceModel
 from specview.racing.events import Equality, LaneEnded, LaneRound, Progress
+from tests.decoding.speedups import times
 from tests.gui.methods_fake import made_up_methods
 from tests.gui.views_data import LANES, make_race, make_rounds, stream
 
@@ -52,8 +53,8 @@ def test_rate_format(value: float | None, text: str) -> None:
 
 def test_spread_and_probability_formats() -> None:
     """A range where there is one; small probabilities are not 0."""
-    assert figures.spread(None) == figures.spread(Speedup(1.5)) == ""
-    assert figures.spread(Speedup(1.5, 1.4, 1.7)) == "1.40–1.70"
+    assert figures.spread(None) == figures.spread(times(1.5)) == ""
+    assert figures.spread(times(1.5, 1.4, 1.7)) == "1.40–1.70"
     assert figures.probability(0.0) == "0.00" and figures.probability(0.0004) == "4e-4"
     assert figures.probability(0.999) == ">0.99" and figures.probability(1.0) == "1.00"
 
@@ -133,13 +134,15 @@ def test_panel_shows_the_metrics(qtbot: QtBot) -> None:
     shown = panel(qtbot, race, 1)
     metrics = fold(race.lanes[1].rounds)
     cells = shown._cells
-    assert cells["decode_tokens_per_s"].value == figures.rate(metrics.decode_tokens_per_s)
+    faster = race.speedup(race.lanes[1])
+    assert faster is not None and cells["decode_tokens_per_s"].value == figures.rate(faster.tokens_per_s)
+    assert f"plain {figures.rate(faster.plain_tokens_per_s)} over {faster.tokens:.0f} tokens" in cells["speedup"].label
     assert cells["tokens_per_target_pass"].value == figures.number(metrics.tokens_per_target_pass)
     assert cells["acceptance_rate"].value == figures.number(metrics.acceptance_rate)
     assert "accepted / judged" in cells["acceptance_rate"].toolTip()
     assert f"{metrics.accepted} / {metrics.judged}" in cells["acceptance_rate"].toolTip()
     assert cells["speedup"].value.endswith("×") and "pred." in cells["speedup"].label
-    assert "quarters of this run" in cells["speedup"].toolTip()
+    assert "middle half of its eighths" in cells["speedup"].toolTip()
     assert shown._state.count == f"{race.lanes[1].emitted} tokens"
     assert shown.accessibleName() == "Lane draft-model"
     qtbot.mouseClick(shown._copy, Qt.MouseButton.LeftButton)
@@ -290,7 +293,7 @@ def test_distance_to_the_oracle_once_it_is_known(qtbot: QtBot) -> None:
         shown = panel(qtbot, race, 1, width=420)
         assert not any("oracle" in note for note in shown._badge.notes)
         metrics = replace(fold(race.lanes[1].rounds), oracle_share=0.934)
-        race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=1.5))
+        race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=times(1.5)))
         shown.refresh()
         shown.refresh_figures()
         assert shown._badge.notes[0] == "93% of oracle"
@@ -307,7 +310,7 @@ def test_distance_to_the_oracle_has_room_in_the_narrowest_lane(qtbot: QtBot) -> 
         metrics = replace(fold(race.lanes[1].rounds), oracle_share=0.934)
         for equality, words in ((None, "✓ exact rule"), (Equality(True, 128), "= plain, 128 tokens"),
                                 (Equality(False, 128, 57, 0.11, 0.2), "≠ plain at 57")):
-            race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=1.5, equality=equality))
+            race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=times(1.5), equality=equality))
             shown.refresh()
             shown.refresh_figures()
             badge = shown._badge
@@ -325,11 +328,11 @@ def test_what_the_figures_have_no_room_for_stands_beside_the_badge(qtbot: QtBot)
     """In a narrow panel spread and prediction move beside the badge; in a wide one they stand with the speedup."""
     race = make_race(3)
     stream(race, 3.0)
-    shown = panel(qtbot, race, 1, width=310)
+    shown = panel(qtbot, race, 1, width=300)
     qtbot.waitUntil(lambda: len(shown._badge.notes) == 2)
-    spread, predicted = shown._badge.notes
-    assert "–" in spread and predicted.startswith("pred. ")
-    assert shown._badge.shown_notes() == f"{spread} · {predicted}"
+    spread, told = shown._badge.notes
+    assert "–" in spread and told.startswith("plain ") and " · pred. " in told
+    assert shown._badge.shown_notes().startswith(f"{spread} · plain ")
     shown.resize(700, 480)
     qtbot.waitUntil(lambda: shown._badge.notes == ())
 

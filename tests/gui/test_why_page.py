@@ -65,7 +65,8 @@ def feed(place, lanes, run_id=1000, end=True):
         for round_ in rounds:
             race.apply(LaneRound(run_id, index, round_))
     if end:
-        from specview.decoding.metrics import fold, speedup
+        from specview.decoding.metrics import fold
+        from specview.decoding.speedup import speedup
 
         for index, (_, _, rounds) in enumerate(lanes):
             faster = speedup(rounds, lanes[0][2]) if index else None

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from specview.decoding import theory
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
-from specview.decoding.metrics import fold, speedup
+from specview.decoding.metrics import fold
+from specview.decoding.speedup import speedup
 from specview.lab.explain import FEW_ROUNDS, explain, per_round
 from specview.lab.measured import measured_costs
 from specview.runs.schema import dumps, plain
@@ -71,7 +72,8 @@ def test_the_waterfall_runs_from_plain_to_the_measured_speedup(specs, plain_s):
     lane = make_lane(specs)
     plain = make_lane([(0, 0, 0.0, verify, other) for verify, other in plain_s])
     found = explain(lane, plain, REJECTION)
-    assert found.measured_speedup == speedup(lane, plain)
+    assert found.measured_speedup == speedup(lane, plain).value
+    assert found.speedup_spread == speedup(lane, plain).spread
     fall = found.waterfall
     if fall is None:  # rounds that cost nothing beside plain ones, by their medians
         return

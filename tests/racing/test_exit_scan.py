@@ -217,7 +217,7 @@ def test_costs_are_medians_of_interleaved_repeats():
 
 def test_a_busy_spell_slows_plain_and_exits_alike():
     """Real runs are interleaved: a machine ten times slower for a while leaves the speedups about as they are."""
-    quiet = scan(engine_of(WRONG), tokens=300)
+    quiet = scan(engine_of(WRONG), tokens=400)
     engine = engine_of(WRONG)
     spend, racing, spent = engine.spend, [False], [0]
 
@@ -226,7 +226,7 @@ def test_a_busy_spell_slows_plain_and_exits_alike():
         spend(seconds * (10 if 400 < spent[0] < 800 else 1))
 
     engine.spend = spell
-    busy = scan(engine, tokens=300, on_progress=lambda text, _: racing.__setitem__(0, "beside plain" in text))
+    busy = scan(engine, tokens=400, on_progress=lambda text, _: racing.__setitem__(0, "beside plain" in text))
     assert spent[0] > 2000, "the spell lies within the first run"
     for one, other in zip(quiet.exits, busy.exits, strict=True):
         if one.confirmed is not None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from specview.decoding.metrics import fold, speedup
+from specview.decoding.metrics import fold
 from specview.decoding.sampling import SamplingParams
+from specview.decoding.speedup import speedup
 from specview.errors import SpecviewError, UsageError
 from specview.racing.events import (
     Failed,
@@ -177,10 +178,9 @@ def test_final_figures_are_folds_of_the_rounds(world):
             assert end.speedup == speedup(record.rounds, plain.rounds)
             assert end.equality.equal
             assert end.equality.compared == 60
-            low, high = end.speedup_spread
-            assert low <= high
+            assert end.speedup.low <= end.speedup.value <= end.speedup.high
         else:
-            assert (end.speedup, end.speedup_spread, end.equality) == (None, None, None)
+            assert (end.speedup, end.equality) == (None, None)
 
 
 def test_default_k_is_the_engines(world):
@@ -224,7 +224,7 @@ def test_a_model_drafting_for_itself(world):
         metrics = last_ends(events)[1].metrics
         assert metrics.acceptance_rate == 1.0
         assert metrics.tokens_per_target_pass == 4.0
-        assert last_ends(events)[1].speedup > 1
+        assert last_ends(events)[1].speedup.value > 1
 
 
 def test_texts_and_eos(monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 
 from specview import cli
 from specview.decoding.metrics import fold
+from specview.decoding.speedup import speedup
 from specview.errors import SpecviewError
 from specview.racing import compare as compare_module
 from specview.racing import race as race_module
@@ -57,7 +58,7 @@ def test_one_repeat(world):
     assert found.prompt_ids == tuple(world.tokenizer.encode(PROMPT))
     assert found.facts["target_model_name"] == "fake-target"
     plain = found.lanes[0]
-    assert (plain.speedup, plain.speedup_spread, plain.equality) == (None, None, None)
+    assert (plain.speedup, plain.equality) == (None, None)
     for lane in found.lanes:
         assert len(lane.repeats) == 1
         assert lane.repeats[0] == (lane.record, lane.metrics)
@@ -65,7 +66,7 @@ def test_one_repeat(world):
         assert lane.error == ""
     for lane in found.lanes[1:]:
         rate = lane.metrics.decode_tokens_per_s / plain.metrics.decode_tokens_per_s
-        assert lane.speedup == pytest.approx(rate, rel=0.25)  # over the common time, not all of it
+        assert lane.speedup.value == pytest.approx(rate, rel=0.25)  # over the common time, not all of it
         assert lane.equality.equal
 
 
@@ -86,7 +87,7 @@ def test_figures_are_medians_over_the_repeats(world):
         own = fold(lane.record.rounds, lane.record.prefill_s)
         assert own.decode_tokens_per_s == pytest.approx(lane.metrics.decode_tokens_per_s)
         if index == 0:
-            assert (lane.speedup, lane.speedup_spread) == (None, None)
+            assert lane.speedup is None
 
 
 def test_speedup_is_the_median_of_the_ratios_and_the_spread_their_ends(world):
@@ -100,10 +101,14 @@ def test_speedup_is_the_median_of_the_ratios_and_the_spread_their_ends(world):
 
     found = compare(settings_of(DRAFTED, LOOKUP), 3, on_event=on_event)
     for index in (1, 2):
-        ratios = [end.speedup for end in ends if end.lane == index]
+        ratios = [end.speedup.value for end in ends if end.lane == index]
         assert len(set(ratios)) == 3 if index == 1 else len(ratios) == 3
-        assert found.lanes[index].speedup == pytest.approx(sorted(ratios)[1])
-        assert found.lanes[index].speedup_spread == (min(ratios), max(ratios))
+        lane = found.lanes[index]
+        assert lane.speedup.value == sorted(ratios)[1]
+        assert lane.speedup.spread == (min(ratios), max(ratios))
+        # The record, whose rounds go into files, is that repeat's.
+        repeat = next(at for at, (record, _) in enumerate(lane.repeats) if record is lane.record)
+        assert speedup(lane.record.rounds, found.lanes[0].repeats[repeat][0].rounds).value == lane.speedup.value
 
 
 def test_repeats_load_once_and_give_the_same_tokens_at_temperature_0(world):
@@ -213,8 +218,8 @@ def test_a_repeat_that_failed_is_told_and_is_in_no_median(world):
     assert [record.end for record, _ in lane.repeats] == ["limit", "error", "limit"]
     assert 0 < lane.repeats[1][1].emitted < 30, "the repeat as far as it came is in the list"
     assert (lane.record.end, lane.metrics) == ("limit", whole[1].metrics)
-    assert lane.speedup == pytest.approx(whole[1].speedup)
-    assert lane.speedup_spread == pytest.approx((whole[1].speedup, whole[1].speedup))
+    assert lane.speedup.value == pytest.approx(whole[1].speedup.value)
+    assert lane.speedup.spread == pytest.approx((lane.speedup.value, lane.speedup.value))
     for other in (0, 2):
         assert (found.lanes[other].error, found.lanes[other].metrics) == ("", whole[other].metrics)
 
@@ -231,7 +236,7 @@ def test_a_repeat_whose_plain_lane_failed_gives_no_ratio(world):
     found = compare(settings_of(LOOKUP), 2, on_event=once)
     assert [record.end for record, _ in found.lanes[0].repeats] == ["error", "limit"]
     assert found.lanes[0].error.startswith("repeat 1 of 2 failed")
-    assert (found.lanes[1].error, found.lanes[1].speedup) == ("", pytest.approx(whole.speedup))
+    assert (found.lanes[1].error, found.lanes[1].speedup.value) == ("", pytest.approx(whole.speedup.value))
 
 
 def test_a_lane_that_failed_in_every_repeat_has_what_it_gave(world):

@@ -253,7 +253,8 @@ def test_figures_are_those_of_the_race(world, tmp_path):
     race, events = world.run(LaneSettings("draft-model", k=3))
     rounds, plain_rounds = race.records[1].rounds, race.records[0].rounds
     end = [event for event in events if getattr(event, "lane", None) == 1 and hasattr(event, "speedup")][-1]
-    assert run.speedup == pytest.approx(end.speedup)
+    assert run.speedup == pytest.approx(end.speedup.value) and run.spread == pytest.approx(end.speedup.spread)
+    assert run.faster.as_dict() == pytest.approx(end.speedup.as_dict(), rel=1e-5)
     assert run.metrics["acceptance_rate"] == pytest.approx(end.metrics.acceptance_rate)
     assert run.metrics["verify_cost"] == pytest.approx(end.metrics.verify_cost)
     assert run.equality["equal"] is True
@@ -592,8 +593,8 @@ def made(grid: Grid, speedup, alpha=0.8, c=0.1, v=1.5, rounds=1000) -> SweepResu
                 CellRun(
                     cell.number, repeat, 1.0, cell.k, "greedy",
                     metrics={"rounds": rounds, "proposed": cell.k * rounds, "judged": judged, "accepted": accepted,
-                             "emitted": rounds + accepted, "expected_tokens": 1.0, "mean_k": cell.k},
-                    plain={"decode_tokens_per_s": 10.0},
+                             "emitted": rounds + accepted, "decode_tokens_per_s": 20.0, "expected_tokens": 1.0, "mean_k": cell.k},
+                    plain={"emitted": rounds + accepted, "decode_tokens_per_s": 10.0},
                     speedup=speedup(cell.k, repeat),
                     costs={"passes": {"1": 0.1, str(cell.k + 1): 0.1 * v}, "draft_start_s": 0.0, "draft_step_s": 0.1 * c,
                            "other_s": 0.0, "plain_other_s": 0.0},
@@ -669,7 +670,8 @@ def test_the_best_k_has_the_highest_median(ratios):
     series = results.series(results.curves()[0])
     medians = [sorted(three)[1] for three in ratios]
     assert [point.speedup for point in series.points] == pytest.approx(medians)
-    assert [(point.low, point.high) for point in series.points] == [(min(three), max(three)) for three in ratios]
+    assert [point.low for point in series.points] == pytest.approx([min(three) for three in ratios])
+    assert [point.high for point in series.points] == pytest.approx([max(three) for three in ratios])
     assert series.best.k == 1 + medians.index(max(medians))
     assert series.plain_wins == (max(medians) <= 1)
     assert ("plain wins" in series.sentence()) == series.plain_wins

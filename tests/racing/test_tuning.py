@@ -26,6 +26,7 @@ from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
 from specview.racing.tune_result import ranking_rows, tune_document
 from specview.racing.tuning import LEAST_TOKENS, split_prompts, tune
 from specview.racing.workloads import Prompt, Workload
+from tests.decoding.speedups import times
 from tests.racing.world import World
 
 COPY = "bcdbcdbcdbcd"
@@ -58,7 +59,7 @@ def true_speedups(world, result, prompt=COPY):
     for arm in result.arms:
         run = compare(replace(settings(max_tokens=result.tokens), prompt=prompt, lanes=(LaneSettings(), arm.lane)),
                       clock=world.clock)  # fmt: skip
-        found[arm.name] = run.lanes[1].speedup
+        found[arm.name] = run.lanes[1].speedup.value
     return found
 
 
@@ -300,7 +301,7 @@ class Simulated:
             rounds = self.rounds(lane, settings.max_tokens, rates[-1])
             record = RunRecord(lane.name, {}, rounds=rounds, end="limit")
             self.world.clock.now += rounds[-1].t
-            result.lanes.append(LaneResult(record, fold(rounds, 0.0), [], rates[-1] / rates[0]))
+            result.lanes.append(LaneResult(record, fold(rounds, 0.0), [], times(rates[-1] / rates[0])))
         return result
 
     def rounds(self, lane, tokens, rate):

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specview.decoding.ledger import Round
-from specview.decoding.metrics import fold, speedup, speedup_spread
+from specview.decoding.metrics import fold
+from specview.decoding.speedup import speedup
 from specview.drafting.registry import METHODS
 from specview.racing.events import (
     Equality,
@@ -66,10 +67,9 @@ def race_events(
         for index, lane in enumerate(made):
             metrics = fold(lane, 0.25, step_s)
             against = (
-                (speedup(lane, made[0]), speedup_spread(lane, made[0]), Equality(index == 1, 20, None if index == 1 else 7, 0.25, 0.5))
-                if index else (None, None, None)
+                (speedup(lane, made[0]), Equality(index == 1, 20, None if index == 1 else 7, 0.25, 0.5)) if index else (None, None)
             )
-            yield LaneEnded(run_id, index, "limit" if end == "done" else "stopped", metrics, "", *against[: 3 if final else 2])
+            yield LaneEnded(run_id, index, "limit" if end == "done" else "stopped", metrics, "", *against[: 2 if final else 1])
     yield RaceEnded(run_id, end, 0.34, "")  # type: ignore[arg-type]
 
 

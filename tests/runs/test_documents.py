@@ -17,9 +17,10 @@ from specview.errors import SpecviewError
 from specview.racing.compare import CompareResult, LaneResult
 from specview.racing.events import Equality
 from specview.runs.documents import compare_document, lane_facts, run_document
-from specview.runs.exporters import compare_csv, compare_markdown
+from specview.runs.exporters import SPEEDUP_OVER, compare_csv, compare_markdown
 from specview.runs.files import OutputFile
 from specview.runs.schema import dumps
+from tests.decoding.speedups import times
 
 
 def record(name: str, rule: str = "greedy", drafted: bool = True) -> RunRecord:
@@ -39,7 +40,7 @@ def result(names: tuple[str, ...] = ("plain", "a|b\nc")) -> CompareResult:
         one = record(name, "naive" if place else "greedy", drafted=bool(place))
         metrics = fold(one.rounds, one.prefill_s, 0.09)
         equality = Equality(False, 6, 2, 0.05, 0.2) if place else None
-        lanes.append(LaneResult(one, metrics, [(one, metrics)], 1.5 if place else None, None, equality))
+        lanes.append(LaneResult(one, metrics, [(one, metrics)], times(1.5, 1.4, 1.6) if place else None, equality))
     facts = {"device": "cpu", "target_model_name": "tiny", "draft_0_sha256": "p", "draft_1_sha256": "q"}
     return CompareResult(lanes, facts, "Say | hi", (1, 2))
 
@@ -81,6 +82,9 @@ def test_tables_keep_their_shape_whatever_a_lane_is_called() -> None:
     assert len({len(row) for row in rows}) == 1 and rows[2][0] == "a|b\nc"
     by_name = dict(zip(rows[0], rows[1], strict=True))
     assert by_name["exact"] == "yes" and by_name["acceptance_rate"] == "" and by_name["speedup"] == ""
+    with_speedup = dict(zip(rows[0], rows[2], strict=True))
+    lane = document["lanes"][1]
+    assert [with_speedup[f"speedup_{key}"] for key in SPEEDUP_OVER] == [str(lane["speedup_over"][key]) for key in SPEEDUP_OVER]
     table = compare_table(document)
     assert "a|b c" in table and "naive is lossy" in table and "1 (baseline)" in table
 

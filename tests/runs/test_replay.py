@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from specview.decoding.metrics import fold, speedup
+from specview.decoding.metrics import fold
 from specview.decoding.sampling import SamplingParams
+from specview.decoding.speedup import speedup
 from specview.racing.events import LaneEnded, LaneRound, RaceEnded
 from specview.racing.settings import LaneSettings
 from specview.runs.beside import beside_document, difference, lay_beside
@@ -35,13 +36,15 @@ def test_figures_are_those_of_the_end_lines(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
     end = json.loads(lines[-1])
+    measured = end["speedup"]
     end["metrics"]["decode_tokens_per_s"], end["speedup"], end["equal_to_plain"]["first_difference"] = 123.0, 9.5, 3
     path.write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n", encoding="utf-8")
     lane = lane_end(read_trace(path), 2)
-    assert lane is not None and lane.metrics.decode_tokens_per_s == 123.0 and lane.speedup == 9.5
+    assert lane is not None and lane.metrics.decode_tokens_per_s == 123.0
+    assert lane.speedup is not None and lane.speedup.value == pytest.approx(measured, rel=1e-5)  # what its rounds say
     assert lane.equality is not None and not lane.equality.equal and lane.equality.first_difference == 3
     document = trace_document(read_trace(path))["lanes"][2]
-    assert document["metrics"]["decode_tokens_per_s"] == 123.0 and document["speedup"] == 9.5
+    assert document["metrics"]["decode_tokens_per_s"] == 123.0 and document["speedup"] == pytest.approx(measured, rel=1e-5)
 
 
 def test_a_crashed_runs_figures_are_folded_from_its_rounds(tmp_path: Path) -> None:
@@ -59,7 +62,7 @@ def test_a_crashed_runs_figures_are_folded_from_its_rounds(tmp_path: Path) -> No
         assert lane["metrics"]["decode_tokens_per_s"] == pytest.approx(full["metrics"]["decode_tokens_per_s"], rel=1e-5)
         assert (lane["speedup"] is None) == (index == 0)
         if index:
-            assert lane["speedup"] == pytest.approx(speedup(record.rounds, crashed.records[0].rounds), rel=1e-6)
+            assert lane["speedup"] == pytest.approx(speedup(record.rounds, crashed.records[0].rounds).value, rel=1e-6)
 
 
 def test_an_older_file_without_speedups_has_them_from_its_rounds(tmp_path: Path) -> None:
@@ -136,7 +139,7 @@ def test_what_keeps_runs_from_being_compared_is_named(tmp_path: Path, options: d
         if one.run == 0:
             continue
         assert lane.get("not_comparable", "") == says
-        expected = None if says else speedup(one.record.rounds, base)
+        expected = None if says else speedup(one.record.rounds, base).value
         assert lane["speedup"] == (None if expected is None else pytest.approx(expected, rel=1e-6))
     # the other run's plain lane is left out where it is the same baseline once more
     assert [one.name for one in lanes if one.run == 1][0] == ("draft-model · 2" if not says else "plain · 2")
