@@ -80,9 +80,10 @@ class Declared:
     def lines(self) -> list[str]:
         """All that a user should know of it, a line each, none long."""
         named = [repr(name)[1:-1][:60] for name in self.templates if name != "default"]
+        which = "besides the default one" if len(named) < len(self.templates) else "by name, and no default one"
         found = [
             f"A text ends at {self.ends_words()}." if self.ends else "No token ends a text.",
-            f"Chat templates besides the default one: {', '.join(named)}." if named else "",
+            f"Chat templates {which}: {', '.join(named)}." if named else "",
             self.bos_note,
             self.left_out,
         ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -70,7 +71,7 @@ class TransformersTokenizer:
         """The ids that the model's ordinary tokenization puts before a text (BOS, as a rule)."""
         bare = self._encode("a", special=False)
         with self._lock:
-            whole = list(self._backend.encode("a", add_special_tokens=True).ids)
+            whole = _ids(self._backend, "a", add_special_tokens=True)
         for start in range(len(whole) - len(bare) + 1):
             if whole[start : start + len(bare)] == bare:
                 return whole[:start]
@@ -79,7 +80,7 @@ class TransformersTokenizer:
     def _encode(self, text: str, *, special: bool) -> list[int]:
         with self._lock:
             self._backend.encode_special_tokens = not special
-            return list(self._backend.encode(text, add_special_tokens=False).ids)
+            return _ids(self._backend, text, add_special_tokens=False)
 
     def encode(self, text: str) -> list[int]:
         """Encode bare text, without BOS."""
@@ -146,10 +147,11 @@ def load_tokenizer(
         backend, bos_token, eos_token = loaded.backend_tokenizer, loaded.bos_token, loaded.eos_token
         backend.no_truncation()
         backend.no_padding()
+    _require_bounded(folder, backend)
     bos_id = config.get("bos_token_id")
     first = backend.token_to_id(bos_token) if bos_token else None
     with lock:
-        adds_bos = first is not None and backend.encode("a", add_special_tokens=True).ids[:1] == [first]
+        adds_bos = first is not None and _ids(backend, "a", add_special_tokens=True)[:1] == [first]
     if gguf is not None:
         declared = of_gguf(gguf, adds_bos=adds_bos)
     else:
@@ -171,6 +173,40 @@ def load_tokenizer(
         bos_id=bos_id if isinstance(bos_id, int) else None,
         lock=lock,
     )
+
+
+def _ids(backend: Any, text: str, *, add_special_tokens: bool) -> list[int]:
+    try:
+        return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
+    except BaseException as error:
+        # The library panics, which is no Exception, where a regular expression of the model's own takes too long.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise SpecviewError(f"The model's tokenizer fails on this text ({error}).", "Choose another model.") from None
+
+
+_MOST_GROWTH = 100
+
+
+def _require_bounded(folder: Path, backend: Any) -> None:
+    """Raise SpecviewError for a tokenizer that first makes far more text of a text: the library then takes any memory."""
+    normalizer = backend.normalizer
+    if normalizer is not None and _growth(json.loads(normalizer.__getstate__())) > _MOST_GROWTH:
+        raise SpecviewError(
+            f"The tokenizer in {folder} makes more than {_MOST_GROWTH} characters of one.", "Choose another model."
+        )
+
+
+def _growth(step: Mapping[str, Any]) -> float:
+    """How many characters a normalizer makes of one, at most; 1 for those of Unicode and the like."""
+    if step.get("type") == "Sequence":
+        return math.prod(_growth(inner) for inner in step["normalizers"])
+    if step.get("type") == "Prepend":
+        return 1 + len(step["prepend"])
+    if step.get("type") == "Replace":
+        pattern = step["pattern"].get("String")  # a regular expression may match the empty text
+        return max(1.0, len(step["content"]) / len(pattern)) if pattern else 1 + len(step["content"])
+    return 1
 
 
 @lru_cache(maxsize=2)

@@ -195,3 +195,44 @@ def test_a_damaged_tokenizer(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(SpecviewError, match="cannot be read"):
         load_tokenizer(tmp_path, {})
+
+
+def change(folder: Path, **parts: Any) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+
+
+def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [replace({"String": "a"}, "a" * 300)],
+        [replace({"String": "a"}, "a" * 11), replace({"Regex": "a*"}, "b" * 11)],
+        [{"type": "Prepend", "prepend": "x" * 1000}],
+    ],
+)
+def test_a_tokenizer_that_makes_much_text_of_little_is_refused(tmp_path: Path, steps: list[Any]) -> None:
+    """Three replacements of one letter by 300 take gigabytes, and the library ends the process where there are none."""
+    save_tokenizer(tmp_path)
+    change(tmp_path, normalizer={"type": "Sequence", "normalizers": steps})
+    with pytest.raises(SpecviewError, match="more than 100 characters of one"):
+        load_tokenizer(tmp_path, {})
+
+
+def test_ordinary_normalizers_are_taken(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    steps = [{"type": "Prepend", "prepend": "\u2581"}, replace({"String": " "}, "\u2581"), {"type": "NFKC"}, {"type": "Lowercase"}]
+    change(tmp_path, normalizer={"type": "Sequence", "normalizers": steps})
+    assert load_tokenizer(tmp_path, {}).encode("A")
+
+
+def test_a_regular_expression_that_takes_for_ever_is_an_error(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    pattern = {"Regex": "(?:a|a)*(?:b|c)(?:b|c)"}
+    change(tmp_path, pre_tokenizer={"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False})
+    tokenizer = load_tokenizer(tmp_path, {})
+    with pytest.raises(SpecviewError, match="fails on this text"):
+        tokenizer.encode("a" * 40 + "b")

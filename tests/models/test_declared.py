@@ -211,6 +211,7 @@ def test_named_templates_of_a_folder(folder: Path, how: str) -> None:
     store_templates(folder, how)
     engine = load_engine(str(folder), "transformers", threads=1)
     settings = RunSettings(target=str(folder), prompt="hi")
+    assert any(line.startswith("Chat templates by name, and no default one: ") for line in engine.tokenizer.declared.lines())
     try:
         with pytest.raises(SpecviewError, match="no default chat template, but named ones: rag, tool_use"):
             tokenize_prompt(settings, engine)
