@@ -53,8 +53,9 @@ def run_summary(document: Mapping[str, Any]) -> str:
 
 
 def _left_out(run: Mapping[str, Any]) -> list[str]:
-    """What the target's files ask of sampling that no lane does, a line or none."""
-    return [safe_text(run["target_left_out"])] if isinstance(run.get("target_left_out"), str) else []
+    """What the target's files ask that no lane does, and where they disagree, a line each."""
+    said = (run.get(key) for key in ("target_left_out", "target_weights_note"))
+    return [safe_text(line) for line in said if isinstance(line, str)]
 
 
 def member_words(run: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:

@@ -60,13 +60,14 @@ class Declared:
     """What a model's files declare of its text: the tokens that end it, and chat templates by name.
 
     left_out says what they ask of sampling that no lane does, bos_note that a raw prompt begins with BOS and a chat
-    does not; each one line, or "".
+    does not, weights_note where weights and configuration disagree; each one line, or "".
     """
 
     ends: tuple[End, ...] = ()
     templates: Mapping[str, str] = field(default_factory=dict)
     left_out: str = ""
     bos_note: str = ""
+    weights_note: str = ""
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -86,6 +87,7 @@ class Declared:
             f"Chat templates {which}: {', '.join(named)}." if named else "",
             self.bos_note,
             self.left_out,
+            self.weights_note,
         ]
         return [line if len(line) <= 600 else f"{line[:600]}…" for line in found if line]
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specview.engines.gguf_file import GgufFile
 from specview.engines.openmp import limit_spinning
 from specview.engines.probes import require_probe
+from specview.engines.transformers_config import first_line, load_error, resolved_config
 from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import (
     DTYPE_BYTES,
+    StoredTensor,
     read_config,
     read_headers,
-    stored_as_halves,
+    stored_dtype,
+    stored_matrices,
     weight_bytes,
 )
 from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
@@ -35,6 +39,40 @@ _UNKNOWN_CONTEXT = 2048
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 
 
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """How a model's numbers are kept and computed with.
+
+    dtype     what its weights are, or are rounded to
+    computed  what is computed in
+    rounded   whether weights are rounded to dtype while computed is wider
+    halves    whether weights may be kept in half of computed's bytes, for they lose nothing so
+    """
+
+    dtype: str
+    computed: str
+    rounded: bool = False
+    halves: bool = False
+
+
+def _numbers(
+    asked: str | None, tensors: Mapping[str, StoredTensor], config: Mapping[str, Any], on_cpu: bool, compute_in_dtype: bool
+) -> _Numbers:
+    """What a dtype means for these weights here; None is the fastest that holds them as they are stored."""
+    from specview.engines.transformers_linear import has_half_products
+
+    if not on_cpu:
+        quantized = config.get("quantization_config") is not None  # what is stored then are no weights
+        asked = asked or ("bfloat16" if quantized else stored_dtype(tensors.values()))
+        return _Numbers(asked, asked)
+    asked = asked or "float32"
+    if asked == "float32":
+        return _Numbers(asked, asked, halves=stored_matrices(tensors) != asked)
+    if compute_in_dtype or not has_half_products():
+        return _Numbers(asked, asked)
+    return _Numbers(asked, "float32", rounded=True, halves=True)
+
+
 def load(
     folder: str | os.PathLike[str],
     *,
@@ -44,26 +82,31 @@ def load(
     check_mode: bool = False,
     trust_remote_code: bool = False,
     gguf: GgufFile | None = None,
+    compute_in_dtype: bool = False,
     progress: Progress | None = None,
     should_stop: ShouldStop | None = None,
 ) -> TransformersEngine:
     """Load a model folder; gguf is the file that it was made from, if it was.
 
-    device None takes the best there is (cuda, mps, cpu); dtype None takes float32 on a CPU, bfloat16 on
-    a GPU. float16 on a CPU means float16 weights and float32 sums, where that is possible. progress gets fractions 0..1; where should_stop gives True, Stopped is raised. Raises
+    device None takes the best there is (cuda, mps, cpu). dtype None takes what holds the stored weights as they are:
+    on a GPU that of the file; on a CPU sums are in float32, and weights stored as float16 or bfloat16 stay so where
+    timing says that it is faster. On a CPU float16 and bfloat16 mean weights of that type, rounded where they are
+    stored otherwise, and float32 rows and sums, where this processor has such products; with compute_in_dtype all is
+    computed in that type (faster for many rows on some, and less exact).
+    progress gets fractions 0..1; where should_stop gives True, Stopped is raised. Raises
     SpecviewError where the folder is no model, is cut short, is of an unknown architecture or larger
     than the memory at hand; UsageError for settings that cannot work here; EngineMissing where torch or
     transformers is not installed.
     """
     path = Path(folder)
-    config = read_config(path)
+    written = read_config(path)
     tensors = read_headers(path)
     if dtype is not None and dtype not in DTYPE_BYTES:
         raise UsageError(f"dtype is {dtype!r}.", f"Use {', '.join(DTYPE_BYTES)}.")
     if threads is not None and threads < 1:
         raise UsageError(f"threads is {threads}.", "Use 1 or more, or leave it out.")
-    needs_code = "AutoModelForCausalLM" in (config.get("auto_map") or {})
-    if needs_code and not trust_remote_code and not _is_known(config):
+    needs_code = "AutoModelForCausalLM" in (written.get("auto_map") or {})
+    if needs_code and not trust_remote_code and not _is_known(written):
         raise UsageError(
             f"{path.name} needs Python code from its own folder to run.",
             "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
@@ -75,25 +118,25 @@ def load(
     import torch
 
     place = find_device(device)
-    chosen = dtype or ("float32" if place.type == "cpu" else "bfloat16")
+    on_cpu = place.type == "cpu"
     _set_threads(threads)
 
     from specview.engines import transformers_llama, transformers_llama_shape
-    from specview.engines.transformers_linear import has_half_products
     from specview.engines.transformers_tokenizer import load_tokenizer
 
-    halves = place.type == "cpu" and chosen == "float16" and has_half_products()
-    computed = "float32" if halves else chosen
+    config = resolved_config(path, trust_remote_code)
+    numbers = _numbers(dtype, tensors, config, on_cpu, compute_in_dtype)
     problem = rollback_problem(config)
-    own_forward = problem is None and transformers_llama_shape.supports(config, tensors)
-    needed = weight_bytes(path, chosen if own_forward else computed)
-    if halves and own_forward:  # the embedding stays in float32
-        embedding = tensors["model.embed_tokens.weight"].numel
-        needed += (4 if config.get("tie_word_embeddings") else 2) * embedding
+    strange = transformers_llama_shape.own_forward_problem(config, tensors)
+    own_forward = problem is None and strange is None
+    needed, narrow = _needed(path, tensors, config, numbers, own_forward, place)
     _require_memory(path.name, needed, place)
+    timed = not (check_mode or narrow)
+    twice = _room_for_copies(needed, place)
     _report(progress, 0.1)
     _check_stop(should_stop)
-    tokenizer = load_tokenizer(path, config, gguf=gguf, trust_remote_code=trust_remote_code)
+    # Of ends, what is written counts: a class's default is some other model's.
+    tokenizer = load_tokenizer(path, written, gguf=gguf, trust_remote_code=trust_remote_code)
     _report(progress, 0.2)
     _check_stop(should_stop)
 
@@ -107,37 +150,52 @@ def load(
             config,
             tensors,
             place,
-            getattr(torch, computed),
-            halves=halves,
+            getattr(torch, numbers.computed),
+            rounded=getattr(torch, numbers.dtype) if numbers.rounded else None,
+            halves=numbers.halves,
+            timed=timed,
             check_mode=check_mode,
-            twice=_room_for_copies(needed, place),
+            twice=twice,
             progress=on_layer,
         )
     else:
         runner, problem = _load_module(
-            path,
-            place,
-            computed,
-            halves,
-            stored_as_halves(tensors),
-            check_mode,
-            trust_remote_code,
-            problem,
-            _room_for_copies(needed, place),
+            path, place, numbers, check_mode, trust_remote_code, problem, strange, timed=timed, twice=twice
         )
     _check_stop(should_stop)
     _report(progress, 1.0)
+    kept_halves = on_cpu and dtype is None and runner.keeps_halves
     return TransformersEngine(
         runner,
         tokenizer,
         model_name=path.name,
         config=config,
-        dtype=chosen,
-        computed=computed,
-        weight_bytes=getattr(runner, "weight_bytes", 0) or needed,
+        dtype=stored_matrices(tensors) if kept_halves else numbers.dtype,
+        computed=numbers.computed,
+        weight_bytes=runner.weight_bytes or needed,
         check_mode=check_mode,
         problem=problem,
     )
+
+
+def _needed(
+    path: Path,
+    tensors: Mapping[str, StoredTensor],
+    config: Mapping[str, Any],
+    numbers: _Numbers,
+    own_forward: bool,
+    place: Any,
+) -> tuple[int, bool]:
+    """Bytes that the weights take, and whether they must be kept in halves: asked for, or for want of memory."""
+    wide = weight_bytes(path, numbers.computed)
+    if not (own_forward and numbers.halves):  # a module is there in full before its layers are packed
+        return wide, numbers.rounded
+    narrow = weight_bytes(path, numbers.dtype if numbers.rounded else stored_matrices(tensors))
+    if config.get("tie_word_embeddings"):  # looked up in rows, and multiplied packed
+        narrow += 2 * tensors["model.embed_tokens.weight"].numel
+    if numbers.rounded or wide + _MARGIN > _free_memory(place):
+        return narrow, True
+    return wide, False
 
 
 class TransformersEngine:
@@ -159,6 +217,7 @@ class TransformersEngine:
         problem: str | None,
     ) -> None:
         self._runner = runner
+        tokenizer.declared = replace(tokenizer.declared, weights_note=runner.weights_note)
         self.tokenizer = tokenizer
         self.model_name = model_name
         self.config = config
@@ -273,54 +332,52 @@ class TransformersEngine:
 def _load_module(
     path: Path,
     place: Any,
-    dtype: str,
-    rounded: bool,
-    stored_halves: bool,
+    numbers: _Numbers,
     check_mode: bool,
     trust_remote_code: bool,
     problem: str | None,
+    strange: str | None,
+    *,
+    timed: bool,
     twice: bool,
 ) -> tuple[Any, str | None]:
     """Load through transformers' own classes; return the runner and why it cannot be rolled back, if so.
 
-    rounded: weights are to be rounded to float16; stored_halves: they are in float16 in their files.
+    strange says why our own forward does not compute it.
     """
-    import torch
 
     from specview.engines.transformers_linear import maker
     from specview.engines.transformers_module import ModuleRunner, agree
-    from specview.engines.transformers_packing import kept_bytes, pack_linear_layers
+    from specview.engines.transformers_packing import pack_linear_layers
 
-    model = _from_pretrained(path, place, dtype, trust_remote_code)
+    model = _from_pretrained(path, place, numbers, trust_remote_code)
     problem = problem or rollback_problem(model.config.to_dict(), type(model))
-    runner = ModuleRunner(model, check_mode=check_mode)
+    runner = ModuleRunner(model, check_mode=check_mode, strange=strange)
     expected = None
     if problem is None:
         try:
             expected = runner.trial()
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; it is then refused
-            problem = f"its cache cannot be rolled back ({_first_line(error)})"
+            problem = f"its cache cannot be rolled back ({first_line(error)})"
     if expected is None:
         runner.vocab_size = int(getattr(model.config.get_text_config(decoder=True), "vocab_size", 0))
         return runner, problem
-    if place.type == "cpu" and dtype == "float32":
+    if place.type == "cpu" and numbers.computed == "float32":
         try:
-            halves, timed = rounded or stored_halves, not (check_mode or rounded)
-            pack_linear_layers(model, maker(place, model.dtype, halves, timed=timed, twice=twice))
-            same = agree(runner.trial(), expected, torch.float16 if halves else torch.float32)
-            runner.weight_bytes, runner.product_bytes = kept_bytes(model)
+            make = maker(place, model.dtype, numbers.halves, timed=timed, twice=twice)
+            runner.take_products(pack_linear_layers(model, make))
+            same = agree(runner.trial(), expected)
         except Exception:  # noqa: BLE001 - whatever a model does with its layers, its own serve
             same = False
         if not same:
             del model, runner
-            runner = ModuleRunner(
-                _from_pretrained(path, place, dtype, trust_remote_code), check_mode=check_mode
-            )
+            model = _from_pretrained(path, place, numbers, trust_remote_code)
+            runner = ModuleRunner(model, check_mode=check_mode, strange=strange)
             runner.trial()
     return runner, problem
 
 
-def _from_pretrained(path: Path, place: Any, dtype: str, trust_remote_code: bool) -> Any:
+def _from_pretrained(path: Path, place: Any, numbers: _Numbers, trust_remote_code: bool) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -331,7 +388,7 @@ def _from_pretrained(path: Path, place: Any, dtype: str, trust_remote_code: bool
     try:
         model, loaded = AutoModelForCausalLM.from_pretrained(
             str(path),
-            dtype=getattr(torch, dtype),
+            dtype=getattr(torch, numbers.dtype),
             trust_remote_code=trust_remote_code,
             local_files_only=True,
             use_safetensors=True,
@@ -346,6 +403,9 @@ def _from_pretrained(path: Path, place: Any, dtype: str, trust_remote_code: bool
             )
         model.eval()
         model.requires_grad_(False)
+        model.config.return_dict = True  # a file may say otherwise
+        if numbers.rounded:
+            model.to(getattr(torch, numbers.computed))
         return model.to(place)
     except SpecviewError:
         raise
@@ -354,35 +414,7 @@ def _from_pretrained(path: Path, place: Any, dtype: str, trust_remote_code: bool
             f"{path.name} does not fit the memory of {place}.", "Choose a smaller model or device cpu."
         ) from None
     except Exception as error:  # transformers raises OSError, ValueError, KeyError, ImportError, ... alike
-        raise _load_error(path, error) from error
-
-
-def _load_error(path: Path, error: Exception) -> SpecviewError:
-    line = _first_line(error)
-    kind = str(read_config(path).get("model_type", "unknown"))
-    lowered = line.lower()
-    if "does not recognize this architecture" in lowered or "unrecognized model" in lowered:
-        return SpecviewError(
-            f"This transformers version does not know the architecture {kind!r} of {path.name}.",
-            "Update transformers, or use a GGUF version with llama.cpp.",
-        )
-    if "unrecognized configuration class" in lowered:
-        return SpecviewError(
-            f"{path.name} ({kind}) is no causal language model.", "Choose a text-generation model."
-        )
-    if "trust_remote_code" in lowered:
-        return UsageError(
-            f"{path.name} needs Python code from its own folder to run.",
-            "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
-        )
-    return SpecviewError(
-        f"{path.name} cannot be loaded ({line}).", "Check the folder, or choose another model."
-    )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[0] if lines else type(error).__name__).rstrip(".")
+        raise load_error(path, error) from error
 
 
 def _is_known(config: Mapping[str, Any]) -> bool:

@@ -4,13 +4,14 @@ torch's own product of few rows is slow in float32: MKL's kernel for up to three
 memory gives it, its kernel for more packs the whole weight anew at every call, so that a pass of four rows takes half
 as long again as one of three (FACTS.md). With the weight packed once, beforehand, the jump goes. oneDNN's product with
 a packed weight takes little more for eight rows than for one, but more for one than MKL's; where a checkpoint stores
-float16, fbgemm's product reads those halves, exactly, and sums in float32.
+float16 or bfloat16, fbgemm's product reads half the bytes, exactly, and sums in float32.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +21,7 @@ _PACK_ROWS = 4  # the layout oneDNN makes for about this many rows serves 1 to 1
 _ADVANTAGE = 0.85  # another product than the usual one must be this much faster: timing is noisy
 _TIMED_NUMBERS = 8_000_000  # of larger weights only the first outputs are timed
 _TIMED_ROWS = (1, 2, 3, 4, 6)  # what plain decoding and short drafts ask for
+_CHECKED_NUMBERS = 1_000_000  # looked at in one go: a large weight is not copied whole to be checked
 _CACHE_NUMBERS = 4_000_000  # read between two timings: a pass finds no weight in the cores' own caches
 
 
@@ -116,20 +118,54 @@ class TwiceKeptLinear(_Unfused):
         return self._few(x) if len(x) <= self.FEW else self._more(x)
 
 
-class HalfLinear(_Unfused):
-    """fbgemm's product of float32 rows with a float16 weight, summed in float32.
+class HalfLinear:
+    """fbgemm's product of float32 rows with a weight kept as float16, summed in float32; none of the weight is rounded.
 
-    Weights whose values are float16 to begin with are not rounded.
+    float16 has all the digits of bfloat16 but not its range, so a weight in bfloat16 is kept times a power of 2 that
+    puts its largest number at float16's upper end. Raises ValueError for a weight that cannot be kept so.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias)
+        shift = _half_shift(weight)
+        if shift is None:
+            raise ValueError("the weight is neither float16 nor bfloat16")
+        kept = weight.float()
+        if shift:
+            kept, bias = kept * 2.0**shift, None if bias is None else bias * 2.0**shift
+        self._packed = torch.ops.quantized.linear_prepack_fp16(kept, bias)
+        self._scale = 2.0**-shift
         self.nbytes = self.read_bytes = 2 * weight.numel()
         self._product = torch.ops.quantized.linear_dynamic_fp16.default
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return y."""
-        return self._product(x, self._packed)
+        y: torch.Tensor = self._product(x, self._packed)
+        return y if self._scale == 1.0 else y.mul_(self._scale)
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return y + other."""
+        return torch.add(other, self._product(x, self._packed), alpha=self._scale)
+
+
+def _half_shift(weight: torch.Tensor) -> int | None:
+    """The n for which weight * 2^n is as good in float16 as it is; None where there is none.
+
+    What lies more than 2^32 below the largest number may lose digits, as long as they are beyond float32's of the
+    largest in its row: sums in float32 do not see them.
+    """
+    blocks = weight.split(max(1, _CHECKED_NUMBERS // weight.shape[1]))
+    if all(torch.equal(block.half().to(block.dtype), block) for block in blocks):
+        return 0
+    largest = max(float(block.abs().max()) for block in blocks)
+    if not math.isfinite(largest):
+        return None
+    shift = 15 - math.frexp(largest)[1]
+    for block in blocks:
+        exact = block.float()
+        lost = (exact * 2.0**shift).half().float().mul_(2.0**-shift).sub_(exact)
+        if bool((lost.abs_().amax(1) > 2.0**-24 * exact.abs().amax(1)).any()):
+            return None
+    return shift
 
 
 class Int8Linear(_Unfused):
@@ -170,9 +206,20 @@ def gated(gate_and_up: Linear, x: torch.Tensor) -> torch.Tensor:
     return functional.silu(gate).mul_(up)
 
 
+def is_half(weight: torch.Tensor) -> bool:
+    """Whether HalfLinear can keep a weight: its numbers are those of float16 or bfloat16."""
+    return _half_shift(weight) is not None
+
+
 def has_half_products() -> bool:
-    """Whether float16 weights can be multiplied as they are on this CPU, with float32 sums."""
+    """Whether float16 and bfloat16 weights can be multiplied as they are on this CPU, with float32 sums."""
     return _works(HalfLinear)
+
+
+def mostly_halves(products: Iterable[Linear]) -> bool:
+    """Whether most of what a pass reads is kept in half of float32's bytes."""
+    found = list(products)
+    return 2 * sum(one.read_bytes for one in found if isinstance(one, HalfLinear)) > sum(one.read_bytes for one in found)
 
 
 def fast_bfloat16() -> bool:
@@ -203,8 +250,8 @@ def maker(
 ) -> Make:
     """Return what makes the fastest product here for each weight of a model.
 
-    dtype is what is computed in. halves: the weights are float16 in their file, or are to be rounded to
-    it. Without `timed` the usual product is taken, so that two loads of one model compute the same bits, whatever
+    dtype is what is computed in. halves: the weights' numbers are those of float16 or bfloat16, which may be kept so.
+    Without `timed` the usual product is taken, so that two loads of one model compute the same bits, whatever
     the number of rows beyond one. twice: there is memory to keep a weight in two layouts where that is faster.
     """
     if device.type != "cpu" or dtype != torch.float32:
@@ -213,7 +260,19 @@ def maker(
     of_mkl = [TwiceKeptLinear if twice else MklLinear] if timed else []
     kinds: list[Any] = [HalfLinear] if halves and has_half_products() else []
     kinds += [kind for kind in (*of_mkl, PackedLinear) if _works(kind)]
-    return _Chooser([*kinds, PlainLinear]) if timed else (kinds or [PlainLinear])[0]
+    if timed:
+        return _Chooser([*kinds, PlainLinear])
+    usual = (kinds or [PlainLinear])[0]
+    return lambda weight, bias: _made(usual, weight, bias)
+
+
+def _made(kind: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    """A product of this kind, or torch's own where this weight cannot be kept so."""
+    try:
+        made: Linear = kind(weight, bias)
+    except ValueError:
+        made = PlainLinear(weight, bias)
+    return made
 
 
 class _Chooser:
@@ -228,13 +287,12 @@ class _Chooser:
         shape = tuple(weight.shape)
         if shape not in self._chosen:
             self._chosen[shape] = self._fastest(weight[: max(1, _TIMED_NUMBERS // shape[1])])
-        made: Linear = self._chosen[shape](weight, bias)
-        return made
+        return _made(self._chosen[shape], weight, bias)
 
     def _fastest(self, weight: torch.Tensor) -> Any:
         seconds: dict[Any, float] = {}
         for kind in self._kinds:
-            product = kind(weight, None)
+            product = _made(kind, weight, None)
             seconds[kind] = sum(_seconds(product, rows, weight.shape[1]) for rows in _TIMED_ROWS)
         best = min(seconds, key=lambda kind: seconds[kind])
         return best if seconds[best] < _ADVANTAGE * seconds[self._kinds[0]] else self._kinds[0]

@@ -19,12 +19,19 @@ import torch
 from safetensors import safe_open
 from torch.nn import functional
 
-from specview.engines.transformers_linear import Linear, Make, PlainLinear, TwiceKeptLinear, gated, maker
+from specview.engines.transformers_linear import Linear, Make, gated, maker, mostly_halves
 from specview.engines.transformers_llama_cpu import MAX_ROWS, FewRows, Pass
-from specview.engines.transformers_llama_shape import LlamaShape, read_shape, rotary_frequencies
+from specview.engines.transformers_llama_shape import (
+    EMBEDDING,
+    HEAD,
+    UNTIED,
+    LlamaShape,
+    read_shape,
+    rotary_frequencies,
+)
 from specview.engines.transformers_session import CHECK_BLOCK
 from specview.engines.transformers_tree import Tree, move_together
-from specview.engines.transformers_weights import StoredTensor, stored_as_halves
+from specview.engines.transformers_weights import StoredTensor
 from specview.errors import SpecviewError
 
 _FIRST_BLOCK = 512
@@ -43,20 +50,30 @@ class LlamaLayer:
 
 
 class _Reader:
-    """Tensors of a folder by name, on the device and in the dtype wanted."""
+    """Tensors of a folder by name, on the device and in the dtype wanted, rounded to another before where one is given."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor], device: torch.device, dtype: torch.dtype) -> None:
-        self._device, self._dtype = device, dtype
+    def __init__(
+        self,
+        tensors: Mapping[str, StoredTensor],
+        device: torch.device,
+        dtype: torch.dtype,
+        rounded: torch.dtype | None,
+    ) -> None:
+        self._device, self._dtype, self._rounded = device, dtype, rounded
         self._files: dict[Any, Any] = {}
         self._tensors = tensors
 
     def get(self, name: str) -> torch.Tensor:
+        return self.narrow(name).to(self._device, self._dtype)
+
+    def narrow(self, name: str) -> torch.Tensor:
+        """The tensor as it is stored or rounded, on the CPU."""
         file = self._tensors[name].file
         if file not in self._files:
             self._files[file] = safe_open(str(file), framework="pt", device="cpu")
         tensor: torch.Tensor = self._files[file].get_tensor(name)
         # A copy: what safetensors gives is the file itself, mapped, which may be evicted, or cut under us.
-        return tensor.to(self._device, self._dtype, copy=True)
+        return tensor.to(self._rounded or tensor.dtype, copy=True)
 
     def optional(self, name: str) -> torch.Tensor | None:
         return self.get(name) if name in self._tensors else None
@@ -69,35 +86,38 @@ def load_llama(
     device: torch.device,
     dtype: torch.dtype,
     *,
+    rounded: torch.dtype | None = None,
     halves: bool = False,
+    timed: bool = True,
     check_mode: bool = False,
     twice: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> LlamaRunner:
-    """Read the weights of a folder that `supports` accepted and lay them out for this machine.
+    """Read the weights of a folder in which own_forward_problem found none and lay them out for this machine.
 
-    halves keeps the weights as float16 while dtype, float32, is computed in (CPU). twice: a weight may be kept in two
-    layouts (transformers_linear). progress gets fractions 0..1 and may raise to stop. Raises SpecviewError when a GPU's memory runs out.
+    config is the resolved one. rounded: weights are rounded to this dtype, while dtype is computed in. halves, timed,
+    twice: as in transformers_linear.maker. progress gets fractions 0..1 and may raise to stop. Raises SpecviewError
+    when a GPU's memory runs out.
     """
     shape = read_shape(config)
-    reader = _Reader(tensors, device, dtype)
+    reader = _Reader(tensors, device, dtype, rounded)
     steps = shape.layers + 2
     try:
-        make = maker(
-            device,
-            dtype,
-            halves or stored_as_halves(tensors),
-            # Where weights are to be rounded, no other product may take them as they were.
-            timed=not (check_mode or halves),
-            twice=twice,
-        )
+        make = maker(device, dtype, halves, timed=timed, twice=twice)
         layers = []
         for index in range(shape.layers):
             layers.append(_load_layer(reader, f"model.layers.{index}.", shape, make))
             if progress is not None:
                 progress((index + 1) / steps)
-        embedding = reader.get("model.embed_tokens.weight")
-        head = make(embedding if shape.tied else reader.get("lm_head.weight"), None)
+        embedding = reader.narrow(EMBEDDING)
+        own_head = reader.narrow(HEAD) if HEAD in tensors else None
+        # Both may be stored where the configuration ties them: transformers then ties what is equal.
+        tied = own_head is None or (shape.tied and torch.equal(own_head.to(dtype), embedding.to(dtype)))
+        if not halves:
+            embedding = embedding.to(device, dtype)
+        head = make((embedding if own_head is None or tied else own_head).to(device, dtype), None)
+        if tied:
+            embedding = getattr(head, "weight", embedding)  # where the head keeps it as it is, once
         norm = reader.get("model.norm.weight")
     except torch.OutOfMemoryError:
         raise SpecviewError(
@@ -106,7 +126,10 @@ def load_llama(
     if progress is not None:
         progress((shape.layers + 1) / steps)
     frequencies = torch.tensor(rotary_frequencies(config, shape), dtype=torch.float32)
-    return LlamaRunner(shape, layers, embedding, norm, head, frequencies, check_mode=check_mode)
+    runner = LlamaRunner(shape, layers, embedding, norm, head, frequencies, dtype, check_mode=check_mode)
+    if shape.tied and not tied:
+        runner.weights_note = UNTIED
+    return runner
 
 
 def _load_layer(reader: _Reader, prefix: str, shape: LlamaShape, make: Make) -> LlamaLayer:
@@ -227,16 +250,21 @@ class LlamaRunner:
         norm: torch.Tensor,
         head: Linear,
         frequencies: torch.Tensor,
+        dtype: torch.dtype,
         *,
         check_mode: bool = False,
     ) -> None:
+        """The embedding may be of a narrower type than dtype, which is computed in."""
         self.shape = shape
         self.device: torch.device = embedding.device
         products = [getattr(layer, name) for layer in layers for name in ("qkv", "out", "gate_and_up", "down")]
-        self.weight_bytes: int = embedding.nbytes + sum(product.nbytes for product in [*products, head])
-        self.product_bytes = sum(product.read_bytes for product in [*products, head])  # what every pass reads
-        if shape.tied and isinstance(head, (PlainLinear, TwiceKeptLinear)):
-            self.weight_bytes -= embedding.nbytes  # the head's weight as it is
+        products.append(head)
+        self.weight_bytes: int = sum(product.nbytes for product in products)
+        self.product_bytes = sum(product.read_bytes for product in products)  # what every pass reads
+        if getattr(head, "weight", None) is not embedding:
+            self.weight_bytes += embedding.nbytes
+        self.keeps_halves = mostly_halves(products)
+        self.weights_note = ""
         self.vocab_size = shape.vocab
         self.hidden_size = shape.hidden
         self.layers = shape.layers
@@ -248,7 +276,7 @@ class LlamaRunner:
         self._embedding = embedding
         self._norm = norm
         self._head = head
-        self._dtype = embedding.dtype
+        self._dtype = dtype
         self._frequencies = frequencies
         self._block = CHECK_BLOCK if check_mode else 1
         self._turns = torch.empty(0, 0)
@@ -337,7 +365,7 @@ class LlamaRunner:
     @torch.no_grad()
     def embed(self, ids: Sequence[int]) -> torch.Tensor:
         """The embedding's rows of some ids, [n, hidden]."""
-        return functional.embedding(torch.tensor(ids, device=self.device), self._embedding)
+        return functional.embedding(torch.tensor(ids, device=self.device), self._embedding).to(self._dtype)
 
     @torch.no_grad()
     def project(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -346,7 +374,7 @@ class LlamaRunner:
 
     def _embed(self, tokens: Sequence[int]) -> torch.Tensor:
         with torch.inference_mode():
-            return functional.embedding(torch.tensor(tokens, device=self.device), self._embedding)
+            return functional.embedding(torch.tensor(tokens, device=self.device), self._embedding).to(self._dtype)
 
     def _pass(self, rows: int, start: int, features: Sequence[Any] = (), tree: Tree | None = None) -> Pass:
         end = start + rows

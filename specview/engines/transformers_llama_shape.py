@@ -1,4 +1,9 @@
-"""Which model folders our own Llama forward computes: sizes, tensors and rotary types that it knows."""
+"""Which model folders our own Llama forward computes: what it reads of a configuration, and the tensors it expects.
+
+The configuration is the one that transformers makes of config.json (transformers_config), never the file's own words.
+A folder is computed here only where every field of it is known to be read here or to change no logits; where one is
+not, transformers' modules compute it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,39 @@ from specview.engines.transformers_weights import StoredTensor
 
 _TYPES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _FLOATS = {"F32", "F16", "BF16"}
+_READ = frozenset({
+    "model_type", "architectures", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps", "tie_word_embeddings",
+    "rope_parameters", "attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types",
+})  # fmt: skip
+"""Fields that decide what is computed, each looked at here."""
+_WITHOUT_EFFECT = frozenset({
+    # transformers' own: how it was made, trained, labelled and called
+    "transformers_version", "_name_or_path", "name_or_path", "dtype", "torch_dtype", "initializer_range", "use_cache",
+    "attention_dropout", "max_position_embeddings", "output_hidden_states", "output_attentions", "return_dict",
+    "chunk_size_feed_forward", "id2label", "label2id", "num_labels", "problem_type", "pretraining_tp", "torchscript",
+    "is_encoder_decoder", "is_decoder", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id",
+    "decoder_start_token_id", "tokenizer_class", "task_specific_params", "finetuning_task", "prefix", "generation_config",
+    "_attn_implementation_autoset", "attn_implementation", "_flash_attn_2_enabled", "gradient_checkpointing",
+    "attention_probs_dropout_prob", "hidden_dropout_prob", "resid_pdrop", "embd_pdrop", "attn_pdrop", "classifier_dropout",
+    # written by programs that train and convert; transformers does not know of them
+    "is_llama_config", "rope_interleaved", "transformers.js_config", "unsloth_version", "unsloth_fixed", "model_name",
+    "max_sequence_length", "model_max_length", "max_seq_len", "seq_length", "use_flash_attn", "use_mrope", "rope_theta",
+    "neftune_noise_alpha", "tokenizer_model_max_length", "tokenizer_padding_side", "vocab_size_original", "n_ctx",
+    "_unsloth_version", "quantization", "license", "pad_token", "bos_token", "eos_token", "unk_token", "auto_class",
+})  # fmt: skip
+"""Fields that change no logits."""
+_SCALINGS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+"""Kinds of rotary positions, and the numbers that each is given."""
+UNTIED = (
+    "config.json ties the output head to the embedding, and the weights hold another head: "
+    "that one is used, as in transformers."
+)
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +64,6 @@ class LlamaShape:
     vocab: int
     eps: float
     tied: bool
-    max_positions: int
 
     @property
     def group(self) -> int:
@@ -34,61 +71,73 @@ class LlamaShape:
         return self.heads // self.kv_heads
 
 
-def supports(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> bool:
-    """Whether this forward computes the model that a folder holds: every detail must be known."""
+def own_forward_problem(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> str | None:
+    """Say what of a folder this forward does not compute, or None where it computes all of it.
+
+    config is what transformers reads (transformers_config.resolved_config).
+    """
+    problem = config_problem(config)
+    if problem is not None:
+        return problem
+    shape = read_shape(config)
+    expected = _expected_tensors(config, shape)
+    names = {name for name in tensors if not name.endswith("rotary_emb.inv_freq")}
+    if shape.tied:
+        expected |= dict.fromkeys(names & {HEAD}, expected[EMBEDDING])
+    if names != set(expected):
+        return "its weights have other names"
+    if any(tensors[name].shape != size or tensors[name].dtype not in _FLOATS for name, size in expected.items()):
+        return "its weights have other sizes or types"
+    return None
+
+
+def config_problem(config: Mapping[str, Any]) -> str | None:
+    """Say what of a resolved configuration is not computed here, or None."""
+    kind = config.get("model_type")
+    if kind not in _TYPES:
+        return f"its type is {kind}"
+    if (config.get("architectures") or [_TYPES[kind]]) != [_TYPES[kind]]:
+        return "its architecture is another"
+    unknown = [key for key in config if key not in _READ | _WITHOUT_EFFECT and config[key] is not None]
+    if unknown:
+        return f"its config.json sets {unknown[0]}"
+    if config.get("hidden_act") not in ("silu", "swish"):
+        return "its config.json sets another hidden_act"
+    if config.get("sliding_window") is not None:
+        return "its config.json sets sliding_window"
+    if any(layer != "full_attention" for layer in config.get("layer_types") or ()):
+        return "its config.json sets layer_types"
     try:
-        shape = read_shape(config)
-        expected = _expected_tensors(config, shape)
-        rotary_frequencies(config, shape)
-    except (KeyError, TypeError, ValueError):
-        return False
-    if config.get("model_type") not in _TYPES or config.get("quantization_config") is not None:
-        return False
-    if (config.get("architectures") or [_TYPES[config["model_type"]]]) != [_TYPES[config["model_type"]]]:
-        return False
-    if (
-        config.get("hidden_act", "silu") != "silu"
-        or config.get("pretraining_tp", 1) != 1
-        or config.get("auto_map")
-    ):
-        return False
-    if _slides(config) or any(layer != "full_attention" for layer in config.get("layer_types") or ()):
-        return False
-    ignored = {"lm_head.weight"} if shape.tied else set()
-    names = {name for name in tensors if not name.endswith("rotary_emb.inv_freq")} - ignored
-    return names == set(expected) and all(
-        tensors[name].shape == size and tensors[name].dtype in _FLOATS for name, size in expected.items()
-    )
-
-
-def _slides(config: Mapping[str, Any]) -> bool:
-    window = config.get("sliding_window")
-    if config["model_type"] == "qwen2":
-        return bool(config.get("use_sliding_window", False))
-    return config["model_type"] == "mistral" and ("sliding_window" not in config or window is not None)
+        rotary_frequencies(config, read_shape(config))
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+        return f"its config.json sets {error.args[0] if type(error) is ValueError else 'unusual sizes'}"
+    return None
 
 
 def read_shape(config: Mapping[str, Any]) -> LlamaShape:
-    """Return the sizes that config.json gives, with the defaults of transformers' configuration.
+    """Return the sizes that a resolved configuration gives.
 
     Raises KeyError, TypeError or ValueError where they are missing or do not fit together.
     """
-    heads = int(config["num_attention_heads"])
-    hidden = int(config["hidden_size"])
+    heads = config["num_attention_heads"]
+    # Qwen2's class has no head_dim of its own, and its modules then divide.
+    width = config["head_dim"] if "head_dim" in config else config["hidden_size"] // heads
     shape = LlamaShape(
-        layers=int(config["num_hidden_layers"]),
-        hidden=hidden,
-        intermediate=int(config["intermediate_size"]),
+        layers=config["num_hidden_layers"],
+        hidden=config["hidden_size"],
+        intermediate=config["intermediate_size"],
         heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        width=int(config.get("head_dim") or hidden // heads),
-        vocab=int(config["vocab_size"]),
-        eps=float(config.get("rms_norm_eps", 1e-6)),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        max_positions=int(config["max_position_embeddings"]),
+        kv_heads=config["num_key_value_heads"],
+        width=width,
+        vocab=config["vocab_size"],
+        eps=float(config["rms_norm_eps"]),
+        tied=bool(config["tie_word_embeddings"]),
     )
-    if shape.heads % shape.kv_heads or shape.width % 2:
-        raise ValueError("head counts do not divide")
+    sizes = (shape.layers, shape.hidden, shape.intermediate, heads, shape.kv_heads, width, shape.vocab)
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ValueError("unusual sizes")
+    if heads % shape.kv_heads or width % 2 or shape.eps < 0:
+        raise ValueError("unusual sizes")
     return shape
 
 
@@ -105,11 +154,11 @@ def _biases(config: Mapping[str, Any]) -> tuple[bool, bool, bool]:
 def _expected_tensors(config: Mapping[str, Any], shape: LlamaShape) -> dict[str, tuple[int, ...]]:
     qkv_bias, out_bias, mlp_bias = _biases(config)
     names: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (shape.vocab, shape.hidden),
+        EMBEDDING: (shape.vocab, shape.hidden),
         "model.norm.weight": (shape.hidden,),
     }
     if not shape.tied:
-        names["lm_head.weight"] = (shape.vocab, shape.hidden)
+        names[HEAD] = (shape.vocab, shape.hidden)
     products = {
         "self_attn.q_proj": (shape.heads * shape.width, shape.hidden, qkv_bias),
         "self_attn.k_proj": (shape.kv_heads * shape.width, shape.hidden, qkv_bias),
@@ -133,25 +182,30 @@ def _expected_tensors(config: Mapping[str, Any], shape: LlamaShape) -> dict[str,
 def rotary_frequencies(config: Mapping[str, Any], shape: LlamaShape) -> list[float]:
     """The rotary frequencies [width / 2] (Su et al. 2021, arXiv 2104.09864), scaled as the type says.
 
-    Raises ValueError for a type that is not known here.
+    Raises ValueError for what is not known here.
     """
-    new = config.get("rope_parameters")
-    parameters: dict[str, Any] = dict(new if isinstance(new, Mapping) else config.get("rope_scaling") or {})
-    base = float(parameters.get("rope_theta", config.get("rope_theta", 10000.0)))
+    parameters: Mapping[str, Any] = config["rope_parameters"]
+    kind = parameters["rope_type"]
+    known = {"rope_type", "type", "rope_theta", *_SCALINGS.get(kind, ())}
+    if kind not in _SCALINGS or not known >= set(parameters):
+        raise ValueError(f"rope_parameters of type {kind}")
+    numbers = {key: parameters[key] for key in ("rope_theta", *_SCALINGS[kind])}
+    if not all(isinstance(value, int | float) and 0 < value < math.inf for value in numbers.values()):
+        raise ValueError("unusual rope_parameters")
+    base = float(numbers["rope_theta"])
     frequencies = [base ** (-index / shape.width) for index in range(0, shape.width, 2)]
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if kind == "default":
-        return frequencies
     if kind == "linear":
-        return [frequency / float(parameters["factor"]) for frequency in frequencies]
+        return [frequency / numbers["factor"] for frequency in frequencies]
     if kind == "llama3":
-        return [_llama3(frequency, parameters) for frequency in frequencies]
-    raise ValueError(f"rotary type {kind}")
+        return [_llama3(frequency, numbers) for frequency in frequencies]
+    return frequencies
 
 
-def _llama3(frequency: float, parameters: Mapping[str, Any]) -> float:
+def _llama3(frequency: float, numbers: Mapping[str, float]) -> float:
     """Llama 3.1's scaling: slow rotations divided by `factor`, fast ones kept, a blend between."""
-    factor, low, high = (float(parameters[key]) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    turns = float(parameters["original_max_position_embeddings"]) * frequency / (2 * math.pi)
+    factor, low, high = (numbers[key] for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    if low >= high:
+        raise ValueError("unusual rope_parameters")
+    turns = numbers["original_max_position_embeddings"] * frequency / (2 * math.pi)
     blend = min(1.0, max(0.0, (turns - low) / (high - low)))
     return frequency * (blend + (1 - blend) / factor)

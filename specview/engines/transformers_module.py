@@ -10,6 +10,9 @@ import torch
 
 from specview.engines.features import OutputStep, output_step, require_features
 from specview.engines.transformers_cache import PreallocatedCache
+from specview.engines.transformers_linear import Linear, mostly_halves
+from specview.engines.transformers_llama_shape import UNTIED
+from specview.engines.transformers_packing import kept_bytes
 from specview.engines.transformers_session import CHECK_BLOCK
 from specview.engines.transformers_tree import Tree
 
@@ -20,11 +23,11 @@ class ModuleRunner:
     """Runs a transformers model (a PreTrainedModel with a language-model head)."""
 
     exit_layers = 0
-    exit_problem: str | None = (
-        "its forward pass runs as a whole (only Llama, Mistral and Qwen2 shapes can be left early)"
-    )
 
-    def __init__(self, model: Any, *, check_mode: bool = False) -> None:
+    def __init__(self, model: Any, *, check_mode: bool = False, strange: str | None = None) -> None:
+        """strange says why our own forward of Llama shapes does not compute the model."""
+        own = "only Llama, Mistral and Qwen2 shapes can be left early"
+        self.exit_problem = f"its forward pass runs as a whole ({own}{f', and {strange}' if strange else ''})"
         self._model = model
         self._config = model.config
         self._block = CHECK_BLOCK if check_mode else 1
@@ -43,9 +46,17 @@ class ModuleRunner:
         self._output_step: OutputStep | None = None
         self.vocab_size = 0
         self.weight_bytes = self.product_bytes = 0  # where layers were packed: all that is kept, and what a pass reads
+        self.keeps_halves = False
+        self.weights_note = UNTIED if _untied(model) else ""
         self._takes_positions = "position_ids" in names
         self._tree_problem: str | None = None
         self._tree_tried = False
+
+    def take_products(self, products: Sequence[Linear]) -> None:
+        """Learn with which products the model's linear layers were replaced."""
+        self.weight_bytes = kept_bytes(self._model, products)
+        self.product_bytes = sum(product.read_bytes for product in products)
+        self.keeps_halves = mostly_halves(products)
 
     def new_cache(self, max_length: int) -> PreallocatedCache:
         """Make an empty cache for up to max_length tokens.
@@ -293,6 +304,14 @@ class ModuleRunner:
     def close(self) -> None:
         """Free the weights."""
         self._model = None
+
+
+def _untied(model: Any) -> bool:
+    """Whether the configuration ties the output head to the embedding, and the files hold another."""
+    if not getattr(model.config.get_text_config(decoder=True), "tie_word_embeddings", False):
+        return False
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    return getattr(head, "weight", None) is not getattr(embedding, "weight", None)
 
 
 def agree(got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:

@@ -6,6 +6,7 @@ computes the same product with the kernel that is fastest here (transformers_lin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,8 +31,8 @@ class _Product(torch.nn.Module):
         return self.product(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], self.out_features)
 
 
-def pack_linear_layers(model: Any, make: Make) -> int:
-    """Replace the linear layers of a model; return how many were.
+def pack_linear_layers(model: Any, make: Make) -> list[Linear]:
+    """Replace the linear layers of a model; return their products.
 
     Only plain torch.nn.Linear and transformers' Conv1D (GPT-2) are; what a subclass would compute is
     not known here.
@@ -57,15 +58,14 @@ def pack_linear_layers(model: Any, make: Make) -> int:
             bias = None if child.bias is None else child.bias.detach()
             made[id(child)] = _Product(make(weight, bias), *weight.shape)
         setattr(parent, name, made[id(child)])
-    return len(made)
+    return [module.product for module in made.values()]
 
 
-def kept_bytes(model: Any) -> tuple[int, int]:
-    """Bytes of a packed model's weights: all that are kept, copies included, and what its packed layers read in a pass."""
+def kept_bytes(model: Any, products: Sequence[Linear]) -> int:
+    """Bytes of all weights of a packed model, copies included."""
     kept = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
-    products = {id(module.product): module.product for module in model.modules() if isinstance(module, _Product)}
     copies = 0
-    for product in products.values():
+    for product in products:
         weight = getattr(product, "weight", None)  # a plain one, which may be the embedding
         copies += product.nbytes - (weight.nbytes if weight is not None and weight.data_ptr() in kept else 0)
-    return sum(kept.values()) + copies, sum(product.read_bytes for product in products.values())
+    return sum(kept.values()) + copies

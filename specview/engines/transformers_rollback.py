@@ -43,6 +43,8 @@ def rollback_problem(config: Mapping[str, Any], model_class: type | None = None)
     name = str(config.get("model_type", "this model"))
     if config.get("is_encoder_decoder"):
         return f"{name} is an encoder-decoder model, not a causal language model"
+    if decoder.get("is_causal") is False:
+        return f"{name} is set to look ahead (is_causal false), and a text is written from left to right"
     if getattr(model_class, "_is_stateful", False) or decoder.get("model_type") in _RECURRENT_TYPES:
         return f"{name} keeps a recurrent state, which cannot be rolled back after a rejection"
     layer_types = decoder.get("layer_types")

@@ -189,6 +189,12 @@ def weight_bytes(folder: str | Path, dtype: str | None = None) -> int:
     return int(total)
 
 
-def stored_as_halves(tensors: Mapping[str, StoredTensor]) -> bool:
-    """Whether every weight matrix is stored in float16."""
-    return {tensor.dtype for tensor in tensors.values() if len(tensor.shape) == 2} == {"F16"}
+def stored_dtype(tensors: Iterable[StoredTensor]) -> str:
+    """The smallest dtype that holds what is stored as it is: float16 or bfloat16 where all that floats is, else float32."""
+    kinds = {tensor.dtype for tensor in tensors if tensor.dtype in _FLOATING}
+    return {"F16": "float16", "BF16": "bfloat16"}.get(kinds.pop(), "float32") if len(kinds) == 1 else "float32"
+
+
+def stored_matrices(tensors: Mapping[str, StoredTensor]) -> str:
+    """`stored_dtype` of the weight matrices."""
+    return stored_dtype(tensor for tensor in tensors.values() if len(tensor.shape) == 2)

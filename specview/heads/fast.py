@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specview.engines.transformers_linear import Linear, Make, gated, has_int8_products, int8_maker, maker
+from specview.engines.transformers_linear import (
+    Linear,
+    Make,
+    gated,
+    has_int8_products,
+    int8_maker,
+    is_half,
+    maker,
+)
 from specview.heads.blocks import LayerCache
 from specview.heads.eagle import EagleHead
 from specview.heads.eagle3 import Eagle3Head
@@ -64,9 +72,8 @@ class _Norm:
 
 
 def _halves(module: Any) -> bool:
-    """Whether all the products' weights are float16 numbers, as most files store them."""
-    weights = [part.weight for part in module.modules() if isinstance(part, torch.nn.Linear)]
-    return all(bool((weight.half().to(weight.dtype) == weight).all()) for weight in weights)
+    """Whether all the products' weights are float16 or bfloat16 numbers, as files store them."""
+    return all(is_half(part.weight.detach()) for part in module.modules() if isinstance(part, torch.nn.Linear))
 
 
 def _bias(linear: Any) -> Tensor | None:

@@ -15,11 +15,12 @@ DEFAULT_THETA = 10000.0
 def frequencies(config: Mapping[str, Any], width: int, folder: Any) -> tuple[float, ...]:
     """Radians per position [width / 2] of a head of `width`.
 
-    config has `rope_theta` and `rope_scaling` (transformers 4) or `rope_parameters` (5); the scalings are
-    transformers' `linear` and `llama3` (modeling_rope_utils.py). Raises SpecviewError for another scaling, and for a
+    config has `rope_theta` and `rope_scaling` (transformers 4) or `rope_parameters` (5), which take precedence as in
+    transformers: what rope_scaling says stands in place of rope_parameters, and a theta in either before one beside it.
+    The scalings are transformers' `linear` and `llama3` (modeling_rope_utils.py). Raises SpecviewError for another scaling, and for a
     number that is none above 0.
     """
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
     scaling: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     theta = real_number(_having(config, scaling, "rope_theta"), "rope_theta", folder, DEFAULT_THETA)
     kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
@@ -48,8 +49,8 @@ def frequencies(config: Mapping[str, Any], width: int, folder: Any) -> tuple[flo
 
 
 def _having(config: Mapping[str, Any], scaling: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Which of the two says a key; the config goes first."""
-    return scaling if config.get(key) is None else config
+    """Which of the two says a key; the scaling goes first."""
+    return config if scaling.get(key) is None else scaling
 
 
 def _llama3(frequency: float, factor: float, low: float, high: float, context: float) -> float:

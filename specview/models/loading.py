@@ -57,13 +57,15 @@ def load_engine(
     context: int | None = None,
     check_mode: bool = False,
     trust_remote_code: bool = False,
+    compute_in_dtype: bool = False,
     role: Role = "target",
     progress: ProgressFn | None = None,
     should_stop: ShouldStop | None = None,
 ) -> Engine:
     """Load a model, doing first whatever it needs: download, conversion, a look at the memory.
 
-    ref is what `--target` or `--draft` takes, or a resolved ModelRef. progress is called with (text,
+    ref is what `--target` or `--draft` takes, or a resolved ModelRef; dtype and compute_in_dtype are those of
+    transformers_engine.load. progress is called with (text,
     fraction or None). Raises EngineMissing, UsageError or SpecviewError, each one line with a mend;
     Stopped when should_stop says so.
     """
@@ -98,6 +100,7 @@ def load_engine(
             check_mode=check_mode,
             trust_remote_code=trust_remote_code,
             gguf=gguf_facts(model.path) if model.path is not None and model.path.is_file() else None,
+            compute_in_dtype=compute_in_dtype,
             progress=on_fraction,
             should_stop=should_stop,
         )

@@ -460,6 +460,7 @@ class Race:
                 found |= {f"draft_{index}_{method}_{key}": value for key, value in head_facts(head).items()}
         declared = self.target.tokenizer.declared
         found |= {"target_ends": declared.ends_words(), "target_left_out": declared.left_out or None}
+        found |= {"target_weights_note": declared.weights_note or None}
         if self.settings.workload is not None:
             found["workload_sha256"] = workloads.load(self.settings.workload).sha256
         return found

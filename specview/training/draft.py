@@ -124,7 +124,9 @@ def start_draft(target: TargetFiles, embedding: Tensor, start: Path | None, seed
     config = {**SHAPE, "vocab_size": target.vocab, "max_position_embeddings": 2048}
     config |= {key: target.text_config[key] for key in FROM_TARGET if key in target.text_config}
     if target.hidden < config["hidden_size"]:
-        config |= {"hidden_size": target.hidden, "intermediate_size": 8 * target.hidden // 3}
+        # transformers wants a multiple of the number of heads.
+        hidden = max(1, target.hidden // config["num_attention_heads"]) * config["num_attention_heads"]
+        config |= {"hidden_size": hidden, "intermediate_size": 8 * hidden // 3}
     torch.manual_seed(seed)
     draft = SmallDraft(config)
     if start is None:
@@ -132,7 +134,10 @@ def start_draft(target: TargetFiles, embedding: Tensor, start: Path | None, seed
             draft.embedding.copy_(project_embedding(embedding, draft.shape.hidden_size))
         return draft
     try:
-        draft.load_state_dict(SmallDraft.load(start).state_dict())
+        begun = SmallDraft.load(start)
+        if begun.shape != draft.shape:
+            raise ValueError("other sizes, norms or rotary positions")
+        draft.load_state_dict(begun.state_dict())
     except (OSError, RuntimeError, ValueError, KeyError):
         raise SpecviewError(
             f"{start} is no draft of the shape that is trained here.", "Name another start."

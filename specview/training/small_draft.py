@@ -133,7 +133,9 @@ class SmallDraft(nn.Module):
         """
         draft = cls(json.loads((folder / "config.json").read_text("utf-8")))
         weights = {k: v.float() for k, v in load_file(folder / "model.safetensors").items()}
-        weights.pop("lm_head.weight", None)
+        head = weights.pop("lm_head.weight", None)
+        if head is not None and not torch.equal(head, weights["model.embed_tokens.weight"]):
+            raise ValueError("the small draft needs tied embeddings")
         draft.load_state_dict(weights)
         return draft
 

@@ -19,6 +19,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from specview.engines.transformers_config import resolved_llama
+from specview.engines.transformers_llama_shape import config_problem, read_shape
+
 
 @dataclass(frozen=True)
 class LlamaShape:
@@ -37,30 +40,32 @@ class LlamaShape:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> LlamaShape:
-        """Read the shape out of a parsed config.json.
+        """Read the shape out of a parsed config.json, as transformers reads it.
 
-        Raises ValueError for another architecture, for biases and for scaled rope, none of which
-        this code computes.
+        Raises ValueError for another architecture, for biases, for scaled rope and for every other field
+        that this code does not compute.
         """
-        if config.get("model_type") != "llama":
-            raise ValueError(f"training data needs a Llama target, not {config.get('model_type')!r}")
-        if config.get("attention_bias") or config.get("mlp_bias"):
+        read = resolved_llama(config)
+        problem = config_problem(read)
+        if problem is not None:
+            raise ValueError(f"this Llama model is not computed here: {problem}")
+        if read["attention_bias"] or read["mlp_bias"]:
             raise ValueError("Llama targets with biases are not supported")
-        rope = config.get("rope_parameters") or {}
-        if rope.get("rope_type", "default") != "default" or config.get("rope_scaling"):
+        rope = read["rope_parameters"]
+        if rope["rope_type"] != "default":
             raise ValueError("Llama targets with scaled rope are not supported")
-        heads = config["num_attention_heads"]
+        shape = read_shape(read)
         return cls(
-            vocab_size=config["vocab_size"],
-            hidden_size=config["hidden_size"],
-            intermediate_size=config["intermediate_size"],
-            layers=config["num_hidden_layers"],
-            heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-            rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
-            norm_eps=float(config["rms_norm_eps"]),
-            tied=bool(config.get("tie_word_embeddings")),
+            vocab_size=shape.vocab,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.intermediate,
+            layers=shape.layers,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.width,
+            rope_theta=float(rope["rope_theta"]),
+            norm_eps=shape.eps,
+            tied=shape.tied,
         )
 
 
@@ -132,7 +137,8 @@ class TargetModel:
 
         self.embedding = tensor("embed_tokens")
         # The RMS norms' gains are folded into the matrices that follow them.
-        self.output = self.embedding if self.shape.tied else weights["lm_head.weight"].float()
+        # A head that is stored is the one that transformers uses, also where the configuration ties it.
+        self.output = weights["lm_head.weight"].float() if "lm_head.weight" in weights else self.embedding
         self.norm_gain = tensor("norm")
         self.head = (self.output * self.norm_gain).to(dtype)
         self.layers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from specview.engines.transformers_config import resolved_config
 from specview.engines.transformers_engine import find_device
 from specview.engines.transformers_linear import fast_bfloat16
-from specview.engines.transformers_llama_shape import supports
+from specview.engines.transformers_llama_shape import own_forward_problem
 from specview.engines.transformers_rollback import rollback_problem
-from specview.engines.transformers_weights import read_config, read_headers
+from specview.engines.transformers_weights import read_headers
 from specview.errors import SpecviewError, Stopped
 from specview.heads.fit import target_of_files
 from specview.models.cache import ProgressFn, ShouldStop
@@ -91,7 +92,7 @@ def find_target(
     place = "cpu" if found.type == "cpu" else str(found)
     ref = resolve(spec, "transformers")
     folder = prepare(ref, "transformers", progress=progress, should_stop=should_stop)
-    config = read_config(folder)
+    config = resolved_config(folder)
     refuse_links_out(folder)
     problem = rollback_problem(config)
     if problem is not None:
@@ -108,7 +109,7 @@ def find_target(
             "Choose another target.",
         )
     tensors = read_headers(folder)
-    llama_like = supports(config, tensors)
+    llama_like = own_forward_problem(config, tensors) is None
     fast = llama_like and place == "cpu"
     if fast:
         try:
@@ -194,6 +195,7 @@ class EngineTeacher:
             device=target.device,
             dtype=dtype,
             threads=threads,
+            compute_in_dtype=True,  # labels are made of many rows at once
             should_stop=should_stop,
         )
         if self.engine.features_problem:

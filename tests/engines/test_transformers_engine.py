@@ -343,25 +343,30 @@ def test_weights_are_kept_twice_only_where_there_is_room(tmp_path: Path, monkeyp
     torch.testing.assert_close(found[True][1], found[False][1], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ("llama", "gpt2"))
-def test_weights_to_be_rounded_are_rounded_whatever_product_is_fastest(
-    kind: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("kind", ("llama", "llama-tied", "llama-biased", "qwen2", "gpt2"))
+def test_weights_to_be_rounded_are_rounded_as_transformers_does(
+    kind: str, dtype: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Rows, keys, values and sums are float32: the logits are those of the rounded weights in float32."""
+    from transformers import AutoModelForCausalLM
+
     from specview.engines import transformers_linear
 
     if not transformers_linear.has_half_products():
         pytest.skip("no half products on this processor")
     monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: transformers_linear.PlainLinear)
     monkeypatch.setattr(transformers_engine, "_free_memory", lambda place: 1 << 40)
-    halves = transformers_engine.load(folders[kind], device="cpu", dtype="float16")
-    model = reference(folders[kind])
-    for module in model.modules():
-        # what is a matrix product with a weight; GPT-2's are Conv1D
-        if isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D":
-            module.weight = torch.nn.Parameter(module.weight.half().float())
+    engine = transformers_engine.load(folders[kind], device="cpu", dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(str(folders[kind]), dtype=getattr(torch, dtype)).float().eval()
     with torch.no_grad():
         expected = model(torch.tensor([PROMPT])).logits[0]
-    torch.testing.assert_close(halves.new_session(32).forward(PROMPT).logits, expected, atol=3e-4, rtol=3e-4)
+    got = engine.new_session(32).forward(PROMPT).logits
+    torch.testing.assert_close(got, expected, atol=3e-4, rtol=3e-4)
+    assert (engine.dtype, got.dtype) == (dtype, torch.float32)
+    wide = transformers_engine.load(folders[kind], device="cpu", dtype="float32")
+    if kind not in ("llama-tied", "gpt2"):  # what is looked up in rows and multiplied by is kept twice
+        assert engine.weight_bytes < 0.55 * wide.weight_bytes
 
 
 def test_both_layouts_of_a_general_model_are_counted(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

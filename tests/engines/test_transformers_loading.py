@@ -13,7 +13,7 @@ import pytest
 from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import weight_bytes
 from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
-from tests.engines.transformers_tiny import save_model, save_tokenizer, tiny
+from tests.engines.transformers_tiny import save_model, tiny
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -224,11 +224,12 @@ def test_closing_frees_the_weights(llama: Path) -> None:
 
 
 def test_a_quantized_folder_is_not_taken_for_plain_weights(copy: Path) -> None:
-    from specview.engines.transformers_llama_shape import supports
+    from specview.engines.transformers_config import resolved_config
+    from specview.engines.transformers_llama_shape import own_forward_problem
     from specview.engines.transformers_weights import read_headers
 
-    config = json.loads((copy / "config.json").read_text())
-    assert supports(config, read_headers(copy))
+    config = resolved_config(copy)
+    assert own_forward_problem(config, read_headers(copy)) is None
     for change in (
         {"quantization_config": {"quant_method": "gptq"}},
         {"hidden_act": "gelu"},
@@ -239,16 +240,4 @@ def test_a_quantized_folder_is_not_taken_for_plain_weights(copy: Path) -> None:
         {"attention_bias": True},
         {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 8},
     ):
-        assert not supports({**config, **change}, read_headers(copy)), change
-
-
-def test_an_untied_head_is_ignored_where_the_configuration_ties(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = save_model(tmp_path / "tied", tiny("llama-tied"))
-    weights = load_file(folder / "model.safetensors")
-    weights["lm_head.weight"] = torch.zeros_like(weights["model.embed_tokens.weight"])
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    save_tokenizer(folder)
-    logits = transformers_engine.load(folder, device="cpu").new_session(4).forward([1]).logits
-    assert float(logits.abs().max()) > 0
+        assert own_forward_problem({**config, **change}, read_headers(copy)) is not None, change

@@ -103,6 +103,8 @@ def tiny(kind: str) -> Any:
         return hf.Qwen2ForCausalLM(hf.Qwen2Config(**_base()))
     if kind == "qwen3":
         return hf.Qwen3ForCausalLM(hf.Qwen3Config(**_base(head_dim=8)))
+    if kind == "qwen3-tied":
+        return hf.Qwen3ForCausalLM(hf.Qwen3Config(**_base(head_dim=8, tie_word_embeddings=True)))
     if kind == "gpt2":
         sizes = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
         return hf.GPT2LMHeadModel(
