@@ -143,7 +143,7 @@ def load_tokenizer(
                 f"{folder / 'tokenizer.json'} cannot be read ({error}).", "Download it again."
             ) from None
     else:
-        loaded = _auto_tokenizer(folder, trust_remote_code)
+        loaded = auto_tokenizer(folder, trust_remote_code)
         backend, bos_token, eos_token = loaded.backend_tokenizer, loaded.bos_token, loaded.eos_token
         backend.no_truncation()
         backend.no_padding()
@@ -220,8 +220,11 @@ def _backend(content: bytes) -> tuple[Any, Lock]:
     return backend, Lock()
 
 
-def _auto_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
-    """A folder's tokenizer as transformers makes it, with a `backend_tokenizer`."""
+def auto_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
+    """A folder's tokenizer as transformers makes it, with a `backend_tokenizer`.
+
+    Raises SpecviewError, which says what it needs, where it cannot be loaded.
+    """
     from transformers import AutoTokenizer
 
     try:

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from specview.engines import templates
+from specview.engines.transformers_tokenizer import auto_tokenizer
 
 _MARK = "\x00here\x00"
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer saved beside a target's weights, as a transformers tokenizer."""
-    from transformers import AutoTokenizer
-
-    # Not None, which makes transformers ask on standard input whether to run a model's own code.
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    """The tokenizer saved beside a target's weights, as a transformers tokenizer; raises SpecviewError."""
+    return auto_tokenizer(folder, trust_remote_code=False)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from specview.racing.pool import ModelPool
 from specview.racing.race import Race, tokenize_prompt
 from specview.racing.settings import LaneSettings, RunSettings
 from specview.runs.repeat import _SHARED
+from specview.training.chat import load_tokenizer as training_tokenizer
 from tests.engines.transformers_tiny import save_model, tiny
 from tests.models.conftest import tokens
 
@@ -304,8 +305,9 @@ def test_a_sentencepiece_model_without_its_package(folder: Path, monkeypatch: py
     monkeypatch.setattr(
         transformers_tokenizer.importlib.util, "find_spec", lambda name, *more: None if name == "sentencepiece" else find(name, *more)
     )
-    with pytest.raises(SpecviewError, match=r"tokenizer.model .* SentencePiece .* pip install sentencepiece"):
-        load_engine(str(folder), "transformers", threads=1)
+    for load in (lambda: load_engine(str(folder), "transformers", threads=1), lambda: training_tokenizer(folder)):
+        with pytest.raises(SpecviewError, match=r"tokenizer.model .* SentencePiece .* pip install sentencepiece"):
+            load()
 
 
 def test_a_tokenizer_of_python_code_names_the_flag(folder: Path) -> None:

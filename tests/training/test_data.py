@@ -11,6 +11,7 @@ from specview.training.plain import COPY_KINDS, plain_sequences
 from specview.training.prompts import LONG_KINDS, SHORT_KINDS, PromptSource
 from specview.training.shards import ShardWriter, read_shard
 from specview.training.target import TargetModel
+from specview.training.texts import chat_layout
 
 CORPUS = Corpus(("def f(x):\n    return {x}",), ("A sentence. Another one.",), ("text\n" * 40,))
 
@@ -62,6 +63,14 @@ def test_typed_text_never_becomes_a_special_token():
     assert layout == ChatLayout((1,), (2, 1), 2)
     layout.render(Spy(), "hello")
     assert seen["hello"]["split_special_tokens"] is True
+
+
+def test_a_template_that_asks_for_too_much_gives_the_plain_layout():
+    class Greedy(LetterTokenizer):
+        chat_template = "{{ 9**(9**9) }}"
+        bos_token_id, eos_token_id = None, 2
+
+    assert chat_layout(Greedy()).end == 2
 
 
 def test_prompts_are_filled_and_kept_apart_from_held_out_ones():
