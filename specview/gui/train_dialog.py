@@ -170,6 +170,7 @@ class TrainDialog(QDialog):
         set_tip(self.minutes, "Time for data and training together, 1 or more; the hour gives a first usable head for "
                 "a small target")
         set_tip(self.budget, "The target's hidden states are kept on disk while it trains, this much at most")
+        self.remove_button.setAccessibleName("Remove the data of earlier trainings")
         for button, what in ((self.file_button, "data file"), (self.out_button, "result folder"),
                              (self.work_button, "work folder")):
             button.setAccessibleName(f"Choose the {what}")
@@ -375,7 +376,7 @@ class TrainDialog(QDialog):
     def _show_kept(self, found: list[WorkFolder]) -> None:
         self._kept = found
         size = size_words(sum(folder.size_bytes for folder in found))
-        self.kept.set_full(f"Trainings keep {size} of data in the cache, to go on with")
+        self.kept.set_full(f"Earlier trainings keep {size} in the cache.")
         self._form.setRowVisible(self._kept_row, bool(found))
         self.remove_button.setEnabled(True)
 
