@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from specview.decoding.speedup import Speedup
+from specview.disk import ABANDONED_S
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.reading import open_regular
 from specview.runs.files import cannot_write
@@ -31,6 +33,7 @@ from specview.runs.reader import Trace, cannot_read, first_line, parse_header, r
 log = logging.getLogger(__name__)
 
 ENVIRONMENT = "SPECVIEW_DATA"
+_TEMPORARY = re.compile(r"\.\d+(-[0-9a-f]{4})?\.tmp$")
 SUFFIX = ".jsonl"
 ABOUT = ".about.json"
 TRASH = "trash"
@@ -199,6 +202,10 @@ class RunLibrary:
             raise SpecviewError(
                 f"cannot read the runs library {str(folder)!r}: {error.strerror}.", f"Set {ENVIRONMENT} to another folder."
             ) from None
+        for name, status in files.items():  # what a killed writer left
+            if _TEMPORARY.search(name) and time.time() - status.st_ctime > ABANDONED_S:
+                with contextlib.suppress(OSError):
+                    (folder / name).unlink()
         index_path = folder / "index.json"
         known = _read_index(index_path)
         entries: list[Entry] = []
@@ -504,7 +511,7 @@ def _entry(path: Path, status: os.stat_result, facts: Mapping[str, Any], about: 
 
 def _stats(found: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, os.stat_result]]:
     for item in found:
-        if item.name.endswith((SUFFIX, ABOUT)):
+        if item.name.endswith((SUFFIX, ABOUT, ".tmp")):
             try:
                 yield item.name, item.stat()
             except FileNotFoundError:

@@ -33,6 +33,20 @@ def test_an_empty_library_is_no_error(library: RunLibrary) -> None:
     assert library.keeps and not library.folder.exists()
 
 
+def test_what_a_killed_writer_left_goes_at_the_next_listing(library: RunLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = keep(library)
+    library.describe(run_id, note="mine")
+    left = [f"{run_id}.jsonl.1234-ab12.tmp", f"{run_id}.about.json.99-0f0f.tmp", f"{run_id}.4711.tmp"]
+    for name in [*left, "of the user.tmp"]:
+        (library.folder / name).write_text("half")
+    library.scan()
+    assert all((library.folder / name).exists() for name in left), "they may be another program's, at work"
+    monkeypatch.setattr(library_module, "ABANDONED_S", -1.0)
+    (entry,) = library.scan()
+    assert entry.note == "mine" and not any((library.folder / name).exists() for name in left)
+    assert (library.folder / "of the user.tmp").exists()
+
+
 # -- keeping -------------------------------------------------------------------------------------------------
 
 
