@@ -96,7 +96,7 @@ def render_chat_text(
     return render(template, context, name)
 
 
-_OTHER = "Choose another template (--chat-template), or send the prompt raw (--raw)."
+_OTHER = "Send the prompt raw (--raw), or choose another chat template (--chat-template) or model."
 
 
 class TemplateRefusal(Exception):
@@ -127,6 +127,9 @@ def _ask(request: bytes) -> dict[str, Any]:
         answer = json.loads(line) if line.endswith(b"\n") else {}
     except OSError:
         answer = {}
+    except BaseException:  # interrupted: its answer must not be taken for the next one's
+        stop()
+        raise
     finally:
         over.set()
         watch.join()

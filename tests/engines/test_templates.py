@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +121,20 @@ def test_a_process_that_has_gone_is_started_again() -> None:
     gone.kill()
     gone.wait()
     assert render("b") == "b" and templates._running().pid != gone.pid
+
+
+def test_an_interrupted_rendering_leaves_no_answer_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = templates._running()
+
+    def interrupt() -> bytes:
+        raise KeyboardInterrupt
+
+    broken = SimpleNamespace(pid=process.pid, stdin=process.stdin, stdout=SimpleNamespace(readline=interrupt))
+    with monkeypatch.context() as patch:
+        patch.setattr(templates, "_running", lambda: broken)
+        with pytest.raises(KeyboardInterrupt):
+            render("a")
+    assert render("b") == "b"
 
 
 def test_a_huge_template_is_not_tried() -> None:
