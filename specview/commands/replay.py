@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     library = RunLibrary()
     if arguments.json is not None:
-        runs = write_forms({"json": arguments.json}, lambda: read_all(arguments.traces, library))
+        runs = write_forms({"json": arguments.json}, lambda: read_all(arguments.traces, library, ("json",)))
         if arguments.text and arguments.json != "-":
             sys.stdout.write(runs_text(runs))
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from specview.commands.outputs import need_own_files
 from specview.commands.terminal import write_document
 from specview.errors import UsageError
 from specview.runs.export_rounds import load_arrow
-from specview.runs.exports import FORMS, TEXTS, Recorded, parquet_bytes
+from specview.runs.exports import FORMS, TEXTS, Recorded, kept_for, parquet_bytes
 from specview.runs.files import OutputFile
 from specview.runs.library import Entry, RunLibrary
 from specview.runs.reader import Trace, read_trace
@@ -41,20 +41,20 @@ def locate(ref: str, library: RunLibrary, entries: Sequence[Entry] | None = None
 
 
 def read_ref(ref: str) -> Trace:
-    """Read the trace file or the run of the library that `ref` names; raises SpecviewError, one line."""
+    """Read the trace file or the run of the library that `ref` names, for its figures; raises SpecviewError, one line."""
     path, _ = locate(ref, RunLibrary())
-    return read_trace(path)
+    return read_trace(path, keep="figures")
 
 
-def read_all(refs: Sequence[str], library: RunLibrary) -> list[Recorded]:
-    """Read the runs that are named; raises SpecviewError, one line, for the first that cannot be."""
+def read_all(refs: Sequence[str], library: RunLibrary, forms: Iterable[str] = ()) -> list[Recorded]:
+    """Read the runs that are named, for these forms; raises SpecviewError, one line, for the first that cannot be."""
     entries: list[Entry] | None = None
     found: list[Recorded] = []
     for ref in refs:
         if entries is None and not os.path.lexists(ref):
             entries = library.scan()
         path, entry = locate(ref, library, entries)
-        found.append(Recorded(ref, path, read_trace(path), entry))
+        found.append(Recorded(ref, path, read_trace(path, keep=kept_for(forms)), entry))
     return found
 
 

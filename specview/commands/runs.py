@@ -143,7 +143,7 @@ def _show(argv: Sequence[str], library: RunLibrary) -> int:
     arguments = parser.parse_args(argv)
     forms = {"json": arguments.json} if arguments.json is not None else {}
     if forms:
-        runs = write_forms(forms, lambda: read_all(arguments.runs, library))
+        runs = write_forms(forms, lambda: read_all(arguments.runs, library, forms))
     else:
         runs = read_all(arguments.runs, library)
     if arguments.json != "-":
@@ -198,7 +198,7 @@ def _export(argv: Sequence[str], library: RunLibrary) -> int:
     forms = wanted_forms(arguments)
     if not forms:
         raise UsageError("no form is given.", "Give --json, --csv, --parquet or --markdown FILE.")
-    write_forms(forms, lambda: read_all(arguments.runs, library))
+    write_forms(forms, lambda: read_all(arguments.runs, library, forms))
     return 0
 
 

@@ -45,7 +45,7 @@ from specview.gui.runs_rows import (
 )
 from specview.gui.widgets import Check, ElidedLabel, label, set_tip
 from specview.runs.beside import lay_beside
-from specview.runs.exports import FORMS, Recorded, export_runs
+from specview.runs.exports import FORMS, Recorded, export_runs, kept_for
 from specview.runs.library import TRASH_DAYS, Entry, RunLibrary
 from specview.runs.reader import Trace, read_trace
 from specview.runs.repeat import Repeat, command_line
@@ -378,7 +378,7 @@ class RunsPage(Page):
             trace = held.get(key)
             if trace is None:
                 try:
-                    trace = read_trace(entry.path, should_stop=self.work.should_stop)
+                    trace = read_trace(entry.path, should_stop=self.work.should_stop, keep="figures")
                 except SpecviewError:
                     continue  # opening it will say why
             self._traces[key] = trace
@@ -563,7 +563,10 @@ class RunsPage(Page):
         stop = self.work.should_stop
 
         def write() -> str:
-            runs = [Recorded(entry.id, entry.path, read_trace(entry.path, should_stop=stop), entry) for entry in entries]
+            runs = [
+                Recorded(entry.id, entry.path, read_trace(entry.path, should_stop=stop, keep=kept_for((form,))), entry)
+                for entry in entries
+            ]
             export_runs(form, path, runs)
             return f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {path}"
 
@@ -574,7 +577,7 @@ class RunsPage(Page):
         entries = [entry for entry in self.chosen if not entry.problem][:1]
         if entries:
             path = entries[0].path
-            self.work.do(lambda: command_line(read_trace(path)), self._copied)
+            self.work.do(lambda: command_line(read_trace(path, keep="nothing")), self._copied)
 
     def _copied(self, repeat: Repeat) -> None:
         QGuiApplication.clipboard().setText(clipboard(repeat.command))

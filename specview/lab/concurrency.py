@@ -148,7 +148,7 @@ def trace_acceptance(path: str | Path, lane: str | None = None) -> Acceptance:
     """
     from specview.runs.reader import read_trace
 
-    records = read_trace(path).records
+    records = read_trace(path, keep="figures").records
     plain = next((record for record in records if str(record.settings.get("method")) == "plain"), None)
     baseline = plain.rounds if plain is not None else ()
     chosen = [record for record in records if record is not plain and (lane is None or record.name == lane)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from specview.runs.export_protocol import protocol_markdown
 from specview.runs.export_rounds import load_arrow, rounds_csv, rounds_parquet
 from specview.runs.files import OutputFile
 from specview.runs.library import Entry
-from specview.runs.reader import Trace
+from specview.runs.reader import Keep, Trace
 from specview.runs.replay import trace_document
 from specview.runs.schema import Json, dumps
 
@@ -22,6 +22,11 @@ FORMS: Mapping[str, str] = {
     "markdown": "results and a protocol that lets somebody else repeat it",
 }
 """Form of an export -> what it holds."""
+
+
+def kept_for(forms: Iterable[str]) -> Keep:
+    """What these forms need of a trace's rounds; without any, figures and texts are shown."""
+    return "all" if "json" in forms else "figures"
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,7 +336,7 @@ class RunLibrary:
         self, path: Path, tell: Callable[[float], None] = lambda fraction: None, should_stop: ShouldStop = lambda: False
     ) -> Entry:
         """Copy a trace from elsewhere into the library, its lines checked; raises SpecviewError where it is none, Stopped."""
-        trace = read_trace(path, tell, should_stop, keep_rounds=False)
+        trace = read_trace(path, tell, should_stop, keep="nothing")
         recorded = trace.run.get("recorded_at")
         when = _instant(recorded) if isinstance(recorded, str) else 0.0
         with self._changing():

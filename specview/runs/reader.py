@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 from specview.decoding.ledger import End, RunRecord
 from specview.errors import SpecviewError, Stopped
@@ -29,6 +29,9 @@ _SMALL_LINE = 1 << 20
 _TELL_EVERY = 128 << 10
 _MEND = "Choose a file written with --trace, or one of the runs library."
 
+Keep = Literal["all", "figures", "nothing"]
+"""Of the rounds of a trace: all, all but the lists of likely tokens (the bulk of what was observed in full, and for those
+who look at one token), or nothing once they are checked."""
 Tell = Callable[[float], None]
 """Called with the fraction that is read, 0..1."""
 
@@ -60,9 +63,9 @@ def read_trace(
     tell: Tell = lambda fraction: None,
     should_stop: Callable[[], bool] = lambda: False,
     *,
-    keep_rounds: bool = True,
+    keep: Keep = "all",
 ) -> Trace:
-    """Read a trace file, line by line; without keep_rounds all of it is checked and the records stay empty.
+    """Read a trace file, line by line, and `keep` what is wanted of its rounds.
 
     A missing end line or a last line cut short is no error. Raises SpecviewError, with the line
     number, for a file that cannot be read, is no trace, has another schema or a bad line; Stopped.
@@ -99,7 +102,7 @@ def read_trace(
                 except MemoryError:
                     raise _bad(name, number, "its values would fill the memory") from None
                 try:
-                    _take(trace, value, counts, seen, keep_rounds)
+                    _take(trace, value, counts, seen, keep)
                 except SchemaError as error:
                     raise _bad(name, number, str(error)) from None
     except OSError as error:
@@ -247,7 +250,7 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
-def _take(trace: Trace, value: Any, counts: list[int], seen: Seen, keep_rounds: bool) -> None:
+def _take(trace: Trace, value: Any, counts: list[int], seen: Seen, keep: Keep) -> None:
     """Add what a line says; counts are the rounds of each lane so far, kept or not."""
     lane = value.get("lane") if isinstance(value, dict) else None
     if not isinstance(lane, int) or isinstance(lane, bool) or not 0 <= lane < len(trace.records):
@@ -266,11 +269,11 @@ def _take(trace: Trace, value: Any, counts: list[int], seen: Seen, keep_rounds: 
         if isinstance(value.get("race"), dict):
             trace.race = value["race"]
         return
-    _, round_ = round_from_json(value, seen)
+    _, round_ = round_from_json(value, seen, likely=keep == "all")
     if round_.index != counts[lane]:
         raise SchemaError(f"round {round_.index} of lane {lane} comes after {counts[lane]} rounds")
     counts[lane] += 1
-    if keep_rounds:
+    if keep != "nothing":
         record.rounds.append(round_)
     record.end, record.error = None, ""  # continued past an earlier end
     trace.metrics[lane], trace.ends[lane], trace.race = None, {}, {}

@@ -104,15 +104,16 @@ Seen = dict[Any, Any]
 _MOST_SEEN = 200_000
 
 
-def round_from_json(value: Any, seen: Seen | None = None) -> tuple[int, Round]:
+def round_from_json(value: Any, seen: Seen | None = None, *, likely: bool = True) -> tuple[int, Round]:
     """Return (lane, round) of a trace object; raise SchemaError where it does not fit.
 
-    `seen` is shared by the rounds of one file, whose tokens are mostly the same few thousand.
+    `seen` is shared by the rounds of one file, whose tokens are mostly the same few thousand. Without `likely` the
+    lists of likely tokens are left out, the bulk of a run that was observed in full.
     """
     seen = {} if seen is None or len(seen) > _MOST_SEEN else seen
     data = _mapping(value, "a round")
     parents = data.get("parents")
-    drafted = tuple(_drafted_from_json(item, seen) for item in _list(data.get("drafted", []), "drafted"))
+    drafted = tuple(_drafted_from_json(item, seen, likely) for item in _list(data.get("drafted", []), "drafted"))
     if "k" in data and _int(data, "k") != len(drafted):
         raise SchemaError(f"k is {data['k']} but {len(drafted)} tokens are drafted")
     if parents is not None:
@@ -131,7 +132,7 @@ def round_from_json(value: Any, seen: Seen | None = None) -> tuple[int, Round]:
         drafter=_text(data, "drafter", seen),
         parents=parents,
         drafted=drafted,
-        final=None if final is None else _final_from_json(final, seen),
+        final=None if final is None else _final_from_json(final, seen, likely),
         riders=tuple(_rider_from_json(item, place) for place, item in enumerate(_list(data.get("riders", []), "riders"))),
         guesses=tuple(_guess_from_json(item) for item in _list(data.get("guesses", []), "guesses")),
         full_context=_int(data, "full_context") if "full_context" in data else 0,
@@ -187,7 +188,7 @@ def _drafted_to_json(token: DraftedToken) -> Json:
     return data
 
 
-def _drafted_from_json(value: Any, seen: Seen) -> DraftedToken:
+def _drafted_from_json(value: Any, seen: Seen, likely: bool) -> DraftedToken:
     data = _mapping(value, "a drafted token")
     verdict: Verdict = _choice(data, "verdict", get_args(Verdict))
     return DraftedToken(
@@ -202,9 +203,9 @@ def _drafted_from_json(value: Any, seen: Seen) -> DraftedToken:
         margin=_optional(data, "margin"),
         draw=None if data.get("draw") is None else _int(data, "draw"),
         threshold=_optional(data, "threshold"),
-        p_top=_candidates_from_json(data, "p_top", seen),
-        q_top=_candidates_from_json(data, "q_top", seen),
-        residual_top=_candidates_from_json(data, "residual_top", seen),
+        p_top=_candidates_from_json(data, "p_top", seen) if likely else (),
+        q_top=_candidates_from_json(data, "q_top", seen) if likely else (),
+        residual_top=_candidates_from_json(data, "residual_top", seen) if likely else (),
         entropy=_optional(data, "entropy"),
     )
 
@@ -223,7 +224,7 @@ def _final_to_json(token: FinalToken) -> Json:
     return data
 
 
-def _final_from_json(value: Any, seen: Seen) -> FinalToken:
+def _final_from_json(value: Any, seen: Seen, likely: bool) -> FinalToken:
     data = _mapping(value, "a final token")
     kind: FinalKind = _choice(data, "kind", get_args(FinalKind))
     return FinalToken(
@@ -232,7 +233,7 @@ def _final_from_json(value: Any, seen: Seen) -> FinalToken:
         text=_text(data, "text", seen),
         p=_optional(data, "p"),
         margin=_optional(data, "margin"),
-        p_top=_candidates_from_json(data, "p_top", seen),
+        p_top=_candidates_from_json(data, "p_top", seen) if likely else (),
         entropy=_optional(data, "entropy"),
     )
 

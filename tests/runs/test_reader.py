@@ -21,7 +21,7 @@ from specview.runs.exports import FORMS, TEXTS, Recorded, recorded_document
 from specview.runs.library import look_at
 from specview.runs.reader import read_trace
 from specview.runs.repeat import command_line, settings_of_trace
-from specview.runs.replay import events
+from specview.runs.replay import events, trace_document
 from tests.runs.recorded import race_events, write_trace
 
 FUZZ = settings(max_examples=120, deadline=None, derandomize=True,
@@ -246,9 +246,18 @@ def test_a_trace_takes_little_more_memory_than_its_file_and_a_check_of_it_none(t
     path = write_trace(tmp_path / "a.jsonl", rounds=400)
     size = path.stat().st_size
     assert size > 1_000_000
-    assert peak_of(lambda: read_trace(path)) < 2.5 * size  # its bytes are never held whole, and tokens recur
+    most = peak_of(lambda: read_trace(path))
+    assert most < 2.5 * size  # its bytes are never held whole, and tokens recur
+    assert peak_of(lambda: read_trace(path, keep="figures")) < 0.75 * most
+    whole, figures = read_trace(path), read_trace(path, keep="figures")
+    assert [[round_.emitted for round_ in record.rounds] for record in figures.records] == [
+        [round_.emitted for round_ in record.rounds] for record in whole.records
+    ]
+    assert trace_document(figures) == trace_document(whole)
+    run = Recorded("r", path, figures)
+    assert [TEXTS[form]([run]) for form in ("csv", "markdown")] == [TEXTS[form]([replace(run, trace=whole)]) for form in ("csv", "markdown")]
     kept: list[reader.Trace] = []
-    assert peak_of(lambda: kept.append(read_trace(path, keep_rounds=False))) < 0.25 * size
+    assert peak_of(lambda: kept.append(read_trace(path, keep="nothing"))) < 0.25 * size
     assert all(record.end and not record.rounds for record in kept[0].records)
 
 
@@ -283,7 +292,7 @@ def test_the_cycle_collector_rests_while_a_trace_is_read(tmp_path: Path, monkeyp
     bad.write_bytes(path.read_bytes() + b"x\n")
     seen: list[bool] = []
     real = reader.round_from_json
-    monkeypatch.setattr(reader, "round_from_json", lambda *given: (seen.append(gc.isenabled()), real(*given))[1])
+    monkeypatch.setattr(reader, "round_from_json", lambda *given, **how: (seen.append(gc.isenabled()), real(*given, **how))[1])
     for was in (True, False):
         (gc.enable if was else gc.disable)()
         try:
