@@ -103,7 +103,11 @@ def add_target_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup
     model.add_argument("--engine", default="transformers", help="transformers (default) or llama.cpp")
     model.add_argument("--target", default=BUNDLED, help="a GGUF file, a model folder or a hub id (default: bundled)")
     model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: the engine's choice)")
-    model.add_argument("--dtype", help="float32, bfloat16 or float16 (transformers)")
+    model.add_argument(
+        "--dtype",
+        type=lambda text: None if text == "auto" else text,
+        help="float32, bfloat16, float16, or auto (default): the fastest that keeps the stored weights exact (transformers)",
+    )
     model.add_argument("--threads", type=whole, help="CPU threads")
     model.add_argument("--gpu-layers", type=whole, default=0, help="layers on the GPU, -1 for all (llama.cpp)")
     model.add_argument("--context", type=whole, help="context length in tokens (llama.cpp)")

@@ -76,7 +76,7 @@ class MorePanel(Popover):
         ))
         self._grid("Engine", (
             ("Device", self.device, "Where transformers computes; automatic takes a GPU where there is one"),
-            ("Number format", self.dtype, "dtype of the weights in transformers; automatic fits the device"),
+            ("Number format", self.dtype, "dtype of the weights in transformers; automatic: the fastest that keeps the stored weights exact"),
             ("Threads", self.threads, "CPU threads; empty leaves it to the engine"),
             ("GPU layers", self.gpu_layers, "Layers that llama.cpp puts on the GPU; -1 is all"),
             ("Context", self.context, "Longest prompt and output in tokens for llama.cpp; empty fits the run"),

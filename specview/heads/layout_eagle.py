@@ -99,10 +99,6 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
     notes = []
     if "sliding_attention" in (layer_config.get("layer_types") or ()):
         notes.append("Its layers were trained to look back over a window; here they look at the whole text.")
-    if layer_config.get("hidden_act") not in (None, "silu"):
-        raise SpecviewError(
-            f"{tensors.folder} has the activation {str(layer_config['hidden_act'])[:60]}, which is not read here.", _OTHER
-        )
     name = "speculators" if speculators else "midlayer" if midlayer else "layers"
     taken = tensors.finish(kind)
     return HeadFacts(
@@ -170,6 +166,9 @@ def _layer_sizes(tensors: Tensors, config: Mapping[str, Any]) -> dict[str, Any]:
         raise SpecviewError(
             f"the config.json of {tensors.folder} has {heads} heads for {kv_heads} key-value heads.", _AGAIN
         )
+    if config.get("hidden_act") not in (None, "silu", "swish"):
+        name = str(config["hidden_act"])[:60]
+        raise SpecviewError(f"{tensors.folder} has the activation {name}, which is not read here.", _OTHER)
     width = tensors.number("head_dim", hidden // heads, inside=config)
     if width % 2 or not 0 < width <= _WIDEST:
         raise SpecviewError(f"the config.json of {tensors.folder} has attention heads {width} wide.", _AGAIN)

@@ -53,9 +53,15 @@ def find_converted(source: Path) -> Path | None:
     if sha256 is None:
         return None
     for folder in sorted(converted_root().glob(f"*-{sha256[:12]}-*")):
-        if problem_with(folder, sha256) is None:
+        if problem_with(folder, sha256) is None and _read_alike(folder, read_gguf(source)):
             return folder
     return None
+
+
+def _read_alike(folder: Path, gguf: GgufFile) -> bool:
+    """Whether a whole folder has the configuration that is made of its file now: an earlier version may have misread it."""
+    written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return dequantize.conversion_problem(gguf) is None and bool(written == dequantize.hf_config(gguf))
 
 
 def convert(
@@ -82,7 +88,7 @@ def convert(
     stem = re.sub(r"[^\w.-]+", "_", source.stem)[:80]
     folder = root / f"{stem}-{sha256[:12]}-{dequantize.target_dtype(gguf)}"
     with _Locked(root, folder.name, progress, should_stop):
-        if problem_with(folder, sha256) is None:
+        if problem_with(folder, sha256) is None and _read_alike(folder, gguf):
             return folder
         _clear(root, folder)
         check_room(root, dequantize.written_bytes(gguf) + _SPARE, f"converting {source.name}")

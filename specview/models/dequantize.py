@@ -75,9 +75,6 @@ def conversion_problem(gguf: GgufFile) -> str | None:
         value = gguf.hyper(key, None if key in _NEEDED else 1)
         if not isinstance(value, int) or value < 1:
             return f"its metadata has no usable {gguf.architecture}.{key}"
-    scaling = str(gguf.hyper("rope.scaling.type", "none"))
-    if scaling not in ("none", "linear"):
-        return f"its rotary scaling is {scaling!r}"
     try:
         _check_shapes(gguf)
         plan(gguf)
@@ -88,7 +85,11 @@ def conversion_problem(gguf: GgufFile) -> str | None:
 
 
 _NEEDED = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count")
-_OPTIONAL = ("attention.head_count_kv", "attention.key_length", "rope.dimension_count")
+_OPTIONAL = ("attention.head_count_kv", "attention.key_length", "attention.value_length", "rope.dimension_count")
+_ROPE_KEYS = frozenset({
+    "rope.dimension_count", "rope.freq_base", "rope.scale_linear", "rope.scaling.type", "rope.scaling.factor",
+    "rope.scaling.attn_factor", "rope.scaling.original_context_length", "rope.scaling.finetuned",
+})  # fmt: skip
 _WIDEST = 1 << 12  # of one attention head
 
 
@@ -142,7 +143,7 @@ class _UnknownError(Exception):
 
 def head_dim(gguf: GgufFile) -> int:
     """Numbers per attention head."""
-    given = gguf.hyper("attention.key_length") or gguf.hyper("rope.dimension_count")
+    given = gguf.hyper("attention.key_length")
     return int(given or gguf.hyper("embedding_length") // gguf.hyper("attention.head_count"))
 
 
@@ -224,13 +225,36 @@ def generation_config(gguf: GgufFile) -> dict[str, Any]:
 
 
 def _rope(gguf: GgufFile, width: int) -> dict[str, Any]:
-    """Return transformers' rope_parameters; raises where the file's frequencies have no such form."""
-    theta = float(str(np.float32(gguf.hyper("rope.freq_base", 10000.0))))
+    """Return transformers' rope_parameters for what llama.cpp makes of the file (llama-model.cpp); raises where there are none."""
+    prefix = f"{gguf.architecture}."
+    keys = {key.removeprefix(prefix) for key in gguf.metadata if key.startswith(f"{prefix}rope.")}
+    if keys - _ROPE_KEYS:
+        raise _UnknownError(f"its rotary positions depend on {prefix}{min(keys - _ROPE_KEYS)}")
+    turned = {gguf.hyper(key, width) for key in ("rope.dimension_count", "attention.value_length")}
+    if turned != {width}:
+        raise _UnknownError(f"not all {width} numbers of its attention heads are turned, or its values are of another width")
+    if _number(gguf, "rope.scaling.attn_factor", 1.0) != 1.0:
+        raise _UnknownError("its rotary positions scale attention")
+    theta = _number(gguf, "rope.freq_base", 10000.0)
+    kind = str(gguf.hyper("rope.scaling.type", "linear"))  # what no type means there
+    if kind not in ("none", "linear"):
+        raise _UnknownError(f"its rotary scaling is {kind!r}")
+    factor = _number(gguf, "rope.scaling.factor", _number(gguf, "rope.scale_linear", 1.0)) if kind == "linear" else 1.0
     if "rope_freqs.weight" in gguf.tensors:
+        if factor != 1.0:
+            raise _UnknownError("its rotary positions are scaled twice")
         return _llama3_rope(gguf, width, theta)
-    if str(gguf.hyper("rope.scaling.type", "none")) == "linear":
-        return {"rope_type": "linear", "rope_theta": theta, "factor": float(gguf.hyper("rope.scaling.factor", 1.0))}
+    if factor != 1.0:
+        return {"rope_type": "linear", "rope_theta": theta, "factor": factor}
     return {"rope_type": "default", "rope_theta": theta}
+
+
+def _number(gguf: GgufFile, key: str, default: float) -> float:
+    """A number above 0 of the metadata, as the shortest decimal of its float32."""
+    value = gguf.hyper(key, default)
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise _UnknownError(f"its metadata has no usable {gguf.architecture}.{key}")
+    return float(str(np.float32(value)))
 
 
 def _llama3_rope(gguf: GgufFile, width: int, theta: float) -> dict[str, Any]:

@@ -308,6 +308,11 @@ def test_a_scaling_with_a_number_that_is_none(tmp_path: Path, scaling: dict[str,
     assert said in refused(make.write(tmp_path / "head", config, make.eagle3_state()))
 
 
+def test_an_eagle_1_head_with_another_activation(tmp_path: Path) -> None:
+    config = {**make.LLAMA, "hidden_act": "gelu"}
+    assert "has the activation gelu" in refused(make.write(tmp_path / "head", config, make.eagle1_state()), "eagle")
+
+
 def test_modules_with_a_number_that_is_none(tmp_path: Path) -> None:
     config = {**make.LLAMA, "model_type": "mimo", "num_hidden_layers": make.LAYERS, "rms_norm_eps": "small"}
     assert "has 'small' as rms_norm_eps" in refused(make.write(tmp_path / "mimo", config, make.mimo_state()), "mtp")

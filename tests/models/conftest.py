@@ -79,7 +79,8 @@ def make_gguf(tmp_path: Path) -> Callable[..., Path]:
         writer.add_eos_token_id(2)
         writer.add_chat_template("{% for m in messages %}<|user|>{{ m['content'] }}<|stop|>{% endfor %}")
         for key, value in (extra or {}).items():
-            (writer.add_uint32 if isinstance(value, int) else writer.add_string)(key, value)
+            add_value = {int: writer.add_uint32, float: writer.add_float32}.get(type(value), writer.add_string)
+            add_value(key, value)
         rng = np.random.default_rng(seed)
         kind = gguf.GGMLQuantizationType[quantization]
 

@@ -130,11 +130,63 @@ def test_llama3_frequencies_are_recovered_or_refused(make_gguf: Make, cache: Pat
         convert(odd)
 
 
+@pytest.mark.parametrize(
+    ("extra", "factor"),
+    [
+        ({"llama.rope.scaling.factor": 4.0}, 4.0),  # no type is linear
+        ({"llama.rope.scale_linear": 4.0}, 4.0),  # the older name
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0, "llama.rope.scale_linear": 2.0}, 4.0),
+        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, None),
+        ({"llama.rope.scaling.type": "linear"}, None),
+    ],
+)
+def test_rotary_scaling_is_llama_cpps(make_gguf: Make, cache: Path, extra: dict[str, Any], factor: float | None) -> None:
+    pytest.importorskip("llama_cpp")
+    from specview.engines import llama_cpp_engine
+
+    path = make_gguf(extra=extra)
+    assert dequantize.hf_config(read_gguf(path))["rope_parameters"].get("factor") == factor
+    ids = [5, 77, 200, 33, 259, *range(40, 90)]
+    engine = llama_cpp_engine.load(path, threads=1)
+    try:
+        session = engine.new_session(64)
+        rows = np.asarray(session.forward(ids).logits)
+        session.close()
+    finally:
+        engine.close()
+    ours = _logits(convert(path), ids)
+    assert np.abs(ours - rows[:, : ours.shape[1]]).max() < 0.02 * max(1.0, np.abs(ours).max())
+
+
+def test_a_folder_that_an_earlier_version_misread_is_made_again(make_gguf: Make, cache: Path) -> None:
+    """specview 1 took a factor without a type for none."""
+    path = make_gguf(extra={"llama.rope.scaling.factor": 4.0})
+    folder = convert(path)
+    config, manifest = folder / "config.json", folder / MANIFEST
+    right = json.loads(config.read_text())
+    config.write_text(json.dumps({**right, "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0}}))
+    said = json.loads(manifest.read_text())
+    said["files"]["config.json"] = {"size": config.stat().st_size, "sha256": converted.sha256_of(config)}
+    manifest.write_text(json.dumps(said))
+    assert problem_with(folder, converted.sha256_of(path)) is None and find_converted(path) is None
+    assert json.loads((convert(path) / "config.json").read_text()) == right
+
+
 def test_what_cannot_be_converted_says_which_engine_can(make_gguf: Make, cache: Path) -> None:
     for path, reason in (
         (make_gguf("a.gguf", architecture="mamba"), "architecture is 'mamba'"),
         (make_gguf("b.gguf", tensors={"blk.0.strange.weight": np.ones(4, np.float32)}), "has no place"),
         (make_gguf("c.gguf", extra={"llama.rope.scaling.type": "yarn"}), "rotary scaling"),
+        (make_gguf("f.gguf", extra={"llama.rope.scaling.attn_factor": 1.5}), "scale attention"),
+        (make_gguf("g.gguf", extra={"llama.attention.key_length": 16, "llama.rope.partial": 8}), "llama.rope.partial"),
+        (make_gguf("h.gguf", extra={"llama.rope.scale_linear": "four"}), "llama.rope.scale_linear"),
+        (make_gguf("i.gguf", extra={"llama.attention.value_length": 8}), "of another width"),
+        (
+            make_gguf(
+                "j.gguf", extra={"llama.rope.scaling.factor": 2.0}, tensors={"rope_freqs.weight": np.ones(8, np.float32)}
+            ),
+            "scaled twice",
+        ),
         (make_gguf("d.gguf", extra={"llama.expert_count": 8}), "mixture of experts"),
         (make_gguf("e.gguf", pre="something-new"), "splits text by 'something-new'"),
     ):
