@@ -5,11 +5,13 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from itertools import groupby
 
 # Joiners and variation selectors shape emoji and Indic text; every other format character (bidi
 # overrides, zero-width spaces, tags) would act on its neighbours unseen, so it is shown by its number.
 _SHAPING = {0x200C, 0x200D, 0xFE0E, 0xFE0F}
 _NAMES = ["NUL", "SOH", "STX", "ETX", "EOT", "ENQ", "ACK", "BEL", "BS", "HT", "LF", "VT", "FF", "CR", "SO", "SI", "DLE", "DC1", "DC2", "DC3", "DC4", "NAK", "SYN", "ETB", "CAN", "EM", "SUB", "ESC", "FS", "GS", "RS", "US"]
+_BLANKS = {" ": "space", "\n": "newline", "\t": "tab", "\r": "carriage return"}
 _PLAIN = re.compile(r"[\x20-\x7e]*\Z")
 
 
@@ -48,12 +50,19 @@ def visible(text: str) -> str:
 
 
 def quoted(text: str, limit: int = 40) -> str:
-    """Return `text` in double quotes on one line, cut in the middle where it is longer than `limit`."""
-    shown = visible(text)
+    """Return `text` in double quotes on one line, cut in the middle where it is longer than `limit`; blanks by their names."""
+    blank = bool(text) and text.isspace()
+    shown = ", ".join(_blanks(char, len(list(run))) for char, run in groupby(text)) if blank else visible(text)
     if len(shown) > limit:
         half = max(1, (limit - 1) // 2)
         shown = f"{shown[:half]}…{shown[-half:]}"
-    return f'"{shown}"'
+    return shown if blank else f'"{shown}"'
+
+
+def _blanks(char: str, count: int) -> str:
+    """So many of one blank character, in words: newline, 4 spaces."""
+    name = _BLANKS.get(char) or unicodedata.name(char, "").lower() or f"U+{ord(char):04X}"
+    return name if count == 1 else f"{count} {name}s"
 
 
 def tooltip(text: str) -> str:

@@ -19,6 +19,7 @@ TAB_CELLS = 4
 FragmentKind = Literal["word", "space", "newline", "tab", "empty", "ghost"]
 
 _PIECES = re.compile(r"\n|\t| +|[^\n\t ]+")
+_STRONG = re.compile("[LR]")
 _ONE_WORD = re.compile(r"( ?)([\x21-\x7e]+)\Z")
 
 
@@ -26,7 +27,8 @@ class Fragment(NamedTuple):
     """A piece of a token on one line.
 
     x and width are pixels; text is what is drawn (may be empty); start and length say which of the
-    token's characters it stands for.
+    token's characters it stands for. edges and rtl are of a line that was set by directions (token_bidi): the x of
+    each character's beginning and of the last one's end, and whether it runs to the left.
     """
 
     token: int
@@ -36,6 +38,8 @@ class Fragment(NamedTuple):
     start: int
     length: int
     kind: FragmentKind
+    edges: tuple[float, ...] = ()
+    rtl: bool = False
 
     @property
     def atomic(self) -> bool:
@@ -62,6 +66,9 @@ class TokenLayout:
         self.marks = marks
         self.lines: list[list[Fragment]] = [[]]
         self.first_line: list[int] = []
+        self.paragraphs: list[int] = [0]  # per line, the line that its paragraph begins with
+        self.right_to_left: set[int] = set()  # paragraphs, by their first line, whose first strong character says so
+        self._strong = False  # whether this paragraph had one
         self._x = 0.0
         self._break = 0
 
@@ -71,6 +78,8 @@ class TokenLayout:
     def append(self, tokens: Iterable[ViewToken]) -> int:
         """Place tokens after the others; return the first line that changed."""
         changed = len(self.lines) - 1
+        if not self._strong:  # what comes may turn the whole paragraph
+            changed = self.paragraphs[changed]
         for token in tokens:
             index = len(self.first_line)
             if token.position is None and not self.ghosts:
@@ -84,6 +93,7 @@ class TokenLayout:
                 space, word = match.groups()
                 if space:
                     self._spaces(index, 0, 1)
+                self._strong = self._strong or any(map(str.isalpha, word))
                 self._word(index, word, len(space), len(word) * self.cell)
                 continue
             if not token.text:
@@ -107,11 +117,7 @@ class TokenLayout:
 
     def hit(self, line: int, x: float) -> Fragment | None:
         """Return the fragment at x on a line, the nearest one where x is beside them all."""
-        if not 0 <= line < len(self.lines) or not self.lines[line]:
-            return None
-        row = self.lines[line]
-        place = bisect_right(row, x, key=lambda fragment: fragment.x) - 1
-        return row[max(place, 0)]
+        return nearest(self.lines[line], x) if 0 <= line < len(self.lines) else None
 
     # -- pieces -----------------------------------------------------------------------------------
 
@@ -119,6 +125,7 @@ class TokenLayout:
         if piece == "\n":
             self._place(token, "↵" if self.marks else "", start, 1, self.cell, "newline")
             self._new_line()
+            self.paragraphs[-1], self._strong = len(self.lines) - 1, False
         elif piece == "\t":
             if self._x + self.cell > self.width:
                 self._new_line()
@@ -129,12 +136,17 @@ class TokenLayout:
         elif piece[0] == " ":
             self._spaces(token, start, len(piece))
         elif is_plain(piece):
+            self._strong = self._strong or any(map(str.isalpha, piece))
             self._word(token, piece, start, len(piece) * self.cell)
         else:
             self._unusual(token, piece, start)
 
     def _unusual(self, token: int, word: str, start: int) -> None:
         """Place a word with characters outside ASCII; stand-ins of several characters stand alone."""
+        if not self._strong and (strong := _STRONG.search("".join(map(_direction, word)))):
+            self._strong = True
+            if strong.group() == "R":
+                self.right_to_left.add(self.paragraphs[-1])
         run, run_start = "", start
         for offset, char in enumerate(word):
             shown = symbol(char)
@@ -227,6 +239,7 @@ class TokenLayout:
 
     def _new_line(self) -> None:
         self.lines.append([])
+        self.paragraphs.append(self.paragraphs[-1])
         self._x = 0.0
         self._break = 0
 
@@ -243,6 +256,25 @@ class TokenLayout:
             self._x += fragment.width
             if fragment.token != left_behind:
                 self.first_line[fragment.token] = number
+
+
+def nearest(row: list[Fragment], x: float) -> Fragment | None:
+    """The fragment at x of a row from left to right, the nearest one where x is beside them all; None of nothing."""
+    place = bisect_right(row, x, key=lambda fragment: fragment.x) - 1
+    return row[max(place, 0)] if row else None
+
+
+def turns(row: list[Fragment]) -> bool:
+    """Whether a line has a character that runs to the left."""
+    return any(not is_plain(fragment.text) and "R" in map(_direction, fragment.text) for fragment in row)
+
+
+def _direction(char: str) -> str:
+    """L or R for a character with a direction of its own, else a dot."""
+    import unicodedata
+
+    found = unicodedata.bidirectional(char)
+    return "R" if found in ("R", "AL") else "L" if found == "L" else "."
 
 
 def clusters(text: str) -> list[tuple[int, str]]:

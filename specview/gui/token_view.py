@@ -19,12 +19,14 @@ from PySide6.QtGui import (
     QPaintEvent,
     QPen,
     QResizeEvent,
+    QTextCharFormat,
 )
 from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QFrame, QMenu, QToolButton, QToolTip, QWidget
 
 from specview.gui import theme
 from specview.gui.display_text import clipboard, is_plain, quoted, tooltip
-from specview.gui.token_layout import Fragment, TokenLayout, clusters
+from specview.gui.token_bidi import VisualLine
+from specview.gui.token_layout import Fragment, TokenLayout, clusters, nearest, turns
 from specview.gui.token_paint import KIND_WORDS, TokenStyles
 from specview.gui.view_model import LaneModel, ViewToken
 
@@ -62,6 +64,7 @@ class TokenView(QAbstractScrollArea):
         self._caret: Place | None = None
         self._pad = theme.px(PADDING_PX)
         self._styles = TokenStyles()
+        self._visuals: dict[int, tuple[int, Fragment | None, VisualLine | None]] = {}
         self._layout = self._new_layout()
         self._relayout_timer = QTimer(self)
         self._relayout_timer.setSingleShot(True)
@@ -268,6 +271,7 @@ class TokenView(QAbstractScrollArea):
             return width
 
         room = self.viewport().width() - 2 * self._pad - styles.cell
+        self._visuals.clear()
         return TokenLayout(measure, styles.cell, styles.ghost_cell, room, ghosts=self._ghosts, marks=self._marks)
 
     def _reset(self) -> None:
@@ -333,8 +337,12 @@ class TokenView(QAbstractScrollArea):
         self._follow = value >= self.verticalScrollBar().maximum() - 2
         self._place_latest()
 
+    def name(self) -> None:
+        """Tell a screen reader whose output this is."""
+        self.setAccessibleName(f"Output of {self.lane.name}")
+
     def _describe(self) -> None:
-        self.setAccessibleName(f"{self.lane.name} output")
+        self.name()
         self.setAccessibleDescription("Arrow keys move over tokens")
 
     def _line_top(self, line: int) -> int:
@@ -389,8 +397,35 @@ class TokenView(QAbstractScrollArea):
         flags = Qt.AlignmentFlag.AlignTop | Qt.AlignmentFlag.AlignLeft | Qt.TextFlag.TextWordWrap
         painter.drawText(area, int(flags), self.placeholder)
 
+    def _visual(self, line: int) -> VisualLine | None:
+        """A line set by its directions; None where all of it runs to the right."""
+        row, layout = self._layout.lines[line], self._layout
+        rtl = layout.paragraphs[line] in layout.right_to_left
+        key = (2 * len(row) + rtl, row[-1] if row else None)
+        kept = self._visuals.get(line)
+        if kept is not None and kept[:2] == key:
+            return kept[2]
+        made = VisualLine(row, self._styles, rtl, layout.width, self._format_of) if row and (rtl or turns(row)) else None
+        self._visuals[line] = (*key, made)
+        return made
+
+    def _row(self, line: int) -> list[Fragment]:
+        """A line's pieces from left to right."""
+        visual = self._visual(line)
+        return self._layout.lines[line] if visual is None else visual.row
+
+    def _format_of(self, fragment: Fragment) -> QTextCharFormat | None:
+        """Font and colour of a ghost or a mark in a line that is set by its directions; None of plain text."""
+        ghost = fragment.kind == "ghost"
+        if not ghost and (fragment.kind == "word" or not self._marks):
+            return None
+        styles, form = self._styles, QTextCharFormat()
+        form.setFont(styles.ghost_font if ghost else styles.font)
+        form.setForeground(styles.styles[self.lane.tokens[fragment.token].kind].ink if ghost else styles.faint)
+        return form
+
     def _paint_line(self, painter: QPainter, line: int, top: int, bounds: tuple[Place, Place] | None) -> None:
-        row = self._layout.lines[line]
+        row, visual = self._row(line), self._visual(line)
         tokens, styles = self.lane.tokens, self._styles
         spans = self._spans(row)
         for token, x, width in spans:
@@ -398,7 +433,10 @@ class TokenView(QAbstractScrollArea):
                 styles.paint_under(painter, tokens[token].kind, x + self._pad, top, width)
         if bounds is not None:
             self._paint_selection(painter, row, top, bounds)
-        self._paint_text(painter, row, top)
+        if visual is None:
+            self._paint_text(painter, row, top)
+        else:
+            visual.draw(painter, self._pad, top + styles.baseline)
         for token, x, width in spans:
             if tokens[token].kind == "rejected":
                 styles.paint_over(painter, "rejected", x + self._pad, top, width)
@@ -416,6 +454,8 @@ class TokenView(QAbstractScrollArea):
         held: tuple[int, float, float] | None = None
         for fragment in row:
             token, x, width = fragment.token, fragment.x, fragment.width
+            if fragment.rtl and fragment.kind == "space" and not self._marks and fragment.length < self._length(token):
+                continue  # the space before the word stands after it here
             if spans and spans[-1][0] == token:
                 spans[-1] = (token, spans[-1][1], x + width - spans[-1][1])
                 held = None
@@ -488,11 +528,14 @@ class TokenView(QAbstractScrollArea):
             if stop <= start:
                 continue
             left, right = self._offset_x(fragment, start), self._offset_x(fragment, stop)
-            painter.fillRect(QRectF(left + self._pad, top, right - left, self._styles.line_height), colour)
+            area = QRectF(min(left, right) + self._pad, top, abs(right - left), self._styles.line_height)
+            painter.fillRect(area, colour)
 
     def _offset_x(self, fragment: Fragment, char: int) -> float:
         """Return the x of a character of the token within one of its fragments."""
         inside = char - fragment.start
+        if fragment.edges:
+            return fragment.edges[min(max(inside, 0), len(fragment.edges) - 1)]
         if inside <= 0:
             return fragment.x
         if inside >= fragment.length or fragment.atomic:
@@ -512,13 +555,13 @@ class TokenView(QAbstractScrollArea):
         if strict:
             if not 0 <= line < len(self._layout.lines):
                 return None
-            found = self._layout.hit(line, x)
+            found = nearest(self._row(line), x)
             return found if found is not None and found.x <= x <= found.x + found.width else None
         line = min(max(line, 0), len(self._layout.lines) - 1)
         while line > 0 and not self._layout.lines[line]:
             line -= 1
             x = 10**6
-        return self._layout.hit(line, x)
+        return nearest(self._row(line), x)
 
     def token_at(self, point: QPoint) -> int | None:
         """Return the index of the token under a point of the viewport."""
@@ -532,7 +575,10 @@ class TokenView(QAbstractScrollArea):
         x = point.x() - self._pad - fragment.x
         if fragment.atomic:
             return fragment.token, fragment.start + (fragment.length if x > fragment.width / 2 else 0)
-        if is_plain(fragment.text):
+        if fragment.edges:
+            stops = [offset for offset, _ in clusters(fragment.text)] + [len(fragment.text)]
+            chars = min(stops, key=lambda stop: abs(fragment.edges[stop] - fragment.x - x))
+        elif is_plain(fragment.text):
             chars = round(x / self._styles.cell)
         else:
             edges = [offset for offset, _ in clusters(fragment.text)] + [len(fragment.text)]
@@ -640,6 +686,8 @@ class TokenView(QAbstractScrollArea):
         match key:
             case Qt.Key.Key_Right | Qt.Key.Key_Left:
                 step = 1 if key == Qt.Key.Key_Right else -1
+                if here is not None and self._layout.paragraphs[self._layout.first_line[here]] in self._layout.right_to_left:
+                    step = -step
                 target = self._first_in_view() if here is None else self._neighbour(here, step)
             case Qt.Key.Key_Down:
                 target = self._first_in_view() if here is None else self._vertical(here, 1)
@@ -688,12 +736,13 @@ class TokenView(QAbstractScrollArea):
         if not found:
             return None
         line, fragment = found[0] if lines < 0 else found[-1]
-        fragment = next((piece for _, piece in found if piece.kind != "space"), fragment)
+        pieces = [piece for piece in self._row(line) if piece.token == index] or [fragment]
+        fragment = next((piece for piece in pieces if piece.kind != "space"), pieces[0])
         target = min(max(line + lines, 0), len(self._layout.lines) - 1)
         step = 1 if lines > 0 else -1
         while 0 <= target < len(self._layout.lines) and not self._layout.lines[target]:
             target += step
-        hit = self._layout.hit(target, fragment.x + fragment.width / 2)
+        hit = nearest(self._row(target), fragment.x + fragment.width / 2)
         if hit is None or hit.token == index:
             return self._neighbour(index, step) if hit is not None and line != target else None
         return hit.token

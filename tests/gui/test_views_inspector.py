@@ -12,6 +12,7 @@ from pytestqt.qtbot import QtBot
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.gui import theme
+from specview.gui.display_text import quoted
 from specview.gui.inspection import inspect
 from specview.gui.inspector import HINT, Inspector
 from specview.gui.view_model import FINAL, LaneModel
@@ -192,3 +193,25 @@ def test_both_themes_and_sizes(inspector: Inspector) -> None:
                 inspector.grab()
     finally:
         theme.apply(app, "dark", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("\n", "newline"), ("    ", "4 spaces"), ("\t", "tab"), (" ", "space"), ("\n\n  ", "2 newlines, 2 spaces"), ("\r\n", "carriage return, newline"),
+     ("\u00a0", "no-break space"), ("\x85", "U+0085"), ("", '""'), (" a", '" a"'), ("\n" * 1000, "1000 newlines"), (" \n" * 500, "space, newline, spa…ine, space, newline")],
+)  # fmt: skip
+def test_blank_tokens_are_named(text: str, words: str) -> None:
+    """In the inspector's rows, its sentences and the tool tips of tokens."""
+    assert quoted(text) == words
+
+
+def test_a_blank_token_is_named_where_it_is_inspected(qtbot: QtBot) -> None:
+    lane = LaneModel("draft-model", {"method": "draft-model", "rule": "greedy"})
+    top = ((5, "\n", 0.7), (6, "    ", 0.2), (7, "x", 0.1))
+    lane.add(Round(0, 0.1, 0, 0.1, 0, drafted=(DraftedToken(6, "rejected", text="    ", p=0.2, p_top=top),),
+                   final=FinalToken(5, "corrected", "\n", p=0.7, p_top=top)))  # fmt: skip
+    shown = Inspector()
+    qtbot.addWidget(shown)
+    shown.show_token(lane, 0, 0)
+    words = shown._bars.accessibleName() + shown.accessibleDescription()
+    assert "4 spaces" in words and "newline" in words
