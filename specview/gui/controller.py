@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from PySide6.QtCore import QObject, QTimer, Signal
@@ -69,6 +70,9 @@ class Controller(QObject):
         self.engine = engine
         self.race = RaceModel()
         self.settings: RunSettings | None = None
+        self.ran: RunSettings | None = None  # those of the live race whose figures are on screen, once it has started
+        self.outcome = "done"  # how the last race or job ended: done, stopped or failed
+        self._wanted: RunSettings | None = None
         self.recorded: Any = None  # what is on screen where it is no live race (`open_run.Opened`)
         self._recorded_lanes: list[LaneSettings] | None = None
         self.progress: Progress | None = None
@@ -217,6 +221,7 @@ class Controller(QObject):
         A lane that was not edited itself keeps what it holds until the next run, whatever else of the
         settings has changed; one that holds nothing yet shows the settings as they are now.
         """
+        self._wanted = settings
         if self.racing:
             return
         if self.recorded is not None and list(raw) == self._recorded_lanes:
@@ -234,10 +239,28 @@ class Controller(QObject):
                 model.version += 1
             made.append(model)
         self._lanes, self.race.lanes = list(raw), made
+        self._mark_stale()
         if [id(lane) for lane in made] != before:
             self._lanes_touched = True
             self.lanes_changed.emit()
             self.state_changed.emit()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the figures on screen are those of other settings than the ones set now."""
+        return any(lane.stale for lane in self.race.lanes)
+
+    def _mark_stale(self) -> None:
+        stale = self.ran is not None and self._wanted is not None and _asked(self.ran) != _asked(self._wanted)
+        changed = False
+        for lane in self.race.lanes:
+            if lane.stale != (stale and bool(lane.rounds)):
+                lane.stale = not lane.stale
+                lane.version += 1
+                changed = True
+        if changed:
+            self.text_tick.emit()
+            self.number_tick.emit()
 
     def show_recorded(self, race: RaceModel, opened: Any, raw: Sequence[LaneSettings], shown: Sequence[LaneSettings]) -> None:
         """Show a recorded race; no model is touched, and Run goes back to live.
@@ -250,7 +273,7 @@ class Controller(QObject):
         self.race.show(race)
         self.recorded, self._recorded_lanes = opened, list(raw)
         self._lanes, self._lanes_touched, self._started_id = list(shown), False, -1
-        self.settings = None
+        self.settings = self.ran = None
         self.progress = None
         self.redraw()
         self.recorded_changed.emit()
@@ -421,6 +444,8 @@ class Controller(QObject):
                 case SettingsTaken():
                     if event.run_id == self.race.run_id:
                         self.settings = event.settings
+                        if self._started_id == event.run_id:
+                            self.ran = event.settings
                         self.turn_started.emit(event.settings)
                 case Progress() if event.run_id == self._preload_id:
                     self.progress = event
@@ -431,6 +456,7 @@ class Controller(QObject):
     def _heard(self, event: JobNews | JobEnded) -> None:
         if isinstance(event, JobEnded):
             self._jobs.pop(event.run_id, None)
+            self.outcome = "failed" if event.message else "stopped" if event.stopped else "done"
             self.job_ended.emit(event)
             return
         if isinstance(event.news, JobProgress):
@@ -442,6 +468,7 @@ class Controller(QObject):
             self.progress = event
         elif isinstance(event, RaceStarted):
             self._started_id = event.run_id
+            self.ran = self.settings
         elif isinstance(event, Failed):
             self.failed.emit(event.message)
 
@@ -451,6 +478,9 @@ class Controller(QObject):
             self._ended_once = True
             self._stopping = False
             self.progress = None
+            ended = self.race.ended.end if self.race.ended is not None else "done"
+            self.outcome = "failed" if self.race.error or ended == "error" else ended
+            self._mark_stale()
             self._plot_timer.stop()
             self._number_timer.stop()
             self.text_tick.emit()
@@ -495,6 +525,13 @@ def shown_settings(settings: RunSettings, lane: LaneSettings) -> dict[str, objec
     if METHODS[lane.method].drafts and lane.k is None:
         flat["k"] = "auto"
     return flat
+
+
+def _asked(settings: RunSettings) -> RunSettings:
+    """What the figures of a run depend on, whatever the order of its lanes; its length is none of it."""
+    lanes = tuple(sorted((replace(lane, name="") for lane in settings.lanes), key=repr))
+    sampling = replace(settings.sampling, seed=0) if settings.history else settings.sampling  # a turn has a seed of its own
+    return replace(settings, lanes=lanes, sampling=sampling, max_tokens=1, observe="full", workload=None, trust_remote_code=False)
 
 
 def _same_models(first: RunSettings, second: RunSettings) -> bool:

@@ -586,24 +586,3 @@ class LaneEditor(QDialog):
         if path:
             self._fill_drafts(path)
             self._check()
-
-
-class PlainNote(QDialog):
-    """What the plain lane is: it has nothing to set."""
-
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setWindowTitle("Plain decoding")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(18, 16, 18, 14)
-        text = label(
-            "The baseline: the target alone, one token a pass, by the same loop with an empty draft. "
-            "Every speedup is measured against it in the same race. It has nothing to set and is always there."
-        )
-        text.setWordWrap(True)
-        text.setMinimumWidth(360)
-        text.setAlignment(Qt.AlignmentFlag.AlignTop)
-        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
-        buttons.rejected.connect(self.reject)
-        column.addWidget(text)
-        column.addWidget(buttons)

@@ -255,6 +255,7 @@ class FigureCell(QWidget):
         self.value = MISSING
         self.label = label
         self.remark = ""
+        self.faded = False
         self._widest = widest
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
@@ -267,6 +268,12 @@ class FigureCell(QWidget):
             self.update()
         self.setToolTip(tooltip(tip))
         self.setAccessibleDescription(tip)
+
+    def set_faded(self, faded: bool) -> None:
+        """Show the value as one of before, in a weaker colour."""
+        if faded != self.faded:
+            self.faded = faded
+            self.update()
 
     def left_out(self) -> list[str]:
         """What has no room at the present width: the remark, the end of the label."""
@@ -316,7 +323,7 @@ class FigureCell(QWidget):
         big, small = QFontMetricsF(big_font), QFontMetricsF(small_font)
         baseline = big.ascent() * 0.96
         painter.setFont(big_font)
-        painter.setPen(QColor(now.ink if self.value != MISSING else now.muted))
+        painter.setPen(QColor(now.muted if self.faded or self.value == MISSING else now.ink))
         painter.drawText(QPointF(0, baseline), self.value)
         painter.setFont(small_font)
         painter.setPen(QColor(now.muted))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QAction, QMouseEvent
-from PySide6.QtWidgets import QLabel, QMenu, QWidget, QWidgetAction
+from PySide6.QtCore import QElapsedTimer, Qt, Signal
+from PySide6.QtGui import QAction, QKeyEvent, QMouseEvent
+from PySide6.QtWidgets import QApplication, QLabel, QMenu, QWidget, QWidgetAction
 
 from specview.drafting.registry import METHODS
 from specview.gui import theme
@@ -79,6 +79,9 @@ class LaneMenu(QMenu):
         self._methods: list[QAction] = []
         self.editor = QAction("Set up before adding…", self)
         self._words: QLabel | None = None
+        self._typed = ""
+        self._since = QElapsedTimer()
+        self._since.start()
         self.hovered.connect(self._describe)
 
     def fill(self, problems: Mapping[str, str]) -> None:
@@ -116,6 +119,22 @@ class LaneMenu(QMenu):
         action = self.actionAt(event.position().toPoint())
         if action in self._methods and not action.isEnabled():
             self._describe(action)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Go to the method whose name begins with what is typed, as in a list."""
+        text = event.text().casefold()
+        if not text.isprintable() or not text.strip() or event.modifiers() & ~Qt.KeyboardModifier.ShiftModifier:
+            self._typed = ""
+            super().keyPressEvent(event)
+            return
+        if self._since.hasExpired(QApplication.keyboardInputInterval() * 3):
+            self._typed = ""
+        self._since.restart()
+        self._typed += text
+        able = [action for action in self.actions() if action.isEnabled() and action.text()]
+        found = next((action for action in able if action.text().casefold().startswith(self._typed)), None)
+        if found is not None:
+            self.setActiveAction(found)
 
     def actions_by_name(self) -> dict[str, QAction]:
         """The methods' actions by method name."""

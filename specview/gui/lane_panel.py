@@ -258,11 +258,14 @@ class LanePanel(QFrame):
 
     def _refresh_state(self) -> None:
         lane = self.lane
-        name = f"{visible(lane.name).replace('&', '&&')} ▾"
+        name = visible(lane.name).replace("&", "&&") + ("" if lane.plain else " ▾")
         if name != self._name.text():
             self._name.setText(name)
-            self._name.setAccessibleName(f"Change lane {lane.name}")
+            self._name.setAccessibleName(lane.name if lane.plain else f"Change lane {lane.name}")
+            self._name.setToolTip("The baseline: it has nothing to set" if lane.plain else "Change this lane")
             self.setAccessibleName(f"Lane {lane.name}")
+            self._copy.setAccessibleName(f"Copy the output of {lane.name}")
+            self.view.name()
         if lane.settings is not self._settings:
             self._settings = lane.settings
             self._chips.set_marks(lane_words.chips(lane.settings))
@@ -274,6 +277,8 @@ class LanePanel(QFrame):
         self._line.set_progress(lane.state in ("loading", "prefill"), lane.progress)
         self.view.set_placeholder(lane_words.placeholder(lane))
         self._state.set_mark(state)
+        for cell in self._cells.values():
+            cell.set_faded(lane.stale)
         count = f"{lane.emitted} tokens" if lane.emitted != 1 else "1 token"
         self._state.set_count(count if lane.rounds else "")
         self._copy.setEnabled(bool(lane.rounds))
@@ -343,7 +348,7 @@ class LanePanel(QFrame):
         # In a narrow panel the name needs the room; Alt+Left and Alt+Right still move the lane.
         name_width = self._name.sizeHint().width() + self._dot.sizeHint().width() + theme.px(22)
         roomy = self.width() >= name_width + 3 * theme.px(22) + 2 * theme.px(12)
-        self._name.setEnabled(self._editable)
+        self._name.setEnabled(movable)
         self._remove.setVisible(not self.lane.plain)
         self._tree_button.setVisible(not self.lane.plain)
         self._remove.setEnabled(movable)

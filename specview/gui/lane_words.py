@@ -241,6 +241,9 @@ def _difference(lane: LaneModel) -> Mark:
 def state(lane: LaneModel) -> Mark:
     """Return the words for what a lane is doing or how it ended, and where its draft went silent."""
     mark = _state(lane)
+    if lane.stale:
+        tip = "\n".join(part for part in ("Target, prompt, lanes or sampling have changed since. Run again.", mark.tip) if part)
+        mark = Mark(f"the run before · {mark.text}", mark.tone, tip, f"the run before · {mark.short or mark.text}")
     if lane.draft_full is None:
         return mark
     at, context = lane.draft_full

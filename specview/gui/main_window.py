@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from PySide6.QtCore import QByteArray, QEvent, QMimeData
+from PySide6.QtCore import QByteArray, QEvent, QMargins, QMimeData, QRect, QTimer
 from PySide6.QtGui import (
     QAction,
     QActionGroup,
@@ -17,6 +17,7 @@ from PySide6.QtGui import (
     QDropEvent,
     QGuiApplication,
     QKeySequence,
+    QShowEvent,
 )
 from PySide6.QtWidgets import (
     QApplication,
@@ -39,7 +40,7 @@ from specview.gui.file_work import FileWork
 from specview.gui.foreign_models import ForeignModels
 from specview.gui.head_checks import FoundHead, head_in, needs_choice
 from specview.gui.help_dialogs import show_about, show_shortcuts
-from specview.gui.lane_editor import LaneEditor, PlainNote, model_name
+from specview.gui.lane_editor import LaneEditor, model_name
 from specview.gui.lane_menu import LaneMenu, known_problems
 from specview.gui.lane_panel import LanePanel
 from specview.gui.library import Library
@@ -48,6 +49,7 @@ from specview.gui.pages import RACE, WHY, PageContext, Tabs
 from specview.gui.questions import ask
 from specview.gui.race_page import RacePage
 from specview.gui.recorded_runs import RecordedRuns
+from specview.gui.screen_fit import USUAL_FRAME, margins, on_screen
 from specview.gui.selection import Selection
 from specview.gui.settings_store import Remembered, SettingsStore, WindowState
 from specview.gui.setup_bar import SetupBar
@@ -64,6 +66,8 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 8.0
 CONTINUE_TOKENS = 64
 LARGEST_PROMPT_FILE = 4_000_000
+FRAME_MS = 400
+STALE = "figures of the run before: target, prompt, lanes or sampling have changed since"
 
 
 class MainWindow(QMainWindow):
@@ -117,6 +121,7 @@ class MainWindow(QMainWindow):
         self.job_dialogs: dict[str, QDialog] = {}  # tuning, prompt sets: made when first opened
         self.train_button = QToolButton()
         self.train_button.setProperty("kind", "caption")
+        self.train_button.setAccessibleName("Training")
         set_tip(self.train_button, "Show the training (Ctrl+T)")
         self.train_button.hide()
         self.status.addPermanentWidget(self.train_button)
@@ -261,6 +266,7 @@ class MainWindow(QMainWindow):
             self.show_message(str(error))
             return
         self._show_lanes()
+        self.page.sent = text
         self.controller.follow_up(text, settings)
         if notes := settings.notes():
             self.show_message(" ".join(notes), "warning")
@@ -430,9 +436,7 @@ class MainWindow(QMainWindow):
         if self.controller.racing or not 0 <= index < len(self.lane_settings):
             return
         if self.lane_settings[index].method == "plain":
-            note = PlainNote(self)
-            note.exec()
-            note.deleteLater()
+            self.show_message("Plain decoding has nothing to set: it is the baseline, and always there.", "warning")
             return
         edited = self._edit(self.lane_settings[index], "Edit lane")
         if edited is not None:
@@ -552,7 +556,7 @@ class MainWindow(QMainWindow):
         view.addSeparator()
         group = QActionGroup(self)
         for name in theme.CHOICES:
-            action = view.addAction({"system": "Theme of the s&ystem", "dark": "&Dark", "light": "L&ight"}[name])
+            action = view.addAction({"system": "Theme of the s&ystem", "dark": "Dar&k", "light": "Lig&ht"}[name])
             action.setCheckable(True)
             action.setChecked(theme.choice() == name)
             action.triggered.connect(lambda _=False, name=name: self._set_theme(name))
@@ -695,7 +699,7 @@ class MainWindow(QMainWindow):
 
     def _turn_started(self, settings: RunSettings) -> None:
         self.setup.set_conversation(settings.history, settings.prompt)
-        self.page.follow_up.clear()  # not before: a turn that never starts leaves its text
+        self.page.turn_taken()
 
     def _refresh_actions(self) -> None:
         controller = self.controller
@@ -712,13 +716,15 @@ class MainWindow(QMainWindow):
         self.continue_action.setEnabled(controller.can_continue)
         self.add_action.setEnabled(can_add)
         self.edit_action.setEnabled(not racing)
-        dtype, run, picker = controller.race.facts.get("target_dtype"), controller.settings, self.setup.target
-        if dtype and run is not None and (run.target, run.engine) == (picker.target, picker.engine):
-            picker.set_dtype(str(dtype))
+        ran, picker, panel = controller.ran, self.setup.target, self.setup.panel
+        shown = (picker.target, picker.engine, panel.dtype.value() or None, panel.device.value() or None)
+        loaded = ran is not None and (ran.target, ran.engine, ran.dtype, ran.device) == shown
+        picker.set_dtype(str(controller.race.facts.get("target_dtype") or "") if loaded else "")
         known = controller.target_known(picker.engine, picker.target)
         self.setup.tell_target(None if known is None else known.declared)
         ended = controller.race.ended
-        self.page.show_note(ended.busy if state == "ended" and ended is not None else "")
+        busy = ended.busy if state == "ended" and ended is not None else ""
+        self.page.show_note(STALE if controller.stale else busy)
 
     # -- drag and drop --------------------------------------------------------------------------------------------
 
@@ -808,10 +814,11 @@ class MainWindow(QMainWindow):
     def _restore_looks(self) -> None:
         self._fit_minimum()
         looks = self._looks
-        room = QGuiApplication.primaryScreen().availableGeometry()
-        self.resize(min(1440, room.width()), min(900, room.height()))
-        if looks.geometry:
-            self.restoreGeometry(QByteArray.fromHex(looks.geometry.encode()))
+        if looks.geometry and self.restoreGeometry(QByteArray.fromHex(looks.geometry.encode())):
+            self._fit_screen(USUAL_FRAME)
+        else:
+            room = self.screen().availableGeometry()
+            self.resize(on_screen(QRect(0, 0, 1440, 900), USUAL_FRAME, room).size())  # where, the desktop decides
         for name, splitter in (("rows", self.page.rows), ("columns", self.page.columns)):
             sizes = looks.splitters.get(name)
             if isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(s, int) and s > 0 for s in sizes):
@@ -819,6 +826,24 @@ class MainWindow(QMainWindow):
         self.page.plots.set_fourth(looks.fourth_plot)
         self.page.set_trees(str(key) for key in looks.trees)
         self._apply_looks()
+
+    def _fit_screen(self, frame: QMargins) -> None:
+        """Keep the window, with this frame, on the screen."""
+        if not self.isMaximized() and not self.isFullScreen():
+            fits = on_screen(self.geometry(), frame, self.screen().availableGeometry())
+            if fits != self.geometry():
+                self.setGeometry(fits)
+
+    def _fit_frame(self) -> None:
+        """Make room for the frame that the window has got; one that was made larger than the screen stays so."""
+        inner, room = self.geometry(), self.screen().availableGeometry()
+        if inner.width() <= room.width() and inner.height() <= room.height():
+            self._fit_screen(margins(self.frameGeometry(), inner))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Look again once the window manager has given the window its frame, which takes it a moment."""
+        super().showEvent(event)
+        QTimer.singleShot(FRAME_MS, self, self._fit_frame)
 
     def _keep_looks(self) -> None:
         looks = self._looks

@@ -174,6 +174,7 @@ class Card(QFrame):
     def set_canvas(self, canvas: Canvas) -> None:
         """Take the plot, once pyqtgraph is there."""
         self.canvas = canvas
+        canvas.setAccessibleName(self.accessibleName())
         self._stack.addWidget(canvas)
 
     def say(self, text: str) -> None:

@@ -119,6 +119,7 @@ class PromptSetDialog(JobDialog):
         self.tabs.addTab(self.requests, "Requests")
         self.tabs.addTab(self.summary, "Workloads")
         self.tabs.setAccessibleName("Tables")
+        self.tabs.tabBar().setAccessibleName("Tables")
         self.speedup = Chart(
             "Speedup by workload", "decode tok/s / plain's; median and quartiles over requests",
             f"Grey marks are requests, the coloured one their median with the quartiles; {SPREAD_WORDS}.",

@@ -57,6 +57,7 @@ class RacePage(QWidget):
         self._seen: list[tuple[LaneModel, int]] = []  # the lanes on screen, each with its run
         self._wished = {"inspector": True, "plots": True}
         self._forced: set[str] = set()
+        self.sent = ""  # the turn that is on its way
 
         self.lanes = QWidget()
         self.lanes.setObjectName("scrolled")
@@ -338,8 +339,13 @@ class RacePage(QWidget):
         """Enable what can be done now, and say in the empty line why it cannot be."""
         controller = self._controller
         turn = controller.can_follow_up
-        self.follow_up.setEnabled(turn)
+        # What has the keyboard is not taken away from under it: Qt would pass on what is typed to a neighbour.
+        self.follow_up.setEnabled(turn or controller.racing or self.follow_up.hasFocus())
+        if self.send.hasFocus() and not turn:
+            self.follow_up.setFocus()
         self.send.setEnabled(turn and bool(self.follow_up.text().strip()))
+        if self.more.hasFocus() and not controller.can_continue and self.panels:
+            self.panels[0].view.setFocus()
         self.more.setEnabled(controller.can_continue)
         raw = controller.settings is not None and not controller.settings.chat
         self.follow_up.setPlaceholderText(
@@ -354,4 +360,10 @@ class RacePage(QWidget):
     def _send(self) -> None:
         text = self.follow_up.text()
         if self._controller.can_follow_up and text.strip():
+            self.follow_up.setFocus()
             self.turn_requested.emit(text)
+
+    def turn_taken(self) -> None:
+        """The turn that was sent has started: its text goes, what was typed after it stays."""
+        self.follow_up.setText(self.follow_up.text().removeprefix(self.sent))
+        self.sent = ""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QItemSelection, QItemSelectionModel, Qt, Signal
-from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
+from PySide6.QtCore import QEvent, QItemSelection, QItemSelectionModel, QObject, Qt, Signal
+from PySide6.QtGui import QGuiApplication, QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFileDialog,
@@ -78,6 +78,7 @@ class ResultsTable(QWidget):
         self.export_menu, self.export_button = self._menu_button(
             "Export ▾", "Writes the rows that the filter leaves, in the order shown; CSV and JSON hold every column"
         )
+        self.buttons = columns_button, self.export_button
         self.view = self._make_view(name)
         self.banner = Banner()
         bar = QHBoxLayout()
@@ -238,6 +239,7 @@ class ResultsTable(QWidget):
         self.export_menu.addAction("Copy", self.copy)
 
     def _connect(self) -> None:
+        self.view.installEventFilter(self)
         self.filter.textChanged.connect(self._on_filter)
         self.view.activated.connect(lambda index: self.activated.emit(self._model.source(index.row())))
         self.view.selectionModel().selectionChanged.connect(lambda *_: self._on_selection())
@@ -259,6 +261,14 @@ class ResultsTable(QWidget):
     def _on_filter(self, text: str) -> None:
         self._model.set_filter(text)
         self._say_count()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """With no row selected an arrow key begins at the row that the keyboard is on, not at the one after it."""
+        if event.type() == QEvent.Type.KeyPress and isinstance(event, QKeyEvent) and watched is self.view \
+                and event.key() in (Qt.Key.Key_Down, Qt.Key.Key_Up) and self._model.rowCount() and not self.selected_rows():
+            self.select(self._model.source(max(self.view.currentIndex().row(), 0)))
+            return True
+        return super().eventFilter(watched, event)
 
     def _on_selection(self) -> None:
         self.selected.emit(self.selected_rows())

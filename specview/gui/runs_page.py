@@ -185,6 +185,10 @@ class RunsPage(Page):
         column.addLayout(top)
         column.addWidget(self.undo_bar)
         column.addWidget(self.rows, 1)
+        # To the list first: the keys that matter are there.
+        order = (self.runs.view, self.runs.filter, *self.runs.buttons, self.keep, self.show_trash, self.empty_trash, self.take_in)
+        for first, second in zip(order, order[1:], strict=False):
+            QWidget.setTabOrder(first, second)
 
     def _connect(self) -> None:
         self.work.failed.connect(self.context.show_message)

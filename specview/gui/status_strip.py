@@ -106,7 +106,7 @@ class StatusStrip(QStatusBar):
         state = controller.state
         word = _WORDS[state]
         if state == "ended":
-            word = self._end_word()
+            word = "recorded" if controller.recorded is not None else controller.outcome
         elif state == "working":
             word = controller.job or word
         mark = "○" if state in ("ready", "ended") else "●"
@@ -122,15 +122,6 @@ class StatusStrip(QStatusBar):
             self._show_progress()
 
     # -- parts ---------------------------------------------------------------------------------------
-
-    def _end_word(self) -> str:
-        race = self._controller.race
-        if self._controller.recorded is not None:
-            return "recorded"
-        if race.error:
-            return "failed"
-        ended = race.ended
-        return {"done": "done", "stopped": "stopped", "error": "failed"}[ended.end] if ended else "done"
 
     def _show_progress(self) -> None:
         controller = self._controller

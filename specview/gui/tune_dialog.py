@@ -24,7 +24,7 @@ from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.gui import theme
 from specview.gui.charts import Chart
-from specview.gui.display_text import visible
+from specview.gui.display_text import brief, visible
 from specview.gui.engine_thread import JobProgress
 from specview.gui.job_dialog import JobDialog
 from specview.gui.pages import RACE, PageContext
@@ -41,6 +41,8 @@ from specview.racing.workloads import Prompt, Workload
 JOB = "tuning"
 THIS, KIND, FILE = "prompt", "workload", "file"
 _MOST_NAMED = 12  # lanes that the chart names
+_TICK_CHARACTERS = 100  # beneath a chart of the usual width
+_TICK_LINES = 3
 
 
 class TuneDialog(JobDialog):
@@ -293,7 +295,11 @@ class TuneDialog(JobDialog):
         most = max(arm.worth or 0.0 for arm in arms)
         self.chart.set_range(x=(0.4, len(arms) + 0.6), y=(0.0, 1.5 * max(most, 1.0)))  # a wide interval must not flatten all
         self.chart.mark("plain", y=1.0, text="plain")
-        self.chart.ticks("x", [(at + 1, str(at + 1)) for at in range(len(arms))])
+        room = max(8, _TICK_CHARACTERS // len(arms))
+        self.chart.ticks("x", [
+            (at, "\n".join([str(at), *(brief(visible(part), room) for part in arm.name.split(",")[:_TICK_LINES])]))
+            for at, arm in enumerate(arms, 1)
+        ])  # fmt: skip
 
     def chosen(self) -> ArmResult | None:
         """The selected lane, else the one to use."""

@@ -188,6 +188,7 @@ class LaneModel:
     equality: Equality | None = None
     past_speedups: list[Speedup] = field(default_factory=list)
     differs: str = ""  # of a lane laid beside another run's: what keeps it from being compared ("other prompt")
+    stale: bool = False  # of a run with other settings than those set now
     generation: int = 0
     version: int = 0
     _fold: MetricsFold = field(default_factory=MetricsFold)

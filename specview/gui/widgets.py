@@ -125,6 +125,7 @@ class Choice(QComboBox):
 
     def __init__(self, items: tuple[tuple[str, str], ...] = (), parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self._about = ""
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.set_items(items)
 
@@ -141,6 +142,17 @@ class Choice(QComboBox):
             self.addItem(text, value)
         self.set_value(held)
         self.blockSignals(False)
+
+    def setAccessibleName(self, name: str) -> None:
+        """Name it and its list; Linux reads out the chosen text in place of a box's name, so that it is said besides."""
+        super().setAccessibleName(name)
+        self.view().setAccessibleName(name)
+        self.setAccessibleDescription(self._about)
+
+    def setAccessibleDescription(self, description: str) -> None:
+        """Say what it is about, after its name."""
+        self._about = description
+        super().setAccessibleDescription(". ".join(filter(None, (self.accessibleName(), description))))
 
     def value(self) -> str:
         """Return the chosen value."""
