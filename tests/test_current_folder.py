@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from specview import child
 from specview.gui import training_process
 
 ROOT = Path(__file__).parent.parent
@@ -101,13 +102,31 @@ def test_a_training_takes_none(wholly_poisoned: Path, monkeypatch: pytest.Monkey
     """Also where specview is not installed, and was started from the folder that it lies in."""
     for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "path", [str(ROOT), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(ROOT), *(place for place in sys.path if place != str(ROOT))])
     line = [*training_process.program(), "train", "eagle3", "--out", "o", "--target", "no such model", "--progress", "-"]
     done = subprocess.run(
-        line, cwd=wholly_poisoned, env=training_process.environment(), capture_output=True, text=True, check=False
+        line, cwd=wholly_poisoned, env=child.environment(), capture_output=True, text=True, check=False
     )
     assert ran(wholly_poisoned) == "" and done.returncode == 1 and "no such model" in done.stdout, done.stderr
-    assert str(ROOT) in training_process.environment()["PYTHONPATH"]
+    assert child.environment()["PYTHONPATH"] == str(ROOT)
+    monkeypatch.setattr(sys, "path", [*sys.path[1:], str(ROOT)])  # installed: it would hide the standard library's modules
+    assert "PYTHONPATH" not in child.environment()
+
+
+def test_a_chat_template_and_a_trial_of_a_model_take_none(wholly_poisoned: Path) -> None:
+    code = (
+        "import sys; sys.path.remove('')\n"
+        "from specview.engines.templates import render\n"
+        "from specview import child; import subprocess\n"
+        "assert render('{{ 1 + 1 }}', {}, 'x') == '2'\n"
+        "line = child.command('specview.models.llama_trial', 'no such file', '0')\n"
+        "sys.exit(subprocess.run(line, env=child.environment()).returncode)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=wholly_poisoned, env=elsewhere(wholly_poisoned), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert ran(wholly_poisoned) == "" and done.returncode == 2, done.stderr  # refused in good order
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX sh")

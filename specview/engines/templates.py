@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import json
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specview import child
 from specview.errors import SpecviewError, UsageError
 
 DEFAULT = "default"
@@ -142,11 +142,12 @@ def _running() -> subprocess.Popen[bytes]:
     global _process
     if _process is None or _process.poll() is not None:
         stop()
-        command = [sys.executable, "-P", "-m", "specview.engines.template_process"]
+        command = child.command("specview.engines.template_process")
         hidden = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows, which opens a console otherwise
         pipe = subprocess.PIPE
         _process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, creationflags=hidden
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, creationflags=hidden,
+            env=child.environment(),
         )
     return _process
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-import specview
+from specview import child
 
 log = logging.getLogger(__name__)
 
@@ -75,17 +75,8 @@ class Curve:
 
 
 def program() -> list[str]:
-    """The command line that runs specview with this very interpreter, and no module of the current folder."""
-    return [sys.executable, "-P", "-m", "specview"]
-
-
-def environment() -> dict[str, str]:
-    """The child's environment: it finds the specview that this one is, also where that is not installed."""
-    made = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
-    home = str(Path(specview.__file__).parent.parent)
-    if sys.path[0] == home:
-        made["PYTHONPATH"] = os.pathsep.join(filter(None, (home, made.get("PYTHONPATH"))))
-    return made
+    """The command line that runs specview."""
+    return child.command("specview")
 
 
 class TrainingRun(QObject):
@@ -156,7 +147,7 @@ class TrainingRun(QObject):
             with open(self._folder / "progress", "wb") as out, open(self._folder / "errors", "wb") as errors:
                 self._process = subprocess.Popen(
                     line, stdin=subprocess.PIPE, stdout=out, stderr=errors, **options,
-                    env=environment(),
+                    env=child.environment(PYTHONUNBUFFERED="1", PYTHONIOENCODING="utf-8"),
                 )
         except OSError as error:
             self.state, self.message = "failed", f"The training cannot start: {error.strerror or error}."

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-import specview
+from specview import child
 from specview.engines.gguf_file import gguf_facts, split_parts
 from specview.errors import SpecviewError
 from specview.models.cache import ProgressFn, ShouldStop, cache_dir, check_stop, write_json
@@ -48,21 +48,21 @@ def require_survival(
     if progress is not None:
         progress(f"Trying {path.name} in a process of its own (first time only)", None)
     with tempfile.TemporaryFile() as complaints:
-        command = [sys.executable, "-P", "-m", __name__, str(path), str(gpu_layers)]
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=complaints, env=_environment()
-        )
+        trial = subprocess.Popen(
+            child.command(__name__, str(path), str(gpu_layers)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=complaints, env=child.environment(GGML_NO_BACKTRACE="1"),  # no debugger is started where it is ended
+        )  # fmt: skip
         try:
             while True:
                 check_stop(should_stop)
                 try:
-                    code = child.wait(_POLL_S)
+                    code = trial.wait(_POLL_S)
                     break
                 except subprocess.TimeoutExpired:
                     continue
         finally:
-            child.kill()
-            child.wait()
+            trial.kill()
+            trial.wait()
         if code not in (_SURVIVES, _FAULT, _REFUSED):
             raise SpecviewError(
                 f"llama.cpp ends its process over {path.name} ({_reason(code, complaints)}).",
@@ -83,13 +83,6 @@ def _key(path: Path, gpu_layers: int) -> str:
         with open_regular(part) as file:
             digest.update(file.read(min((tensor.offset for tensor in facts.tensors.values()), default=facts.size)))
     return digest.hexdigest()
-
-
-def _environment() -> dict[str, str]:
-    """The child's: it finds the specview that this one is, and starts no debugger where it is ended."""
-    home = str(Path(specview.__file__).parent.parent)
-    search = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": search, "GGML_NO_BACKTRACE": "1"}
 
 
 def _reason(code: int, complaints: BinaryIO) -> str:
