@@ -9,7 +9,7 @@ import pytest
 
 from specview import cli
 from specview.commands import exactness as command
-from specview.lab import exactness, pair_exactness
+from specview.lab import exactness, pair_exactness, policy_exactness
 from specview.lab.toy import SAMPLERS
 from tests.racing.world import World
 
@@ -50,6 +50,23 @@ def test_the_toy_in_words(capsys):
     assert "spread over 0..1" in out
     assert "20,000 samples of 256 outcomes" in out
     assert max(map(len, out.split("\n\n")[1].splitlines())) < 160
+
+
+def test_every_policy_on_the_toy(capsys):
+    argv = ("--policies", "--samples", "100", "--vocab", "3", "--length", "2", "--k", "2", "--seed", "1")
+    code, out, _ = run(capsys, *argv)
+    assert code == 0
+    assert "Toy: 3 tokens, length 2, k 2" in out
+    assert "128 sequences each" in out
+    for name in ("off-below", "adaptive", "auto", "cascade", "nosy"):
+        assert sum(name in line.split() for line in out.split("\n\n")[1].splitlines()) == 2
+    assert "show no difference from the target" in out
+    assert max(map(len, out.split("\n\n")[1].splitlines())) < 160
+    code, out, err = run(capsys, *argv, "--json", "-")
+    document = json.loads(out)
+    assert (code, err) == (0, "")
+    assert document["holds"] is True
+    assert {(one["rule"], one["policy"]) for one in document["cases"]} >= {("match", "auto"), ("rejection", "off-below")}
 
 
 def test_sizes_and_seed_are_taken(capsys):
@@ -101,6 +118,10 @@ def test_a_proof_that_fails_is_an_error(capsys, monkeypatch):
         (["--seed", "-1"], "seed is -1"),
         (["--model-seed", "-1"], "seed is -1"),
         (["--vocab", "4", "--pair"], "--vocab is for the toy"),
+        (["--policies", "--pair"], "--policies is for the toy"),
+        (["--policies", "--temperature", "0.5"], "--policies is for the toy"),
+        (["--policies", "--seeds", "50"], "--seeds says nothing"),
+        (["--policies", "--samples", "10"], "samples is 10"),
         (["--seeds", "50", "--temperature", "0.5"], "--seeds is for the toy"),
         (["only-one.gguf"], "1 models"),
         (["a", "b", "--target", "c"], "named twice"),
@@ -191,6 +212,14 @@ def test_ctrl_c_keeps_what_the_toy_has(capsys, monkeypatch):
     assert code == 130
     assert "Stopped early" in out
     assert "samples each" in out
+
+
+def test_ctrl_c_keeps_what_the_policies_have(capsys, monkeypatch):
+    stopping(monkeypatch, policy_exactness, "run_policies", 3)
+    code, out, _ = run(capsys, "--policies", "--samples", "100")
+    assert code == 130
+    assert "Stopped early" in out
+    assert "rejection  constant" in out and "heuristic" not in out
 
 
 def test_ctrl_c_at_once_says_stopped(capsys, monkeypatch):

@@ -12,11 +12,12 @@ from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.errors import SpecviewError, UsageError
-from specview.lab import exact_statistics, exactness, pair_results
+from specview.lab import exact_statistics, exactness, pair_results, policy_exactness
 from specview.lab.exact_statistics import p_text
 from specview.lab.exactness import ToyResult, check_samples, check_seeds, run_toy, toy_document
 from specview.lab.pair_exactness import run_pair
 from specview.lab.pair_results import PairResult, PairSettings, pair_document
+from specview.lab.policy_exactness import PoliciesResult, policies_document, run_policies
 from specview.lab.toy import ToySettings
 from specview.racing.settings import BUNDLED, RunSettings
 from specview.runs.schema import plain
@@ -25,7 +26,9 @@ _DESCRIPTION = """\
 Is the output still the target's own?
 
 Without flags: the toy proof. A random bigram target and a blurred draft, small enough that every outcome's
-probability is known; each sampler's total variation from it, by closed form and over many samples.
+probability is known; each sampler's total variation from it, by closed form and over many samples. With --policies
+the toy runs through the product's own loop, with every length policy, auto and cascade, under each rule that claims
+to be exact.
 
 With --pair, TARGET DRAFT, or any flag that only a real pair has: thousands of short continuations of a prompt by
 plain decoding and by the lane, compared over their first tokens. Every prefix is computed once; the rule is judged on
@@ -36,6 +39,7 @@ _EXAMPLES = """\
 examples:
   specview exactness --samples 400000 --json proof.json
   specview exactness --vocab 8 --length 4 --k 5 --seeds 200
+  specview exactness --policies --samples 20000
   specview exactness --pair --engine llama.cpp --check-mode
   specview exactness target.gguf draft.gguf --engine llama.cpp --tokens 4 --samples 5000
   specview exactness --lane "draft-model,k=3,rule=match" --temperature 0.8 --top-k 20"""
@@ -44,7 +48,7 @@ _TEMPERATURE, _TOP_K = 1.0, 8
 """Of a pair: few enough prefixes that a few dozen passes carry thousands of continuations."""
 
 _TOY_FLAGS = {"vocab": "--vocab", "length": "--length", "model_seed": "--model-seed", "seeds": "--seeds"}
-_BOTH = ("samples", "k", "seed", "json", "pair", "models", *_TOY_FLAGS)
+_BOTH = ("samples", "k", "seed", "json", "pair", "models", "policies", *_TOY_FLAGS)
 
 
 def make_parser() -> Parser:
@@ -52,14 +56,16 @@ def make_parser() -> Parser:
     parser = Parser("specview exactness", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
     parser.add_argument("models", nargs="*", metavar="TARGET DRAFT", help="test this pair (as --target and --draft)")
     parser.add_argument("--samples", type=whole,
-                        help=f"samples of each sampler (default: {exactness.SAMPLES:,}; of a pair "
-                             f"{pair_results.SAMPLES:,} continuations)")  # fmt: skip
+                        help=f"samples of each sampler (default: {exactness.SAMPLES:,}; with --policies "
+                             f"{policy_exactness.SAMPLES:,}; of a pair {pair_results.SAMPLES:,} continuations)")  # fmt: skip
     toys = parser.add_argument_group("toy")
     toys.add_argument("--vocab", type=whole, help="tokens (default: 4)")
     toys.add_argument("--length", type=whole, help="tokens of a sequence (default: 4)")
     toys.add_argument("--model-seed", type=whole, help="of its random tables (default: 2, the literature's)")
     toys.add_argument("--seeds", type=whole,
                       help="also: p values over so many seeds, which of a correct sampler spread over 0..1")  # fmt: skip
+    toys.add_argument("--policies", action="store_true",
+                      help="every length policy, auto and cascade instead, by the product's own loop (1 ms a sample)")  # fmt: skip
     pair = parser.add_argument_group("real pair")
     pair.add_argument("--pair", action="store_true", help="test a real pair (bundled, unless models are named)")
     pair.add_argument("--tokens", type=whole, default=pair_results.TOKENS,
@@ -106,6 +112,11 @@ def _is_pair(parser: Parser, arguments: argparse.Namespace) -> bool:
         for name, flag in _TOY_FLAGS.items():
             if getattr(arguments, name) is not None:
                 raise UsageError(f"{flag} is for the toy, and this run tests a real pair.", f"Leave out {flag}.")
+        if arguments.policies:
+            raise UsageError(
+                "--policies is for the toy, and this run tests a real pair.",
+                "Leave it out: a pair is tested with the policy of its lane (--policy, or --lane).",
+            )
     return asked
 
 
@@ -117,12 +128,17 @@ def _toy(arguments: argparse.Namespace) -> int:
         "vocab": arguments.vocab, "length": arguments.length, "k": arguments.k, "model_seed": arguments.model_seed
     }  # fmt: skip
     settings = ToySettings(**{name: value for name, value in given.items() if value is not None})
-    samples = exactness.SAMPLES if arguments.samples is None else arguments.samples
+    usual = policy_exactness.SAMPLES if arguments.policies else exactness.SAMPLES
+    samples = usual if arguments.samples is None else arguments.samples
     seeds = arguments.seeds or 0
     check_samples(samples)
     check_seeds(seeds)
     if not 0 <= arguments.seed < 2**63:
         raise UsageError(f"seed is {arguments.seed}.", "Use a whole number from 0 to 2^63 - 1.")
+    if arguments.policies:
+        if arguments.seeds is not None:
+            raise UsageError("--seeds says nothing with --policies.", "Leave it out.")
+        return _policies(arguments, settings, samples)
     progress = ProgressLine(sys.stderr)
 
     def on_part(part: ToyResult) -> None:
@@ -142,7 +158,51 @@ def _toy(arguments: argparse.Namespace) -> int:
         return _end(result, plain(toy_document(result)), toy_text(result), outputs)
 
 
-def _end(result: ToyResult | PairResult, document: Any, text: str, outputs: Outputs) -> int:
+def _policies(arguments: argparse.Namespace, settings: ToySettings, samples: int) -> int:
+    progress = ProgressLine(sys.stderr)
+    with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
+        try:
+            result = run_policies(
+                settings, samples, arguments.seed, lambda part, text, fraction: progress.show(text, fraction), should_stop
+            )
+        finally:
+            progress.clear()
+        if not result.cases:  # stopped before there was anything
+            raise KeyboardInterrupt
+        return _end(result, plain(policies_document(result)), policies_text(result), outputs)
+
+
+def policies_text(result: PoliciesResult) -> str:
+    """Return the experiment with every policy for people."""
+    settings = result.settings
+    rows = [["rule", "policy", "total variation", "1/sqrt(N) line", "chi-square p", "behind unjudged", "p", "tok/pass", "verdict"]]
+    for one in result.cases:
+        rows.append(
+            [
+                f"{one.rule} (lossy)" if one.lossy else one.rule,
+                one.policy,
+                figure(one.tv, 4),
+                figure(one.line, 4),
+                p_text(one.chi2_p),
+                f"{one.behind:,}",
+                p_text(one.behind_p),
+                figure(one.tokens_per_pass, 2),
+                one.words,
+            ]
+        )
+    about = (
+        f"Toy: {settings.vocab} tokens, length {settings.length}, k {settings.k}, model seed {settings.model_seed}, by the "
+        f"product's own loop; {result.samples:,} sequences each, {result.seconds:.1f} s"
+    )
+    notes = (
+        "behind unjudged: rounds after one that left drafted tokens unjudged, and the p of their first tokens being the\n"
+        f"target's. {policy_exactness.NOSY} is no policy of the product's: it looks at such tokens as hard as it can."
+    )
+    stopped = "Stopped early. " if result.stopped else ""
+    return f"{about}\n\n{_table(rows)}\n{notes}\n\n{stopped}{result.sentence}\n"
+
+
+def _end(result: ToyResult | PoliciesResult | PairResult, document: Any, text: str, outputs: Outputs) -> int:
     """Write what there is; the exit code, or the one line of a proof that failed."""
     try:
         outputs.document(document)

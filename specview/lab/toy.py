@@ -161,10 +161,10 @@ def _refusing(position: int, purpose: Purpose, index: int = 0) -> float:
 # -- closed forms ------------------------------------------------------------------------------------------
 
 
-def target_distribution(toy: Toy) -> Floats:
-    """Exact probability of each outcome [vocab^length] under the target; the first token counts most."""
+def target_distribution(toy: Toy, start: int = BOS) -> Floats:
+    """Exact probability of each outcome [vocab^length] under the target after `start`; the first token counts most."""
     found = np.ones(1)
-    last: Ids = np.array([BOS])
+    last: Ids = np.array([start])
     for _ in range(toy.length):
         found = (found[:, None] * toy.target[last]).ravel()
         last = np.tile(np.arange(toy.vocab), len(last))
