@@ -14,6 +14,7 @@ from specview.errors import UsageError
 from specview.gui import exactness_pair, exactness_toy, theme
 from specview.gui.exactness_pair import findings_of, rows_of, short
 from specview.gui.lab_panel import Throttle
+from specview.lab import policy_exactness
 from specview.lab.exactness import run_toy
 from specview.lab.pair_results import Drift
 from specview.lab.toy import SAMPLERS
@@ -315,6 +316,22 @@ def test_hostile_token_texts_are_text(pair, qtbot):
 # -- both ------------------------------------------------------------------------------------------------------
 
 
+def test_the_policies_from_settings_to_verdict(page, qtbot, monkeypatch):
+    monkeypatch.setattr(policy_exactness, "cases", lambda: [("rejection", "off-below"), ("match", "auto"), ("naive", "constant")])
+    page.views.setCurrentIndex(2)
+    panel = page.policies
+    assert "None may differ" in panel.verdict.text() and panel.table.rows == []
+    panel.samples.set_value(2000)
+    run_to_end(panel, qtbot)
+    assert [row["case"] for row in panel.table.rows] == ["rejection, off-below", "match, auto", "naive (lossy), constant"]
+    assert [row["verdict"] for row in panel.table.rows] == ["no difference from the target found"] * 2 + ["lossy, and caught"]
+    assert panel.verdict.text().startswith("✓") and "2,048 sequences each" in panel.verdict.text()
+    kept = page.kept()
+    panel.samples.set_value(500)
+    page.restore(kept)
+    assert panel.samples.value() == 2000 and page.views.currentIndex() == 2
+
+
 def test_what_is_set_is_remembered(page):
     page.views.setCurrentIndex(1)
     page.toy.vocab.set_value(6)
@@ -357,7 +374,7 @@ def test_plots_and_table_can_be_exported(page, tmp_path):
 
 
 def test_everything_is_reached_by_keyboard(page):
-    for panel in (page.toy, page.pair):
+    for panel in (page.toy, page.pair, page.policies):
         for widget in (panel.run, panel.stop, panel.table.view):
             assert widget.focusPolicy() & Qt.FocusPolicy.TabFocus
         for edit in panel.findChildren(exactness_toy.NumberEdit):

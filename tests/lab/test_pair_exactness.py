@@ -13,6 +13,7 @@ import pytest
 
 from specview.decoding import verification
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.policies import POLICIES
 from specview.errors import SpecviewError, UsageError
 from specview.lab import pair_exactness
 from specview.lab.exact_statistics import SIGNIFICANCE
@@ -349,6 +350,22 @@ def test_other_methods_run_on_cached_rows(monkeypatch, method):
     found = run_pair(run_settings(method), PairSettings(400, 3, 10))
     assert found.rules["rejection"].differs is False
     assert found.greedy.equal
+
+
+@pytest.mark.parametrize("rule", ["rejection", "match"])
+@pytest.mark.parametrize(
+    "lane",
+    [*(LaneSettings("draft-model", k=3, policy=policy) for policy in POLICIES if policy != "constant"),
+     LaneSettings("auto", k=3, options={"members": "prompt-lookup+draft-model"}),
+     LaneSettings("cascade", k=3, options={"members": "prompt-lookup+draft-model"})],
+    ids=lambda lane: lane.policy if lane.method == "draft-model" else lane.method,
+)  # fmt: skip
+def test_a_pair_is_tested_with_every_policy_auto_and_cascade(world, lane, rule):
+    found = run_pair(run_settings(replace(lane, rule=rule), prompt="bcdbcdbcdb"), PairSettings(250, 4, 12))
+    assert found.rules[rule].differs is False
+    assert found.rules[rule].judged > 0
+    assert found.greedy.equal
+    assert found.holds
 
 
 def test_a_race_whose_models_were_freed_meanwhile_says_so(monkeypatch):
