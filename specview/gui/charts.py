@@ -404,7 +404,6 @@ class Chart(QFrame):
             axis.setTickFont(theme.ui_font(10))
             axis.setStyle(tickLength=3, tickTextOffset=4, hideOverlappingLabels=True, maxTickLevel=0)
             axis.enableAutoSIPrefix(False)
-        self.plot.getAxis("bottom").setHeight(theme.px(34 if self.x_name else 20))
         self.plot.getAxis("left").setWidth(theme.px(52 if self.y_name else 36))
         self.headline.updateGeometry()
         self.headline.update()
@@ -443,6 +442,9 @@ class Chart(QFrame):
             ticks = self._ticks.get("xy"[place])
             if side == "left":
                 axis.setWidth(self._left_width([text for _, text in ticks or ()]))
+            else:
+                lines = max((text.count("\n") for _, text in ticks or ()), default=0)
+                axis.setHeight(theme.px((34 if self.x_name else 20) + 14 * lines))
             axis.setTicks([[(self._one(place, value), text) for value, text in ticks]] if ticks else None)
         item.showGrid(x=False, y=self._heat is None, alpha=0.18)
         if self._heat is not None:

@@ -86,7 +86,11 @@ class PromptSetDialog(JobDialog):
             self.buttons.insertWidget(place, button)
         self.buttons.addWidget(self.close_button)
         self.resize(theme.px(1080), theme.px(700))
-        self.say("Every prompt becomes a race of the lanes that the window has, plain beside them.", "muted")
+        self.say(
+            f"Every prompt becomes a race of the lanes that the window has, plain beside them. A file holds {workloads.FORMATS}; "
+            "several turns run as a conversation.",
+            "muted",
+        )
         self.show_state()
 
     # -- making ----------------------------------------------------------------------------------

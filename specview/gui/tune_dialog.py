@@ -297,7 +297,7 @@ class TuneDialog(JobDialog):
         self.chart.mark("plain", y=1.0, text="plain")
         room = max(8, _TICK_CHARACTERS // len(arms))
         self.chart.ticks("x", [
-            (at, "\n".join([str(at), *(brief(visible(part), room) for part in arm.name.split(",")[:_TICK_LINES])]))
+            (at, "\n".join([str(at), *(brief(visible(part.removeprefix("policy=")), room) for part in arm.name.split(",")[:_TICK_LINES])]))
             for at, arm in enumerate(arms, 1)
         ])  # fmt: skip
 

@@ -87,6 +87,18 @@ def test_it_runs_the_windows_lanes_on_every_prompt(window, dialog, asked, qtbot,
     assert "1 did not run; the first, long: the prompt has 90 tokens" in words
 
 
+def test_the_files_that_people_have_are_named_and_taken(dialog, tmp_path):
+    for format_ in ("JSON array", "messages", "turns", "question", "conversations"):
+        assert format_ in dialog.words.text()
+    path = tmp_path / "mt_bench.json"
+    path.write_text(json.dumps([{"turns": ["one", "two"]}, {"question": "three"}]))
+    dialog.take_file(str(path))
+    assert [(prompt.text, prompt.follows) for prompt in dialog.prompts.prompts] == [("one", False), ("two", True), ("three", False)]
+    path.write_text('[\n{"turns": ["one"]},\n{"turns": 4}]')
+    dialog.take_file(str(path))
+    assert "mt_bench.json, line 3: turns is no list of turns" in dialog.words.text()
+
+
 def test_charts_show_requests_and_quartiles(dialog, result):
     dialog.show_result(result, False)
     for chart, values in ((dialog.speedup, "speedup"), (dialog.acceptance, "acceptance")):

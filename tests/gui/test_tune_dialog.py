@@ -89,6 +89,17 @@ def test_it_tunes_for_the_prompt_in_the_window(window, dialog, asked, qtbot, res
     assert "verifying costs" in dialog.advice.text() and "eagle: eagle has no bundled head" in dialog.advice.text()
 
 
+def test_the_chart_names_its_lanes(dialog, asked, qtbot, result):
+    dialog.start.click()
+    finished(qtbot, dialog)
+    ticks = dialog.chart._ticks["x"]
+    shown = [arm for arm in result.ranking if arm.name in {one.name for one in told_lanes(result)} and arm.worth is not None]
+    assert len(ticks) == len(shown) > 1
+    for (at, text), arm in zip(ticks, shown, strict=True):
+        lines = text.split("\n")
+        assert lines[0] == str(at) and arm.lane.method.startswith(lines[1].partition("…")[0])
+
+
 def test_progress_says_what_is_tried_and_the_best(dialog, asked, qtbot):
     asked["waits"].append(1)
     dialog.start.click()
