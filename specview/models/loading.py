@@ -9,7 +9,7 @@ from pathlib import Path
 from specview.decoding.interfaces import Engine
 from specview.engines.gguf_file import gguf_facts, read_gguf
 from specview.errors import EngineMissing, UsageError
-from specview.models import bundled, converted, hub, memory
+from specview.models import bundled, converted, dequantize, hub, memory
 from specview.models.cache import ProgressFn, ShouldStop, check_stop
 from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
 from specview.models.facts import LoadedFrom, facts, note_origin, where_from
@@ -168,7 +168,7 @@ def _convert(
     gguf = read_gguf(path)
     converted.require_convertible(gguf)
     if (device or default_device()) == "cpu":
-        each = 4 if dtype in (None, "float32") else 2
+        each = 4 if (dtype or dequantize.target_dtype(gguf)) == "float32" else 2
         memory.check_ram(path.stem, gguf.parameters * each)
     return converted.convert(path, progress=progress, should_stop=should_stop)
 

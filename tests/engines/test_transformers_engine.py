@@ -387,14 +387,79 @@ def test_both_layouts_of_a_general_model_are_counted(folders: dict[str, Path], m
     assert kept["TwiceKeptLinear"] == kept["PlainLinear"] + copied
 
 
-def test_float16_checkpoints_keep_their_halves(tmp_path: Path) -> None:
-    """A draft stored in float16 runs in float32 sums over the very weights in the file."""
-    folder = save_model(tmp_path / "half", tiny("llama-tied").half())
-    engine = transformers_engine.load(folder, device="cpu")
+@pytest.mark.parametrize("check_mode", (False, True))
+@pytest.mark.parametrize("kind", ("llama", "llama-tied", "gpt2"))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_checkpoints_stored_in_halves_keep_them(
+    dtype: str, kind: str, check_mode: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that is fastest: float32 rows and sums over the very weights in the file, whoever asks for what."""
+    from specview.engines import transformers_linear
+
+    if not transformers_linear.has_half_products():
+        pytest.skip("no half products on this processor")
+    monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: self._kinds[0])
+    folder = save_model(tmp_path / "half", tiny(kind).to(getattr(torch, dtype)))
     tokens = list(range(20))
     with torch.no_grad():
         expected = reference(folder)(torch.tensor([tokens])).logits[0]
-    torch.testing.assert_close(engine.new_session(20).forward(tokens).logits, expected, atol=2e-4, rtol=2e-4)
+    for asked in (None, "float32", dtype):
+        engine = transformers_engine.load(folder, device="cpu", dtype=asked, check_mode=check_mode)
+        got = engine.new_session(20).forward(tokens).logits
+        torch.testing.assert_close(got, expected, atol=2e-4, rtol=2e-4)
+        assert engine.dtype == asked or (asked is None and engine.dtype == dtype)
+
+
+def test_what_is_stored_in_float32_is_not_rounded_by_itself(folders: dict[str, Path]) -> None:
+    """Automatic keeps every digit: on a CPU, and by the rule for any other device."""
+    from specview.engines.transformers_weights import StoredTensor, stored_dtype
+
+    assert transformers_engine.load(folders["llama"], device="cpu").dtype == "float32"
+
+    def stored(*dtypes: str) -> list[StoredTensor]:
+        return [StoredTensor((2, 2), dtype, Path()) for dtype in dtypes]
+
+    assert stored_dtype(stored("F32")) == stored_dtype(stored("F32", "BF16")) == stored_dtype(stored("F16", "BF16")) == "float32"
+    assert stored_dtype(stored("BF16", "I64")) == "bfloat16" and stored_dtype(stored("F16", "F16")) == "float16"
+
+
+def test_halves_are_kept_where_float32_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specview.engines import transformers_linear
+
+    if not transformers_linear.has_half_products():
+        pytest.skip("no half products on this processor")
+    folder = save_model(tmp_path / "half", tiny("llama").bfloat16())
+    needed = transformers_engine.weight_bytes(folder, "float32")
+    monkeypatch.setattr(transformers_engine, "_MARGIN", 0)
+    monkeypatch.setattr(transformers_engine, "_free_memory", lambda place: needed - 1)
+    monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: transformers_linear.PlainLinear)
+    engine = transformers_engine.load(folder, device="cpu")
+    assert engine.dtype == "bfloat16" and engine.weight_bytes < 0.6 * needed
+    with pytest.raises(SpecviewError, match="needs"):
+        monkeypatch.setattr(transformers_engine, "_free_memory", lambda place: needed // 2 - 1)
+        transformers_engine.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("largest", (1e-30, 1.0, 3e38))
+def test_a_bfloat16_weight_is_kept_whole_in_a_half_product(largest: float) -> None:
+    """float16 has its digits, and by a power of 2 its range; what it cannot keep is refused, never rounded."""
+    from specview.engines import transformers_linear as linear
+
+    if not linear.has_half_products():
+        pytest.skip("no half products on this processor")
+    torch.manual_seed(3)
+    sizes = largest / 8 * 2.0 ** -torch.arange(24).float()
+    weight = (torch.randn(32, 24).clamp(-4, 4) * sizes).bfloat16().float()
+    bias, x = torch.randn(32) * largest / 8, torch.randn(5, 24)
+    exact = (x.double() @ weight.double().T + bias.double()).float()
+    product = linear.HalfLinear(weight, bias)
+    close = {"atol": largest * 1e-6, "rtol": 1e-5}
+    torch.testing.assert_close(product(x), exact, **close)
+    torch.testing.assert_close(product.plus(x, exact), 2 * exact, **close)
+    assert product.nbytes == 2 * weight.numel()
+    for row in (torch.full((24,), largest / 3), torch.full((24,), largest * 1e-12) if largest > 1e-20 else torch.full((24,), torch.inf)):
+        with pytest.raises(ValueError, match="neither"):
+            linear.HalfLinear(torch.cat([weight, row[None] * 1.0001]), None)
 
 
 def test_rotation_by_real_numbers_equals_the_complex_product() -> None:
