@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -248,3 +249,35 @@ def test_a_job_that_fails_says_why_in_one_line_and_the_thread_lives_on(harness, 
     assert messages[first] == "the grid is empty. Choose a k."
     assert messages[second].startswith("Something went wrong in sweep: KeyError") and "\n" not in messages[second]
     h.done(h.thread.run(SETTINGS), "run")
+
+
+def test_continue_goes_on_after_a_sweep_of_another_target(monkeypatch, tmp_path):
+    """As the window does it: a race, then the Sweep tab's job, then Continue."""
+    from specview.gui.local_backend import LocalBackend
+    from specview.gui.sweep_work import sweep_work
+    from specview.racing.sweep_grid import Grid, GridPrompt
+    from tests.racing.world import DRAFTED, PROMPT, World
+
+    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path))
+    world = World(monkeypatch)
+    world.models["target", "elsewhere"] = world.make_target
+    shared = RunSettings(prompt=PROMPT, max_tokens=12, chat=False, observe="off")
+    grid = Grid(replace(shared, target="elsewhere"), (LaneSettings("prompt-lookup"),), (2,), (0.0,), (GridPrompt("one", PROMPT),), 1)
+    h = Harness(Script())
+    h.thread.close(5)
+    h.thread = EngineThread(LocalBackend, lambda settings, on_trouble: None)
+    h.thread.start()
+    try:
+        race = h.thread.run(replace(shared, lanes=(LaneSettings(), DRAFTED)))
+        h.done(race, "run")
+        work = sweep_work(grid.checked(), None, True)
+        job = h.thread.job("sweep", lambda backend, tell, stop: work(backend.pool, tell, stop), grid.settings)
+        assert h.until(lambda e: isinstance(e, JobEnded) and e.run_id == job).message == ""
+        h.events.clear()
+        h.thread.continue_(race, 8)
+        h.done(race, "continue")
+        assert not [e for e in h.events if isinstance(e, Failed)]
+        assert any(isinstance(e, LaneRound) for e in h.events) and not world.engines["target", "bundled"].closed
+    finally:
+        assert h.thread.close(5)
+    assert all(engine.closed for engine in world.engines.values())
