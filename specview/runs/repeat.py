@@ -246,7 +246,7 @@ def _prompt_words(words: list[str], trace: Trace, settings: RunSettings) -> str:
     else:
         prompt_file = PROMPT_FILE
         words.extend(["--prompt-file", PROMPT_FILE])
-    if settings.system != system:
+    if settings.chat and settings.system != system:
         words.extend(_flag("--system", settings.system))
     return prompt_file
 

@@ -117,7 +117,7 @@ def test_any_settings(tmp_path_factory: pytest.TempPathFactory, prompt: str, sys
     sampling = SamplingParams(temperature, top_k, top_p, min_p, seed)
     name, draft = name.strip(), draft.strip()
     lanes = (LaneSettings(), LaneSettings("draft-model", name if name != "plain" else "", draft or "bundled", k=k))
-    run = replace(BASE, prompt=prompt, system=system, chat=chat, sampling=sampling, max_tokens=tokens, check_mode=check,
+    run = replace(BASE, prompt=prompt, system=system if chat else "", chat=chat, sampling=sampling, max_tokens=tokens, check_mode=check,
                   engine=engine, threads=threads, lanes=lanes)  # fmt: skip
     same(run, tmp_path_factory.mktemp("prompt"))
 
@@ -200,3 +200,9 @@ def test_unknown_methods_are_one_line() -> None:
 def test_a_lanes_text_says_only_what_is_not_usual() -> None:
     assert lane_text(LaneSettings().checked(SamplingParams())) == "plain"
     assert lane_text(LaneSettings("prompt-lookup", k=3).checked(SamplingParams())) == "prompt-lookup,k=3"
+
+
+def test_a_raw_run_is_repeated_without_the_system_text_that_it_did_not_use(tmp_path: Path) -> None:
+    trace = recorded(replace(BASE, chat=False, system="Be brief."))
+    assert "--system" not in (command := command_line(trace).command)
+    assert not parsed(command, tmp_path, BASE.prompt).chat
