@@ -36,7 +36,7 @@ _OWN_WORDS = {b"trace": "a recorded run", b"sweep": "a sweep"}
 
 
 def held_there(path: Path) -> str:
-    """What must not be overwritten at `path`: 'a model's weights', 'a model's config.json', 'a recorded run', 'a sweep'.
+    """What must not be overwritten at `path`: 'a model's weights file', 'a model's config.json', 'a recorded run', 'a sweep'.
 
     '' where there is nothing, or something else. A link is what it leads to.
     """
@@ -50,10 +50,10 @@ def held_there(path: Path) -> str:
         return ""  # it cannot be looked into: writing says why
     header = int.from_bytes(start[:8], "little")
     if start[:4] == b"GGUF" or (start[8:9] == b"{" and 2 <= header < 1 << 30):
-        return "a model's weights"
+        return "a model's weights file"
     for one in (path, real):
         if one.suffix.lower() in _WEIGHTS:
-            return "a model's weights"
+            return "a model's weights file"
         if (one.name in _OF_MODELS or one.name.endswith(".index.json")) and (one.parent / "config.json").exists():
             return f"a model's {one.name}"
     own = _OWN.match(start)

@@ -31,7 +31,7 @@ def refuse_held(path: str | Path, what: str, own: str = "") -> None:
     """
     held = held_there(Path(path))
     if held not in ("", own):
-        raise SpecviewError(f"the {what} cannot go to {str(path)!r}: {held} is there.", "Name another file.")
+        raise SpecviewError(f"the {what} cannot go to {str(path)!r}: that is {held}.", "Name another file.")
 
 
 class OutputFile:

@@ -194,7 +194,7 @@ def check_replaceable(out: Path, kind: str) -> None:
     if held not in (None, kind):
         raise SpecviewError(f"{out} holds another drafter ({held}).", "Name a new folder for the result.")
     if entries and _mark(out) != kind:
-        raise SpecviewError(f"{out} holds a model that specview did not train.", "Name a new folder for the result.")
+        raise SpecviewError(f"{out} holds a model without the mark of one trained here.", "Name a new folder for the result.")
 
 
 def _mark(folder: Path) -> str | None:

@@ -62,7 +62,7 @@ def test_a_model_that_others_trained_is_not_replaced(target: Path, story: Path, 
     other = make_target(tmp_path / "other", seed=1)
     (other / "generation_config.json").unlink(missing_ok=True)
     before = content(other)
-    assert "specview did not train" in refusal(settings(target, other, "draft", text=story))
+    assert "without the mark of one trained here" in refusal(settings(target, other, "draft", text=story))
     assert content(other) == before
 
 
