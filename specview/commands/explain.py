@@ -21,7 +21,9 @@ from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.decoding.details import Bin, Details, details_of
 from specview.decoding.ledger import RunRecord
 from specview.decoding.metrics import Metrics, fold
+from specview.decoding.speedup import speedup
 from specview.errors import SpecviewError, UsageError
+from specview.lab.advice import measured_beside
 from specview.lab.explain import Explanation, explain, per_round, signed
 from specview.lab.what_if import passes_of
 from specview.racing.events import Event, LaneRound, Progress
@@ -173,13 +175,15 @@ def _tell(
     """Explain the chosen lanes: the document where it was asked for, the text unless that is on standard output."""
     baseline = next((record for record in records if record.settings.get("method") == "plain"), None)
     others = passes_of(records)
+    speedups = [] if baseline is None else [(record.settings, speedup(record.rounds, baseline.rounds)) for record in records]
     lanes, texts = [], []
     for index in chosen:
         record = records[index]
         beside = () if baseline is None or baseline is record else baseline.rounds
         shares = record.settings.get("method") != "early-exit"  # its passes are shorter ones
         found = explain(record.rounds, beside, record.settings, calibrated=calibrated,
-                        others=others if shares else None, metrics=metrics[index])  # fmt: skip
+                        others=others if shares else None, metrics=metrics[index],
+                        beside=measured_beside(record.settings, speedups))  # fmt: skip
         step = found.costs.plain_pass_s if found.costs is not None else None
         figures = metrics[index] or fold(record.rounds, record.prefill_s, step)
         details = details_of(record.rounds, record.prefill_s)
@@ -264,8 +268,10 @@ def _facts(found: Explanation) -> list[str]:
         words = f"best at this acceptance: {best}"
         if found.best_k_speedup is not None and found.best_k:
             words += f", {found.best_k_speedup:.2f} times plain"
+        if found.as_good:
+            words += f" (not told apart: {', '.join('plain' if not k else f'k {k}' for k in found.as_good)})"
         other = next((point for point in found.lengths if point.k == found.best_k_formula), None)
-        if other is not None and found.best_k_formula != found.best_k:
+        if found.measured_speedup is None and other is not None and found.best_k_formula != found.best_k:
             told = f"k {other.k}, {other.by_formula:.2f}" if other.k else "plain"
             words += f"; by one alpha for all positions: {told}"
         lines.append(f"{words} ({found.best_k_note})")
@@ -273,15 +279,15 @@ def _facts(found: Explanation) -> list[str]:
 
 
 def _length_table(found: Explanation) -> str:
-    rows = [["  k", "v(k)", "by alpha", "by positions", ""]]
+    rows = [["  k", "v(k)", "by alpha", "by positions", "measured", ""]]
     costs = found.costs
     for point in found.lengths:
         if not point.k or costs is None:
             continue
         marks = [word for word, on in (("best", point.k == found.best_k), ("this lane", point.k == found.k)) if on]
         rows.append(
-            [f"  {point.k}", f"{costs.v(point.k):.2f} {point.source}", f"{point.by_formula:.2f}",
-             figure(point.by_positions), ", ".join(marks)]
+            [f"  {point.k}", f"{costs.v(point.k):.2f} {point.source}", f"{point.by_formula * point.limit:.2f}",
+             figure(None if point.by_positions is None else point.predicted), figure(point.measured), ", ".join(marks)]
         )  # fmt: skip
     return table(rows)
 

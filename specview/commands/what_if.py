@@ -195,7 +195,7 @@ def costs_of(name: str) -> dict[int, float]:
 
 
 def _document(name: str, lane: int, trace: Trace, found: WhatIf) -> Json:
-    best = found.best
+    best = found.advised
     return {
         "trace": name,
         "lane": lane,
@@ -230,7 +230,7 @@ def what_if_text(found: WhatIf) -> str:
     """Return the table for people: the recorded run first, the best row marked, and what the figures rest on."""
     rows = [["", "tokens/pass", "passes", "drafted", "seconds", "speedup", "figures", "pass times", ""]]
     for one in (found.recorded, *found.alternatives):
-        mark = "best" if one is found.best else ""
+        mark = "best" if one is found.advised else ""
         rows.append(
             [
                 one.name,

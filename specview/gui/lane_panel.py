@@ -322,9 +322,7 @@ class LanePanel(QFrame):
         self._show_notes(metrics)
 
     def _show_why(self) -> None:
-        lane, plain = self.lane, self.race.baseline
-        faster = self.race.speedup(lane)
-        self.why.show_lane(lane, None if plain is None else plain.rounds, None if faster is None else faster.value)
+        self.why.show_lane(self.lane, self.race)
 
     def _show_shares(self, metrics: Metrics) -> None:
         """Show what each member of a combined method drafted."""

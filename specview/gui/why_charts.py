@@ -221,7 +221,8 @@ class LengthChart(Chart):
         super().__init__(
             "Which k would be best", "by this lane's costs",
             "By α: the closed form with one acceptance rate for all positions. By positions: this lane's drafts cut at k, "
-            "and beyond its own k continued with α. Both are modelled; the costs are measured or calibrated.",
+            "and beyond its own k continued with α. Both are modelled; the costs are measured or calibrated. Where they make "
+            "too much of the lane itself, both are scaled down to what it measured.",
             x="k (drafted tokens)", y="speed (× plain)",
         )  # fmt: skip
 
@@ -237,12 +238,12 @@ class LengthChart(Chart):
         costs = found.costs
         words = [
             "k 0: plain decoding, 1 by definition" if not point.k or costs is None else
-            f"k {point.k}: {times(point.speedup)}; v({point.k}) = {costs.v(point.k):.2f}, {point.source}; "
+            f"k {point.k}: predicted {times(point.predicted)}; v({point.k}) = {costs.v(point.k):.2f}, {point.source}; "
             f"c = {costs.c_at(point.k):.3f}" for point in found.lengths
         ]  # fmt: skip
-        self.curve("by α", k, [point.by_formula for point in found.lengths], colour="muted", dashed=True, tips=words)
+        self.curve("by α", k, [point.by_formula * point.limit for point in found.lengths], colour="muted", dashed=True, tips=words)
         if found.lengths[-1].by_positions is not None:
-            cut = [math.nan if point.by_positions is None else point.by_positions for point in found.lengths]
+            cut = [math.nan if point.by_positions is None else point.predicted for point in found.lengths]
             self.curve("by positions", k, cut, lane=lane, dashed=True, points=True,
                        tips=words)  # fmt: skip
         if found.measured_speedup is not None and found.k is not None:

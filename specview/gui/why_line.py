@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QToolButton
 
-from specview.decoding.ledger import Round
 from specview.gui import theme
-from specview.gui.view_model import LaneModel
+from specview.gui.view_model import LaneModel, RaceModel
 from specview.gui.widgets import ElidedLabel, set_tip
+from specview.lab.advice import measured_beside
 from specview.lab.explain import explain
 
 
@@ -37,15 +35,18 @@ class WhyLine(QFrame):
         self._looked: tuple[object, ...] = ()
         self.hide()
 
-    def show_lane(self, lane: LaneModel, plain: Sequence[Round] | None, speedup: float | None) -> None:
+    def show_lane(self, lane: LaneModel, race: RaceModel) -> None:
         """Explain the lane where it ended slower than plain; what has not changed is not looked at again."""
-        slower = speedup is not None and speedup < 1 and plain is not None and lane.state == "ended" and bool(lane.rounds)
+        plain, faster = race.baseline, race.speedup(lane)
+        slower = faster is not None and faster.value < 1 and plain is not None and lane.state == "ended" and bool(lane.rounds)
         looked = (id(lane), lane.generation, lane.version, slower)
         if looked == self._looked:
             return
         self._looked = looked
         if slower:
-            sentence = explain(list(lane.rounds), list(plain or ()), lane.settings).sentence
+            alike = measured_beside(lane.settings, [(one.settings, race.speedup(one)) for one in race.lanes])
+            plain_rounds = [] if plain is None else list(plain.rounds)
+            sentence = explain(list(lane.rounds), plain_rounds, lane.settings, faster=faster, beside=alike).sentence
             self.words.set_full(sentence)
             set_tip(self.button, f"Slower than plain. {sentence}\nOpens the tab Why for this lane.")
             self.button.setAccessibleName(f"Why is {lane.name} slower than plain?")

@@ -36,6 +36,7 @@ from specview.gui.what_if_panel import WhatIfPanel
 from specview.gui.why_charts import DetailView, LengthChart, PredictionChart, WaterfallView
 from specview.gui.why_figures import FigureTable
 from specview.gui.widgets import Choice, ElidedLabel, Scrolled, label, set_kind, set_tip
+from specview.lab.advice import measured_beside
 from specview.lab.explain import Banner, Explanation, explain, per_round
 from specview.lab.what_if import passes_of
 from specview.racing.settings import RunSettings
@@ -462,10 +463,11 @@ class WhyPage(Page):
         rounds = list(lane.rounds)
         metrics = race.metrics(lane)
         apart = plain is None or plain is lane or bool(lane.differs)  # a lane of another run has no plain one here
-        alike = [] if apart or lane.settings.get("method") == "early-exit" else [one for one in race.lanes if not one.differs]
-        others = passes_of(alike)
-        found = explain(rounds, () if apart or plain is None else list(plain.rounds), lane.settings,
-                        calibrated=self.calibrated, others=others, metrics=metrics)  # fmt: skip
+        own_passes = apart or lane.settings.get("method") == "early-exit"
+        others = passes_of([] if own_passes else [one for one in race.lanes if not one.differs])
+        alike = measured_beside(lane.settings, [(one.settings, race.speedup(one)) for one in race.lanes if one is not lane])
+        found = explain(rounds, () if apart or plain is None else list(plain.rounds), lane.settings, calibrated=self.calibrated,
+                        others=others, metrics=metrics, faster=race.speedup(lane), beside=alike)  # fmt: skip
         self.explanation = found
         self.sentence.setText(found.sentence)
         self.banners.show_banners(found.banners)
@@ -627,9 +629,9 @@ def explanation_facts(found: Explanation) -> tuple[list[tuple[str, str, str]], l
     facts: list[tuple[str, str, str]] = []
     if found.measured_speedup is not None:
         low, high = found.speedup_spread or (None, None)
-        spread = f" (middle half {low:.2f}–{high:.2f})" if low is not None and high is not None else ""
+        spread = f" ({low:.2f}–{high:.2f})" if low is not None and high is not None else ""
         facts.append(("speedup", f"{times(found.measured_speedup)}{spread}",
-                      "tok/s / plain's, over the time both ran; behind it the middle half of its eighths of the run"))  # fmt: skip
+                      "tok/s / plain's, over the time both ran; behind it its spread, as in the race"))  # fmt: skip
     if found.alpha is not None:
         facts.append(("acceptance rate α", number(found.alpha, 3), "accepted / judged"))
     if found.tokens_per_pass is not None:
@@ -652,7 +654,11 @@ def explanation_facts(found: Explanation) -> tuple[list[tuple[str, str, str]], l
     if found.best_k is not None:
         best = f"k {found.best_k}" if found.best_k else "plain decoding"
         worth = f", {times(found.best_k_speedup)}" if found.best_k else ""
-        by = "" if found.best_k_formula in (None, found.best_k) else f" (by one α for all positions: k {found.best_k_formula})"
+        by = ""
+        if found.as_good:
+            by = f" (not told apart: {', '.join('plain' if not k else f'k {k}' for k in found.as_good)})"
+        elif found.measured_speedup is None and found.best_k_formula not in (None, found.best_k):
+            by = f" (by one α for all positions: k {found.best_k_formula})"
         facts.append(("best at this acceptance", f"{best}{worth}{by}", found.best_k_note or MISSING))
     rule = found.rule_of_thumb
     if rule is not None:

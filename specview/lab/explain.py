@@ -19,6 +19,7 @@ from specview.decoding.ledger import Round, depths
 from specview.decoding.metrics import Metrics, draft_full_words, fold
 from specview.decoding.speedup import Speedup, speedup
 from specview.decoding.verification import RULES
+from specview.lab.advice import Measured
 from specview.lab.measured import MeasuredCosts, Source, measured_costs
 
 LOW_DRAFT_ACCEPTANCE = 0.4
@@ -147,17 +148,25 @@ class LengthPoint:
     by_formula takes one alpha for every position. by_positions cuts the lane's own drafts, so it has the acceptance of
     each position, and goes on from the last with alpha; of drafters that guess from the text alone it walks along this
     text, as acceptance that comes in stretches gives short drafts more. None where lengths vary. source is the pass's.
+    limit scales both where the same costs make too much of the lane itself; measured is of a lane that drafts so.
     """
 
     k: int
     by_formula: float
     by_positions: float | None
     source: Source
+    limit: float = 1.0
+    measured: float | None = None
+
+    @property
+    def predicted(self) -> float:
+        """The better founded of the two predictions, limited."""
+        return (self.by_formula if self.by_positions is None else self.by_positions) * self.limit
 
     @property
     def speedup(self) -> float:
-        """The better founded of the two."""
-        return self.by_formula if self.by_positions is None else self.by_positions
+        """As measured, else as predicted."""
+        return self.predicted if self.measured is None else self.measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +200,10 @@ class Explanation:
     c, v            a drafted token and the verifying pass, in one-row passes (medians of the rounds)
     plain_source    where a plain round's time comes from: plain lane, own one-row rounds, calibration, or '' (unknown)
     break_even_tokens   tokens per pass at which this lane's rounds just pay;  break_even_alpha that of the formula
-    best_k          the length with the highest speedup at this acceptance, 0 for plain: by the acceptance of each
-                    position where the lane has one length;  best_k_formula by one alpha for all
-    best_k_note     what they rest on;  lengths the whole curve
+    best_k          the length to use, 0 for plain: the lane's own unless another is told apart from all that was measured
+                    beside it; None where the lengths vary and no fixed one is
+    best_k_formula  the length with the highest prediction by one alpha for all positions
+    best_k_note     what they rest on;  lengths the whole curve;  as_good those that are not told apart from the best
     main_loss       the step that takes the most
     """
 
@@ -220,6 +230,7 @@ class Explanation:
     best_k_speedup: float | None = None
     best_k_formula: int | None = None
     best_k_note: str = ""
+    as_good: tuple[int, ...] = ()
     lengths: tuple[LengthPoint, ...] = ()
     rule_of_thumb: RuleOfThumb | None = None
     notes: tuple[str, ...] = ()
@@ -263,6 +274,7 @@ def explain(
     others: Mapping[int, float] | None = None,
     metrics: Metrics | None = None,
     faster: Speedup | None = None,
+    beside: Mapping[int, Speedup] | None = None,
 ) -> Explanation:
     """Explain a lane from its rounds, its race's plain lane and, where there is one, a calibration of passes.
 
@@ -271,6 +283,7 @@ def explain(
     calibrated  {rows: seconds} of target passes measured here
     others      the same of the race's lanes together (`what_if.passes_of`), which stand before the calibration's
     metrics     the lane's figures where they are there already;  faster  its speedup, with its spread over repeats
+    beside      speedups of the race's other lanes that draft alike, by their k (`advice.measured_beside`)
     """
     settings = settings or {}
     if metrics is None:
@@ -281,7 +294,7 @@ def explain(
     costs = measured_costs(rounds, plain, {**(calibrated or {}), **(others or {})})
     if baseline:
         return _plain(rounds, metrics, costs)
-    return _Lane(rounds, plain, settings, metrics, costs, bool(calibrated), faster).explanation()
+    return _Lane(rounds, plain, settings, metrics, costs, bool(calibrated), faster, beside or {}).explanation()
 
 
 def per_round(rounds: Sequence[Round], costs: MeasuredCosts) -> tuple[Waterfall | None, ...]:
@@ -325,6 +338,7 @@ class _Lane:
         costs: MeasuredCosts | None,
         calibrated: bool,
         faster: Speedup | None,
+        beside: Mapping[int, Speedup],
     ) -> None:
         self.rounds, self.plain, self.settings = rounds, plain, settings
         self.metrics, self.costs, self.calibrated = metrics, costs, calibrated
@@ -337,6 +351,7 @@ class _Lane:
         self.alpha = metrics.acceptance_rate
         self.faster = faster or speedup(rounds, plain)
         self.measured = None if self.faster is None else self.faster.value
+        self.beside = Measured(self.faster, None, beside)
         at = self.body()
         self.rows = sum(round_.rows for round_ in at) / len(at)
         self.riders = round(sum(len(round_.riders) for round_ in at) / len(at))
@@ -349,8 +364,10 @@ class _Lane:
         """Put the parts together."""
         costs, metrics = self.costs, self.metrics
         fall = self.waterfall() if costs is not None else None
+        if fall is not None:
+            self.beside = replace(self.beside, model=fall.tokens / fall.cost)
         lengths = self.lengths()
-        best = max(lengths, key=lambda point: point.speedup) if lengths else None
+        best, as_good = self.best(lengths)
         best_formula = max(lengths, key=lambda point: point.by_formula) if lengths else None
         main = self.main_loss(fall)
         at = self.body()
@@ -389,6 +406,7 @@ class _Lane:
             best_k_speedup=None if best is None else best.speedup,
             best_k_formula=None if best_formula is None else best_formula.k,
             best_k_note=self.best_note(lengths),
+            as_good=as_good,
             lengths=lengths,
             rule_of_thumb=self.rule_of_thumb(),
             costs=costs,
@@ -492,13 +510,33 @@ class _Lane:
             return ()
         limit = max(costs.passes) - self.riders - 1
         tokens = self.position_tokens(limit)
+        measured = {k: one.value for k, one in self.beside.beside.items()}
+        if self.shape == "chain" and self.k is not None and self.measured is not None:
+            measured[self.k] = self.measured
         found = [LengthPoint(0, 1.0, 1.0 if tokens else None, costs.source(1))]
         for k in range(1, limit + 1):
             rows = k + 1 + self.riders
             cost = (costs.draft_s(k) + costs.pass_s(rows) + costs.other_s) / costs.plain_round_s
             known = tokens[k] / cost if tokens else None
-            found.append(LengthPoint(k, theory.expected_tokens(alpha, k) / cost, known, costs.source(rows)))
+            formula = theory.expected_tokens(alpha, k) / cost
+            found.append(LengthPoint(k, formula, known, costs.source(rows), self.beside.limit, measured.get(k)))
         return tuple(found)
+
+    def best(self, lengths: Sequence[LengthPoint]) -> tuple[LengthPoint | None, tuple[int, ...]]:
+        """The length to use, and those that are not told apart from it."""
+        own = next((point for point in lengths if point.k == self.k), None)
+        if self.faster is None:
+            return max(lengths, key=lambda point: point.speedup, default=None), ()
+
+        def least(point: LengthPoint) -> float:
+            one = self.beside.beside.get(point.k)
+            return point.predicted if one is None else one.value if one.low is None else one.low
+
+        better = [point for point in lengths if point is not own and self.beside.told_apart(least(point), point.k)]
+        best = max(better, key=lambda point: point.speedup, default=own)
+        low = self.faster.value if self.faster.low is None else self.faster.low
+        near = () if better else tuple(point.k for point in lengths if point is not own and point.speedup >= low)
+        return best, near
 
     def position_tokens(self, limit: int) -> list[float]:
         """Tokens per pass by k up to `limit`: 1 + the chance of 1, 2, ... k tokens accepted.
@@ -593,12 +631,12 @@ class _Lane:
         needs = f"its rounds must give {fall.cost:.2f} tokens to break even and give {fall.tokens:.2f}"
         if self.shape == "tree":
             return needs
-        if found.alpha is None or found.best_k is None:
+        if found.alpha is None or not found.lengths:
             return "nothing was judged, so nothing says which k is best"
-        if not found.best_k and found.measured_speedup is not None and found.measured_speedup > 1:
+        if fall.tokens <= fall.cost and found.measured_speedup is not None and found.measured_speedup > 1:
             return "its rounds' times vary too much to say which k is best"  # by the medians plain wins, measured it does not
         at = f"at acceptance rate {found.alpha:.2f}"
-        if self.shape == "chain" and bool(found.best_k) != bool(found.best_k_formula):
+        if self.shape == "chain" and self.faster is None and bool(found.best_k) != bool(found.best_k_formula):
             pays = next(point for point in found.lengths if point.k == (found.best_k or found.best_k_formula))
             speed = pays.by_positions if found.best_k else pays.by_formula
             each = f"k {pays.k} would run at {speed:.2f} times plain" if found.best_k else "no k pays"
@@ -606,9 +644,16 @@ class _Lane:
             return f"by its acceptance at each position {each}, by one rate of {found.alpha:.2f} {one}: what-if replays it"
         if self.shape == "varying":
             best = f"a fixed k of {found.best_k} would be best" if found.best_k else "no fixed k would pay"
+            if found.best_k is None:
+                return f"{needs}; by the formula {at} no fixed k is told apart from it"
             return f"{needs}; by the formula {at} {best}"
         if not found.best_k:
             return f"{at} no k pays, plain decoding is the fastest"
+        if found.best_k == self.k and self.faster is not None and self.faster.spread is None:
+            return f"{at} so few rounds tell no other k apart from it"
+        if found.best_k == self.k and found.as_good:
+            others = ["plain" if not k else f"k {k}" for k in found.as_good]
+            return f"{at} k {self.k} is not told apart from {_listed(others)}"
         if found.best_k == self.k:
             only = " of those whose cost is known" if found.best_k == found.lengths[-1].k else ""
             return f"{at} k {self.k} is the best here{only}"
@@ -760,6 +805,13 @@ def _break_even(lengths: Sequence[int], cost: float) -> float | None:
         middle = (low + high) / 2
         low, high = (middle, high) if tokens(middle) < cost else (low, middle)
     return high
+
+
+def _listed(words: Sequence[str]) -> str:
+    """The first words in a row; of many how many more there are."""
+    if len(words) > 3:
+        return f"{', '.join(words[:2])} and {len(words) - 2} more"
+    return " and ".join(", ".join(words).rsplit(", ", 1))
 
 
 def signed(change: float) -> str:

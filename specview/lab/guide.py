@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from specview.decoding import theory
 from specview.drafting.registry import METHODS
+from specview.racing.intervals import Interval, interval_of
 from specview.racing.prompt_set import ALL, NO_WORKLOAD
 from specview.racing.tune_result import Observation, TuneResult
 
@@ -75,9 +76,16 @@ def _copying(result: TuneResult) -> Iterable[Advice]:
         method, share = max(shares.items(), key=lambda item: item[1])
         raced = measured.get(workload, {})
         words = f"{_in(workload)}{share:.0%} of the output's tokens can be copied from the text before them ({method}, replayed)"
-        fastest = max(raced.items(), key=lambda item: item[1], default=None)
-        ran = f"; {fastest[0]} ran at {fastest[1]:.2f} times plain" if fastest is not None else "; not raced"
-        if share >= COPIES_WELL:
+        fastest = max(raced.items(), key=lambda item: item[1].mean, default=None)
+        ran = f"; {fastest[0]} ran at {fastest[1].words} times plain" if fastest is not None else "; not raced"
+        says = None if fastest is None else _against_plain(fastest[1])
+        if says == "slower" and share >= COPIES_BADLY:
+            text = f"{words}{ran}: for all that can be copied, look-up methods did not pay here."
+        elif says != "slower" and fastest is not None and share < COPIES_BADLY and fastest[1].mean > 1:
+            text = f"{words}{ran}: there is little to copy here, " + (
+                "and yet it paid." if says == "faster" else "and it is not told apart from plain."
+            )
+        elif share >= COPIES_WELL:
             text = f"{words}{ran}: for text like this try prompt-lookup and suffix first, they need no model."
         elif share >= COPIES_BADLY:
             text = f"{words}{ran}: copying helps now and then, so use it with policy off-below or in auto."
@@ -89,7 +97,8 @@ def _copying(result: TuneResult) -> Iterable[Advice]:
 def _running(result: TuneResult) -> Iterable[Advice]:
     """Free text: something must predict it, a trained head or a draft model."""
     for workload, speeds in _speedups(result.observations, "draft model", "trained head").items():
-        method, speed = max(speeds.items(), key=lambda item: item[1])
+        method, found = max(speeds.items(), key=lambda item: item[1].mean)
+        speed, says = found.mean, _against_plain(found)
         alphas = [
             one.acceptance_rate
             for one in result.observations
@@ -98,8 +107,9 @@ def _running(result: TuneResult) -> Iterable[Advice]:
         alpha = f" at acceptance {fmean(alphas):.2f}" if alphas else ""
         c = result.c.get(method)
         cost = f", a drafted token for {c:.2f} plain passes" if c is not None else ""
-        words = f"{_in(workload)}of the methods that run a model, {method} did best: {speed:.2f} times plain{alpha}{cost}"
-        settled = result.winner is None or method != result.winner.lane.method or result.verdict == "faster"
+        words = f"{_in(workload)}of the methods that run a model, {method} did best: {found.words} times plain{alpha}{cost}"
+        chosen = result.winner is not None and method == result.winner.lane.method
+        settled = result.verdict == "faster" if chosen else says == "faster"
         if abs(speed - 1) < SAME:
             text = f"{words}: no faster than plain on free text; a draft or head trained on this target may be (specview train)."
         elif speed > 1 and settled:
@@ -114,21 +124,24 @@ def _running(result: TuneResult) -> Iterable[Advice]:
 def _combined(observations: Sequence[Observation]) -> Iterable[Advice]:
     """Mixed content: methods that change drafters."""
     for workload, speeds in _speedups(observations, "combined").items():
-        method, speed = max(speeds.items(), key=lambda item: item[1])
+        method, found = max(speeds.items(), key=lambda item: item[1].mean)
+        families = ("n-gram", "draft model", "trained head", "self")
         single = max(
-            (
-                value
-                for family in ("n-gram", "draft model", "trained head", "self")
-                for value in _speedups(observations, family).get(workload, {}).values()
-            ),
-            default=1.0,
+            _speedups(observations, *families).get(workload, {}).values(),
+            key=lambda one: one.mean,
+            default=Interval(1.0, 1.0, 1.0, 0),
         )
-        words = f"{_in(workload)}{method}, which changes drafters from round to round, ran at {speed:.2f} times plain, the best single method at {single:.2f}"
-        if speed > max(single, 1.0):
+        words = (
+            f"{_in(workload)}{method}, which changes drafters from round to round, ran at {found.words} times plain, the best single "
+            f"method at {single.words}"
+        )
+        if not _apart(found, single):
+            text = f"{words}: the races do not tell them apart."
+        elif found.mean > single.mean and _against_plain(found) == "faster":
             text = f"{words}: with mixed content it is the safe choice."
         else:
             text = f"{words}: the text is of one kind, so one method is enough."
-        yield Advice("combined", text, speed)
+        yield Advice("combined", text, found.mean)
 
 
 def _verify(result: TuneResult) -> Iterable[Advice]:
@@ -143,11 +156,11 @@ def _verify(result: TuneResult) -> Iterable[Advice]:
         more = f": four drafted tokens pay only above acceptance {need:.2f}, even if drafting were free" if need is not None else (
             ": four drafted tokens cannot pay, even if all were accepted"
         )
-        text = f"{words}{more}; keep k small (1 to 3) and let policy adaptive stop drafts."
+        text = f"{words}{more}; {_lengths(result, 'keep k small (1 to 3) and let policy adaptive stop drafts', 1, 3)}."
     elif v[4] <= FLAT:
         text = f"{words}: checking more tokens is nearly free here, so long drafts and trees cost little."
     else:
-        text = f"{words}: middling lengths (2 to 4) are worth trying; longer ones need high acceptance."
+        text = f"{words}: {_lengths(result, 'middling lengths (2 to 4) are worth trying; longer ones need high acceptance', 2, 4)}."
     yield Advice("verify", text, v[4])
 
 
@@ -160,7 +173,7 @@ def _drafting(result: TuneResult) -> Iterable[Advice]:
     known = ", ".join(f"{name} {c:.2f}" for name, c in sorted(costs.items(), key=lambda item: item[1]))
     words = f"a drafted token costs, in plain passes (k 2): {known}"
     if costs[cheap] > DEAR_DRAFT:
-        text = f"{words}: all drafters that run a model are dear here; a smaller draft or a head would serve better, with k 1 or 2."
+        text = f"{words}: all drafters that run a model are dear here; {_lengths(result, 'a smaller draft or a head would serve better, with k 1 or 2', 1, 2)}."
     elif max(costs.values()) > DEAR_DRAFT:
         dear = ", ".join(name for name, c in costs.items() if c > DEAR_DRAFT)
         text = f"{words}: {dear} must be right most of the time to pay; {cheap} may guess more freely."
@@ -226,14 +239,37 @@ def _untried(result: TuneResult) -> Iterable[Advice]:
         yield Advice("untried", f"not raced: {'; '.join(parts)}.", float(len(predicted) + len(cannot)))
 
 
-def _speedups(observations: Sequence[Observation], *families: str) -> Mapping[str, Mapping[str, float]]:
-    """By workload and method of these families the best lane's geometric mean speedup."""
+def _lengths(result: TuneResult, advice: str, least: int, most: int) -> str:
+    """Advice on k that costs alone give; where a lane of another k was confirmed as faster than plain, that instead."""
+    arm = result.winner if result.verdict == "faster" else None
+    if arm is None or arm.lane.k is None or least <= arm.lane.k <= most:
+        return advice
+    return f"measured, k {arm.lane.k} was the fastest all the same ({arm.name})"
+
+
+def _against_plain(found: Interval) -> Literal["faster", "slower", "same"]:
+    """What the interval says; same where it holds 1, or where there is none."""
+    if found.low is None or found.high is None:
+        return "same"
+    return "faster" if found.low > 1 else "slower" if found.high < 1 else "same"
+
+
+def _apart(one: Interval, other: Interval) -> bool:
+    """Whether two intervals do not meet; never where one of them is missing."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.low > other.high or one.high < other.low
+
+
+def _speedups(observations: Sequence[Observation], *families: str) -> Mapping[str, Mapping[str, Interval]]:
+    """By workload and method of these families the best lane's geometric mean speedup, with its interval."""
     by_lane: dict[tuple[str, str, str], list[float]] = {}
     for one in observations:
         if METHODS[one.method].family in families and one.speedup > 0:
-            by_lane.setdefault((one.workload, one.method, one.lane), []).append(math.log(one.speedup))
-    found: dict[str, dict[str, float]] = {}
-    for (workload, method, _), logs in by_lane.items():
-        own = found.setdefault(workload, {})
-        own[method] = max(own.get(method, 0.0), math.exp(fmean(logs)))
+            by_lane.setdefault((one.workload, one.method, one.lane), []).append(one.speedup)
+    found: dict[str, dict[str, Interval]] = {}
+    for (workload, method, _), speedups in by_lane.items():
+        own, interval = found.setdefault(workload, {}), interval_of(speedups)
+        if interval is not None and (method not in own or interval.mean > own[method].mean):
+            own[method] = interval
     return found

@@ -11,7 +11,9 @@ from statistics import median
 from typing import Any, Protocol
 
 from specview.decoding.ledger import Round, RunRecord
+from specview.decoding.speedup import speedup
 from specview.drafting.policies import POLICIES
+from specview.lab.advice import measured_beside
 from specview.lab.measured import ENOUGH
 from specview.lab.what_if_figures import Alternative, Range, WhatIf
 from specview.lab.what_if_lane import Replay, never
@@ -132,7 +134,8 @@ def replay_of_lane(
     known = {**(calibrated or {}), **passes_of(records)}
     if records[lane].settings.get("method") == "early-exit":
         known = {}  # its passes are shorter ones
-    return Replay(records[lane], plain, known, own)
+    alike = measured_beside(records[lane].settings, [(record.settings, speedup(record.rounds, plain)) for record in records])
+    return Replay(records[lane], plain, known, own, alike)
 
 
 def default_lengths(replayed: Replay) -> list[int]:
@@ -199,4 +202,5 @@ def what_if(
         replayed.costs,
         tuple(notes),
         timed=not replayed.settings.get("check_mode"),
+        measured=replayed.measured,
     )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from specview.decoding.speedup import Speedup
+from specview.lab.advice import Measured
 from specview.lab.measured import MeasuredCosts
 
 How = Literal["measured", "exact", "modelled", "bounds"]
@@ -31,12 +33,19 @@ class Range:
         return self.low == self.high
 
 
+def range_of(faster: Speedup) -> Range:
+    """A measured speedup with its spread."""
+    low, high = faster.spread or (faster.value, faster.value)
+    return Range(faster.value, low, high)
+
+
 @dataclass(frozen=True, slots=True)
 class Alternative:
     """What one way to choose the draft length would have cost.
 
     tokens_per_pass  emitted / target passes;  drafted  tokens drafted a round
-    seconds, speedup  by measured costs, over plain decoding; None where the costs are not known
+    seconds, speedup  by measured costs, over plain decoding, the speedup scaled down where these costs make too much of
+    the recorded run; None where the costs are not known. Of what was measured the measurement, with its spread
     how  measured (the run itself), exact, modelled, or bounds (the true figure lies between low and high)
     why  what that rests on;  cost_words  where the passes' times come from
     """
@@ -75,6 +84,28 @@ class WhatIf:
     costs: MeasuredCosts | None
     notes: tuple[str, ...] = ()
     timed: bool = True  # False: recorded in check mode, whose times say nothing
+    measured: Measured = field(default_factory=Measured)
+
+    @property
+    def better(self) -> Alternative | None:
+        """The fastest that is told apart from every measurement beside it; None where none is."""
+        if not self.timed or self.best is None:
+            return None
+        found = [
+            one for one in self.alternatives
+            if one.kind != "oracle" and one.speedup is not None and not self._is_recorded(one)
+            and self.measured.told_apart(one.speedup.low, one.k if one.how == "measured" else None)
+        ]  # fmt: skip
+        return max(found, key=lambda one: one.speedup.value if one.speedup else 0.0, default=None)
+
+    @property
+    def advised(self) -> Alternative | None:
+        """What to use: told apart from every measurement, or, where there is none, the fastest by the costs."""
+        return self.best if self.measured.own is None else self.better
+
+    def _is_recorded(self, one: Alternative) -> bool:
+        run = self.recorded
+        return (one.policy, one.k, one.options) == (run.policy, run.k, run.options)
 
     @property
     def best(self) -> Alternative | None:
@@ -99,17 +130,33 @@ class WhatIf:
             )
         if best is None or best.speedup is None:
             return "Times are not known: record the run beside a plain lane (specview compare --trace)."
-        same = next(
-            (one for one in self.alternatives if (one.policy, one.k, one.options) == (run.policy, run.k, run.options)), run
-        )
-        now, basis = same.speedup, "as measured" if same is run else "by the same costs"
+        if self.measured.own is None:
+            return self._modelled_words(best)
+        now = f"{run.speedup.value:.2f}x as measured" if run.speedup else ""
+        better = self.better
+        if better is not None and better.speedup is not None:
+            if better.speedup.value < 1:
+                return f"No draft length would have paid here: the best, {better.name}, predicts {better.speedup.value:.2f}x."
+            return f"{better.name} would have been fastest: {better.speedup.value:.2f}x, where the recorded choice gave {now}."
+        if self.measured.own.high is not None and self.measured.own.high < 1:
+            return f"No draft length would have paid here: the recorded choice gave {now}, and no other is told apart from plain."
+        if self.measured.own.spread is None:
+            return f"The recorded choice gave {now}; so few rounds tell no other choice apart from it."
+        beside = "" if self._is_recorded(best) else f"; {best.name} comes to {best.speedup.value:.2f}x, not told apart from it"
+        return f"No other choice is told apart from the recorded one, {now}{beside}."
+
+    def _modelled_words(self, best: Alternative) -> str:
+        """The same where no plain lane ran beside it: by the costs alone."""
+        same = next((one for one in self.alternatives if self._is_recorded(one)), self.recorded)
+        now = same.speedup
+        assert best.speedup is not None
         if best.speedup.value < 1:
             return f"No draft length would have paid here: the best, {best.name}, predicts {best.speedup.value:.2f}x."
         if now is None or best.speedup.value <= 1.02 * now.value:
             beside = "" if best is same else f"; {best.name} comes to {best.speedup.value:.2f}x"
-            told = "" if now is None else f", {now.value:.2f}x {basis}"
+            told = "" if now is None else f", {now.value:.2f}x by the same costs"
             return f"The recorded choice is about the best of these{told}{beside}."
         return (
             f"{best.name} would have been fastest: {best.speedup.value:.2f}x, where the recorded choice comes to "
-            f"{now.value:.2f}x {basis}."
+            f"{now.value:.2f}x by the same costs."
         )

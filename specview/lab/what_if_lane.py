@@ -25,8 +25,9 @@ from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext, MethodInfo
 from specview.errors import SpecviewError, UsageError
+from specview.lab.advice import Measured
 from specview.lab.measured import MeasuredCosts, measured_costs
-from specview.lab.what_if_figures import Alternative, How, Range
+from specview.lab.what_if_figures import Alternative, How, Range, range_of
 from specview.lab.what_if_guesses import Answer, GuessTable, RecordedDrafter, Span, length_bounds, table_of
 from specview.lab.what_if_replay import OnPosition, replay, text_of
 from specview.racing.oracle import Reach, accepts
@@ -61,6 +62,7 @@ class Replay:
         plain: Sequence[Round] = (),
         calibrated: Mapping[int, float] | None = None,
         facts: Mapping[str, Any] | None = None,
+        beside: Mapping[int, Speedup] | None = None,
     ) -> None:
         self.record, self.plain = record, tuple(plain)
         self.settings = record.settings
@@ -75,7 +77,8 @@ class Replay:
         self.k = int(self.settings.get("k") or longest)
         self.policy = str(self.settings.get("policy") or "constant")
         self.costs = self._costs(calibrated)
-        self.faster: Speedup | None = speedup(record.rounds, self.plain)
+        faster = None if self.settings.get("check_mode") else speedup(record.rounds, self.plain)
+        self.measured = Measured(faster, self._modelled(), beside or {})
         self.table: GuessTable | None = None
         if not self.runs_again:
             self.table = table_of(
@@ -209,7 +212,7 @@ class Replay:
         """The run as it was."""
         rounds = self.record.rounds
         seconds = sum(round_.seconds for round_ in rounds)
-        times = None if self.faster is None else Range(self.faster.value, *(self.faster.spread or [self.faster.value] * 2))
+        times = None if self.measured.own is None else range_of(self.measured.own)
         if times is None and self.costs is not None and seconds > 0:
             times = Range.of(len(self.text.output) * self.costs.plain_round_s / seconds)
         return Alternative(
@@ -369,8 +372,13 @@ class Replay:
         count = sum(map(len, runs)) / len(runs)
         rounds = Range(count, *(span or (count, count)))
         took = sum(round_.seconds for rounds_ in runs for round_ in rounds_) / len(runs)
-        spent = Range(took, *(seconds or (took, took)))
+        spent = Range(*(one / self.measured.limit for one in (took, *(seconds or (took, took)))))
         plain = None if self.costs is None else tokens * self.costs.plain_round_s
+        times = None if plain is None or took <= 0 else Range(plain / spent.value, plain / spent.high, plain / spent.low)
+        real = self._measured_as(name, values, k)
+        if real is not None and plain is not None:
+            how, why, times = "measured", f"{why}; its speedup is as measured", range_of(real)
+            spent = Range(plain / times.value, plain / times.high, plain / times.low)
         return Alternative(
             name=self._policy_label(name, values, k),
             kind="length" if name == "constant" else "policy",
@@ -380,12 +388,26 @@ class Replay:
             rounds=rounds,
             drafted=sum(round_.k for rounds_ in runs for round_ in rounds_) / sum(map(len, runs)),
             seconds=spent if plain is not None else None,
-            speedup=None if plain is None or took <= 0 else Range(plain / took, plain / spent.high, plain / spent.low),
+            speedup=times,
             how=how,
             why=why,
             options=dict(values),
             cost_words=self.cost_words_of({round_.rows for rounds_ in runs for round_ in rounds_}),
         )
+
+    def _measured_as(self, name: str, values: Mapping[str, Any], k: int) -> Speedup | None:
+        """What was measured of this very choice, by the lane itself or by one of its race that drafts alike."""
+        if (name, k, dict(values)) == (self.policy, self.k, self._policy_options()):
+            return self.measured.own
+        return self.measured.beside.get(k) if name == "constant" and self.policy == "constant" else None
+
+    def _modelled(self) -> float | None:
+        """The speedup that the costs give the recorded rounds: what the replay of the recorded choice would say."""
+        costs, rounds = self.costs, self.record.rounds
+        if costs is None or costs.plain_round_s <= 0:
+            return None
+        seconds = sum(costs.draft_s(round_.k) + costs.pass_s(round_.rows) + costs.other_s for round_ in rounds)
+        return len(self.text.output) * costs.plain_round_s / seconds if seconds > 0 else None
 
     def cost_words_of(self, rows: Iterable[int]) -> str:
         """Where the passes' times come from, the weakest first."""

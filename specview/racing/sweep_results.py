@@ -186,12 +186,12 @@ class Series:
     @property
     def best(self) -> Point | None:
         """The point with the highest median speedup; of equals the smallest k."""
-        return max(self.points, key=lambda point: (point.speedup, -point.k), default=None)
+        return max(self.points, key=lambda point: (round(point.speedup, 9), -point.k), default=None)
 
     @property
     def plain_wins(self) -> bool:
-        """Whether no k is faster than plain decoding."""
-        return self.best is not None and self.best.speedup <= 1
+        """Whether plain decoding is told apart from every k as the faster."""
+        return self.best is not None and self.best.speedup <= 1 and (self.best.high < 1 or self.best.low == self.best.high)
 
     @property
     def best_predicted(self) -> Predicted | None:
@@ -199,34 +199,48 @@ class Series:
         return max(self.predicted, key=lambda one: (one.speedup, -one.k), default=None)
 
     def as_good(self) -> list[int]:
-        """Other k whose best race reaches the best k's median: the measurement does not tell them apart."""
+        """Other k whose interval meets the best k's: the measurement does not tell them apart."""
         best = self.best
         if best is None:
             return []
-        return [point.k for point in self.points if point is not best and point.high >= best.speedup]
+        return [point.k for point in self.points if point is not best and point.high >= best.low]
+
+    def limited(self, told: Predicted) -> float:
+        """A prediction, scaled down where the closed form makes too much of the best k that was measured."""
+        best = self.best
+        same = next((one.speedup for one in self.predicted if best is not None and one.k == best.k), 0.0)
+        return told.speedup if best is None or not same else told.speedup * min(1.0, best.speedup / same)
 
     def sentence(self) -> str:
-        """What the curve says, in one line."""
+        """What the curve says, in one line; no prediction stands over what was measured."""
         best = self.best
         if best is None:
             return f"{self.name}: nothing measured."
         value = f"{best.speedup:.2f}x"
         if best.low != best.high:
             value += f" ({best.low:.2f}-{best.high:.2f})"
+        elif best.races == 1:
+            value += " (one race, too short for a spread)"
         if self.plain_wins:
             words = f"{self.name}: plain wins, the best k is {best.k} at {value}"
         else:
             words = f"{self.name}: best k {best.k}, {value}"
             if best.low <= 1:
-                words += ", not clearly faster than plain"
+                words += ", not told apart from plain"
             others = self.as_good()
             if others:
-                words += f"; k {', '.join(map(str, others))} within its spread"
+                words += f"; k {', '.join(map(str, others))} not told apart from it"
         told = self.best_predicted
         if told is not None:
-            raced = "" if any(point.k == told.k for point in self.points) else ", which was not raced"
-            wins = ", no faster than plain" if told.speedup <= 1 else ""
-            words += f"; predicted best k {told.k} at {told.speedup:.2f}x{wins}{raced}"
+            raced = next((point for point in self.points if point.k == told.k), None)
+            if told.speedup <= 1 and best.speedup <= 1:
+                words += f"; the closed form finds k {told.k} no faster than plain either, {told.speedup:.2f}x"
+            elif raced is best:
+                words += f"; the closed form says k {told.k} too, {told.speedup:.2f}x"
+            elif raced is not None:
+                words += f"; the closed form puts k {told.k} first, {told.speedup:.2f}x, where {raced.speedup:.2f}x was measured"
+            elif self.limited(told) > best.high:
+                words += f"; k {told.k}, which was not raced, is predicted at {self.limited(told):.2f}x"
         return f"{words}."
 
 

@@ -152,7 +152,7 @@ def test_best_k_is_that_of_a_brute_force_over_the_costs(alpha, c, slope):
         assert point.by_formula == pytest.approx(by_formula(point.k), rel=1e-6)
     assert found.best_k_formula == max(range(9), key=by_formula)
     by_positions = [point.by_positions for point in found.lengths]
-    assert found.best_k == by_positions.index(max(by_positions)) and found.best_k_speedup == max(by_positions)
+    assert found.best_k == by_positions.index(max(by_positions)) and found.best_k_speedup == pytest.approx(max(by_positions))
     # at the lane's own length, cutting nothing, it is what the lane's rounds did
     assert by_positions[k] == pytest.approx(found.waterfall.tokens / found.waterfall.cost, rel=0.02)
     for length, value in enumerate(by_positions):  # draws with one alpha: both agree but for chance
@@ -190,7 +190,7 @@ def test_where_the_two_ways_to_reckon_disagree_on_whether_drafting_pays_it_is_sa
     for slope in (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65):
         dear = {rows: PLAIN_S * (1 + slope * (rows - 1)) for rows in range(1, 6)}
         slow = [replace(r, verify_s=dear[r.rows], t=r.t) for r in lane]
-        found = explain(slow, plain_lane(900), REJECTION, calibrated=dear)
+        found = explain(slow, (), REJECTION, calibrated=dear)  # with a plain lane the measurement says it
         if bool(found.best_k) != bool(found.best_k_formula):
             assert "what-if replays it" in found.sentence and "at each position" in found.sentence
             break
@@ -246,7 +246,7 @@ def test_the_rule_of_thumb_says_in_numbers_what_it_gets_wrong():
 
 def test_the_example_of_the_issue():
     calibrated = {rows: PLAIN_S * (1 + 0.15 * (rows - 1)) for rows in range(1, 10)}
-    found = explain(lane_of(0.62, 4, 0.08, 1.6, count=3000), plain_lane(), REJECTION, calibrated=calibrated)
+    found = explain(lane_of(0.62, 4, 0.08, 1.6, count=3000), plain_lane(5000), REJECTION, calibrated=calibrated)
     best = found.best_k
     assert found.sentence == f"Verifying 5 tokens costs 1.6 plain passes here; at acceptance rate {found.alpha:.2f} the best k is {best}."
     assert best in (2, 3)
@@ -290,7 +290,7 @@ def test_it_does_not_call_plain_faster_than_a_lane_that_measured_faster():
     lane = make_lane([(4, 3, 0.01, 0.05 * (4.5 if index % 5 < 3 else 0.3), 0.001) for index in range(60)])
     dear = {1: 0.05, **dict.fromkeys(range(2, 6), 0.21)}
     found = explain(lane, plain_lane(200), REJECTION, calibrated=dear)
-    assert found.measured_speedup > 1 and found.best_k == 0  # the median pass is dear, the mean one is not
+    assert found.measured_speedup > 1 and found.best_k == 4  # the median pass is dear, the mean one is not
     assert "vary too much to say which k is best" in found.sentence and "fastest" not in found.sentence
 
 

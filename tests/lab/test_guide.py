@@ -36,6 +36,11 @@ def seen(method: str, speedup: float, workload: str = "all", alpha: float | None
     return Observation(workload, method, lane or f"{method},k=2", speedup, alpha, 1.5)
 
 
+def thrice(method: str, speedup: float, workload: str = "all") -> list[Observation]:
+    """Three races that lie close together: their interval is about 5% wide."""
+    return [seen(method, speedup * factor, workload) for factor in (0.99, 1.0, 1.01)]
+
+
 def line(result: TuneResult, topic: str) -> Advice:
     return next(one for one in guide(result) if one.topic == topic)
 
@@ -77,6 +82,25 @@ def test_a_winner_that_is_not_sure_is_not_called_the_one_to_use():
     assert "the one to use here" in line(sure, "running").text
 
 
+def test_copying_that_was_raced_is_told_by_the_race_and_not_by_the_share():
+    def told(share, observations):
+        return line(measured(copied={"all": {"prompt-lookup": share}}, observations=observations), "copying").text
+
+    assert "will not pay" not in told(0.02, thrice("suffix", 1.4)) and "and yet it paid" in told(0.02, thrice("suffix", 1.4))
+    assert "not told apart from plain" in told(0.02, thrice("suffix", 1.01))
+    for share in (COPIES_BADLY, COPIES_WELL):
+        assert "did not pay here" in told(share, thrice("suffix", 0.7)) and "try" not in told(share, thrice("suffix", 0.7))
+
+
+def test_advice_on_k_by_costs_alone_gives_way_to_a_confirmed_lane_of_another_k():
+    arm = ArmResult(LaneSettings("draft-model", k=6))
+    won = {"arms": [arm], "winner": arm, "verdict": "faster", "c": {"draft-model": DEAR_DRAFT + 0.1}}
+    for topic, v4 in (("verify", STEEP), ("verify", (STEEP + FLAT) / 2), ("draft", STEEP)):
+        result = measured(v={1: 1.05, 2: 1.1, 4: v4, 8: 2 * v4}, **won)
+        assert "k 6 was the fastest" in line(result, topic).text and "1 or 2" not in line(result, topic).text
+        assert "k 6" not in line(replace(result, verdict="unclear"), topic).text
+
+
 def test_workloads_have_lines_of_their_own():
     observations = [seen("draft-model", 1.4, "chat"), seen("draft-model", 0.7, "code")]
     texts = [one.text for one in guide(measured(observations=observations)) if one.topic == "running"]
@@ -84,9 +108,12 @@ def test_workloads_have_lines_of_their_own():
 
 
 def test_a_combination_is_safe_only_where_it_beats_the_single_ones():
-    singles = [seen("suffix", 1.5), seen("draft-model", 1.3)]
-    assert "safe choice" in line(measured(observations=[*singles, seen("auto", 1.6)]), "combined").text
-    assert "one method is enough" in line(measured(observations=[*singles, seen("auto", 1.4)]), "combined").text
+    singles = [*thrice("suffix", 1.5), *thrice("draft-model", 1.3)]
+    assert "safe choice" in line(measured(observations=[*singles, *thrice("auto", 1.8)]), "combined").text
+    assert "one method is enough" in line(measured(observations=[*singles, *thrice("auto", 1.2)]), "combined").text
+    for near in (1.48, 1.52):
+        assert "do not tell them apart" in line(measured(observations=[*singles, *thrice("auto", near)]), "combined").text
+    assert "do not tell them apart" in line(measured(observations=[*singles, seen("auto", 1.9)]), "combined").text, "one race is none"
     assert not [one for one in guide(measured(observations=singles)) if one.topic == "combined"]
 
 
