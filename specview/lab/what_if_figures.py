@@ -94,7 +94,7 @@ class WhatIf:
         found = [
             one for one in self.alternatives
             if one.kind != "oracle" and one.speedup is not None and not self._is_recorded(one)
-            and self.measured.told_apart(one.speedup.low, one.k if one.how == "measured" else None)
+            and self.measured.told_apart(one.speedup.low, one.k if one.policy == "constant" else None)
         ]  # fmt: skip
         return max(found, key=lambda one: one.speedup.value if one.speedup else 0.0, default=None)
 

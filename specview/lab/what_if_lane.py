@@ -377,7 +377,7 @@ class Replay:
         times = None if plain is None or took <= 0 else Range(plain / spent.value, plain / spent.high, plain / spent.low)
         real = self._measured_as(name, values, k)
         if real is not None and plain is not None:
-            how, why, times = "measured", f"{why}; its speedup is as measured", range_of(real)
+            why, times = f"{why}; its speedup is as measured", range_of(real)
             spent = Range(plain / times.value, plain / times.high, plain / times.low)
         return Alternative(
             name=self._policy_label(name, values, k),
