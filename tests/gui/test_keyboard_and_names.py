@@ -127,7 +127,11 @@ def test_the_tables_first_arrow_takes_the_row_the_keyboard_is_on(qtbot):
     qtbot.addWidget(table)
     table.set_rows([{"a": place} for place in range(3)])
     table.show()
+    table.activateWindow()
     table.view.setFocus()
+    qtbot.waitUntil(table.view.hasFocus)
+    table.view.setCurrentIndex(table.view.model().index(0, 0))
+    table.view.clearSelection()  # as Tab leaves it
     qtbot.keyClick(table.view, Qt.Key.Key_Down)
     assert table.selected_rows() == [0]
     qtbot.keyClick(table.view, Qt.Key.Key_Down)
