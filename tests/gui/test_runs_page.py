@@ -272,7 +272,7 @@ def test_what_could_not_be_written_is_written_when_the_tab_is_opened_again(page,
 def test_what_is_typed_while_files_are_read_is_kept_by_a_window_that_closes(page, window, qtbot, monkeypatch):
     reading = threading.Event()
 
-    def slow(path, should_stop):
+    def slow(path, should_stop, keep):
         reading.set()
         while not should_stop():
             time.sleep(0.002)
