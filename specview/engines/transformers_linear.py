@@ -20,6 +20,7 @@ from torch.nn import functional
 _PACK_ROWS = 4  # the layout oneDNN makes for about this many rows serves 1 to 16 best (measured)
 _ADVANTAGE = 0.85  # another product than the usual one must be this much faster: timing is noisy
 _TIMED_NUMBERS = 8_000_000  # of larger weights only the first outputs are timed
+_TIMED_TURNS = 6
 _TIMED_ROWS = (1, 2, 3, 4, 6)  # what plain decoding and short drafts ask for
 _CHECKED_NUMBERS = 1_000_000  # looked at in one go: a large weight is not copied whole to be checked
 _CACHE_NUMBERS = 4_000_000  # read between two timings: a pass finds no weight in the cores' own caches
@@ -290,10 +291,20 @@ class _Chooser:
         return _made(self._chosen[shape], weight, bias)
 
     def _fastest(self, weight: torch.Tensor) -> Any:
-        seconds: dict[Any, float] = {}
-        for kind in self._kinds:
-            product = _made(kind, weight, None)
-            seconds[kind] = sum(_seconds(product, rows, weight.shape[1]) for rows in _TIMED_ROWS)
+        products = {kind: _made(kind, weight, None) for kind in self._kinds}
+        others = torch.ones(_CACHE_NUMBERS)
+        seconds = dict.fromkeys(products, 0.0)
+        for rows in _TIMED_ROWS:
+            x = torch.ones(rows, weight.shape[1])
+            least = dict.fromkeys(products, float("inf"))
+            for _ in range(_TIMED_TURNS):  # in turns: what a busy machine adds is noise, and falls on all alike
+                for kind, product in products.items():
+                    others.sum()
+                    begin = time.perf_counter()
+                    product(x)
+                    least[kind] = min(least[kind], time.perf_counter() - begin)
+            for kind, took in least.items():
+                seconds[kind] += took
         best = min(seconds, key=lambda kind: seconds[kind])
         return best if seconds[best] < _ADVANTAGE * seconds[self._kinds[0]] else self._kinds[0]
 
@@ -305,16 +316,3 @@ def _works(kind: Any) -> bool:
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
     return True
-
-
-def _seconds(product: Linear, rows: int, columns: int) -> float:
-    """The least time of a few runs: what a busy machine adds is noise."""
-    x, others = torch.ones(rows, columns), torch.ones(_CACHE_NUMBERS)
-    product(x)
-    best = float("inf")
-    for _ in range(5):
-        others.sum()
-        begin = time.perf_counter()
-        product(x)
-        best = min(best, time.perf_counter() - begin)
-    return best
