@@ -188,6 +188,8 @@ class Replay:
     def _follows_text(self, facts: Mapping[str, Any]) -> bool:
         if self.method.name not in _FOLLOW_TEXT:
             return False
+        if self.sampled and self.fixed:
+            return False  # a draft draws by numbers of its own round: one that began elsewhere says other things
         vocabulary = self.settings.get("option_vocabulary", "auto")
         if self.method.name != "draft-model" or vocabulary == "same":
             return True
