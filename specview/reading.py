@@ -12,9 +12,9 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-MAX_JSON = 16 << 20
-"""Bytes of a JSON file; the index of the largest models known has 15 MB."""
-_MAX_VALUES = 64 << 20  # bytes that its values take as Python's, by the estimate below
+MAX_CONFIG, MAX_TABLE = 4 << 20, 16 << 20
+"""Bytes of a JSON file of settings, and of a table of tensors: those of the largest models known have 2 and 15 MB."""
+_ROOM = 4  # times its size that a file's values may take as Python's, by the estimate below
 
 
 def open_regular(path: str | Path) -> BinaryIO:
@@ -37,7 +37,7 @@ def _require_regular(status: os.stat_result) -> None:
         raise OSError(22, "it is a pipe or a device, not a file")
 
 
-def read_bytes(path: str | Path, most: int = MAX_JSON) -> bytes:
+def read_bytes(path: str | Path, most: int = MAX_CONFIG) -> bytes:
     """Return a plain file's content. Raises OSError, ValueError where it has more than `most` bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -49,22 +49,27 @@ def read_bytes(path: str | Path, most: int = MAX_JSON) -> bytes:
     return data
 
 
-def read_text(path: str | Path, most: int = MAX_JSON) -> str:
+def read_text(path: str | Path, most: int = MAX_CONFIG) -> str:
     """Return a plain file's content as UTF-8 text. Raises OSError, and ValueError where it is none or too large."""
     return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_json(path: str | Path) -> Any:
-    """Return the value in a JSON file. Raises OSError, and ValueError where it is no JSON or too much of it."""
-    return parse_json(read_bytes(path))
+def read_json(path: str | Path, most: int = MAX_CONFIG) -> Any:
+    """Return the value in a JSON file of up to `most` bytes. Raises OSError, and ValueError where it is none."""
+    return parse_json(read_bytes(path, most), most)
 
 
-def parse_json(data: bytes) -> Any:
-    """Return the value that UTF-8 JSON writes. Raises ValueError where it is no JSON, or too much of it."""
-    values = 200 * (data.count(b"[") + data.count(b"{")) + 150 * data.count(b":") + 60 * data.count(b",")
-    if values > _MAX_VALUES:
-        raise ValueError("it has too many values")
+def parse_json(data: bytes, most: int) -> Any:
+    """Return the value that JSON writes; raises ValueError where it is none, or one too large for `most` bytes."""
+    require_light(data, most)
     try:
         return json.loads(data.removeprefix(b"\xef\xbb\xbf"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def require_light(data: bytes, most: int) -> None:
+    """Raise ValueError where JSON has more values than belong into `most` bytes: "[]," takes 27 times its size."""
+    values = 200 * (data.count(b"[") + data.count(b"{")) + 150 * data.count(b":") + 60 * data.count(b",")
+    if values > _ROOM * most:
+        raise ValueError("it has too many values")

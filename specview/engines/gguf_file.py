@@ -31,7 +31,7 @@ _MEND_SHORT = "Download or copy it again."
 _FIRST_READ, _MAX_HEADER = 4 << 20, 32 << 20  # bytes; the largest vocabularies known take 12 MB
 _MAX_PAIRS, _MAX_TENSORS, _MAX_DIMS = 1 << 10, 1 << 16, 4
 _ALIGNMENT = 32  # where the file does not say
-_LONGEST_NAME = 64
+_LONGEST_NAME, _MAX_TEMPLATE = 64, 1 << 20
 _PIECE = re.compile(r"(.+\.gguf)(?:\.part(\d{1,2})of(\d{1,2})|(?:\.part-?|[.-]split-?|\.0)\w{1,3})", re.IGNORECASE)
 _Header = TypeVar("_Header", bound="GgufFile")
 
@@ -263,6 +263,7 @@ def _check_kinds(metadata: Mapping[str, Any]) -> None:
                 raise ValueError(f"{key} is {_shown(metadata[key])}")
 
     wrong(_TEXTS, lambda value: isinstance(value, str) and len(value) <= _LONGEST_NAME)
+    wrong(["tokenizer.chat_template"], lambda value: not isinstance(value, str) or len(value) <= _MAX_TEMPLATE)
     wrong(_WHOLE, lambda value: all(map(_is_size, value)) if isinstance(value, list) else _is_size(value))
     wrong(_REAL, lambda value: type(value) in (int, float) and 0 < value < 3e38)
     for name, kind in _LISTS.items():

@@ -11,7 +11,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _BYTES = {kind: struct.calcsize("<" + letter) for kind, letter in _SCALARS.items()}
 _LENGTH = struct.Struct("<Q")
 _STRING, _ARRAY = 8, 9
-_MAX_LIST = 1 << 20
+_MAX_LIST, _MAX_SHORT = 1 << 19, 1 << 16  # items of one list, and of all that are decoded at once
 _SHORT_LIST = 512  # per-layer values are decoded at once, vocabularies when asked for
 
 
@@ -63,7 +63,7 @@ class Cursor:
     """
 
     def __init__(self, data: bytes, at: int) -> None:
-        self.data, self.at = data, at
+        self.data, self.at, self._decoded = data, at, 0
 
     def numbers(self, layout: str) -> tuple[Any, ...]:
         """Return the numbers of a `struct` layout without byte order, such as "IQ"."""
@@ -105,4 +105,9 @@ class Cursor:
         else:  # llama.cpp takes no lists of lists either
             raise ValueError(f"a list of type {item}")
         values = LazyList(item, count, self.take(end))
-        return values if count > _SHORT_LIST else values.values
+        if count > _SHORT_LIST:
+            return values
+        self._decoded += count
+        if self._decoded > _MAX_SHORT:
+            raise ValueError(f"more than {_MAX_SHORT:,} values in short lists")
+        return values.values

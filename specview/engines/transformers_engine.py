@@ -23,6 +23,7 @@ from specview.engines.transformers_weights import (
     StoredTensor,
     read_config,
     read_headers,
+    require_sizes,
     stored_dtype,
     stored_matrices,
     weight_bytes,
@@ -101,6 +102,7 @@ def load(
     path = Path(folder)
     written = read_config(path)
     tensors = read_headers(path)
+    require_sizes(path, written, tensors)
     if dtype is not None and dtype not in DTYPE_BYTES:
         raise UsageError(f"dtype is {dtype!r}.", f"Use {', '.join(DTYPE_BYTES)}.")
     if threads is not None and threads < 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -22,9 +23,10 @@ from specview.engines.declared import of_folder, of_gguf, read_json, token_conte
 from specview.engines.detokenize import ByteDetokenizer
 from specview.engines.gguf_file import GgufFile
 from specview.errors import SpecviewError, UsageError
-from specview.reading import parse_json, read_bytes
+from specview.reading import parse_json, read_bytes, require_light
 
-_MAX_TOKENIZER = 48 << 20  # bytes: Gemma 3's tokenizer.json has 33 MB
+_MAX_TOKENIZER, _MAX_VOCABULARY = 48 << 20, 12 << 20  # bytes: Gemma 3's tokenizer.json has 33 MB, without merges 8 MB
+_MAX_LIGHT, _MAX_SMALL = 24 << 20, 1 << 20
 # Classes that add nothing to what tokenizer.json says (names of transformers 5 and 4).
 _PLAIN_CLASSES = frozenset({None, "TokenizersBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer"})
 
@@ -132,12 +134,13 @@ def load_tokenizer(
     Raises SpecviewError where the folder has none that can be used.
     """
     settings = read_json(folder / "tokenizer_config.json")
+    content = _tokenizer_json(folder)
     lock = Lock()
-    if _says_all(folder, settings):
+    if content is not None and _says_all(folder, settings):
         names = {**read_json(folder / "special_tokens_map.json"), **settings}
         bos_token, eos_token = token_content(names.get("bos_token")), token_content(names.get("eos_token"))
         try:
-            backend, lock = _backend((folder / "tokenizer.json").read_bytes())
+            backend, lock = _backend(content)
         except Exception as error:  # noqa: BLE001 - the library raises bare Exception
             raise SpecviewError(
                 f"{folder / 'tokenizer.json'} cannot be read ({error}).", "Download it again."
@@ -274,9 +277,7 @@ def _says_all(folder: Path, settings: Mapping[str, Any]) -> bool:
     return set(listed) <= {str(token.get("id")) for token in known if isinstance(token, Mapping)}
 
 
-_MERGES = re.compile(
-    rb'"merges"\s*:\s*\[(?:[^][{}"]++|"(?:[^"\\]++|\\.)*+"|\[(?:[^][{}"]++|"(?:[^"\\]++|\\.)*+")*+\])*+\]'
-)
+_MERGES = re.compile(rb'"merges"\s*:\s*\[')
 
 
 def read_vocabulary(path: Path) -> dict[str, Any]:
@@ -284,10 +285,38 @@ def read_vocabulary(path: Path) -> dict[str, Any]:
 
     Raises OSError, and ValueError where it is no JSON object or larger than any tokenizer's.
     """
-    value = parse_json(_MERGES.sub(b'"merges":[]', read_bytes(path, _MAX_TOKENIZER), count=1))
+    value = parse_json(_without_merges(read_bytes(path, _MAX_TOKENIZER)), _MAX_LIGHT)
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     return value
+
+
+def _without_merges(content: bytes) -> bytes:
+    """A tokenizer.json without its merges, which its library writes last; raises ValueError where the rest is too much."""
+    rest, begun, end = content, _MERGES.search(content), content.rfind(b"]")
+    last = begun is not None and not content[end + 1 :].strip(b" \t\r\n}") and b'"added_tokens"' not in content[begun.end() :]
+    if begun is not None and last:
+        rest = content[: begun.end()] + content[end:]
+    if len(rest) > _MAX_VOCABULARY:
+        raise ValueError(f"it has {len(rest):,} bytes beside its merges")
+    require_light(rest, _MAX_LIGHT)
+    return rest
+
+
+def _tokenizer_json(folder: Path) -> bytes | None:
+    """The content of a folder's tokenizer.json; None where it has none. Raises SpecviewError where it is no tokenizer's."""
+    path = folder / "tokenizer.json"
+    if not os.path.lexists(path):
+        return None
+    try:
+        content = read_bytes(path, _MAX_TOKENIZER)
+        if len(content) > _MAX_SMALL:
+            _without_merges(content)
+        return content
+    except OSError as error:
+        raise SpecviewError(f"{path} cannot be read ({error.strerror or error}).", "Check the file.") from None
+    except ValueError as error:
+        raise SpecviewError(f"{path} is no tokenizer's ({error}).", "Download it again.") from None
 
 
 def _byte_alphabet() -> dict[str, int]:

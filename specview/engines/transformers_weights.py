@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specview.errors import SpecviewError
-from specview.reading import MAX_JSON, open_regular, parse_json, read_json
+from specview.reading import MAX_TABLE, open_regular, parse_json, read_json
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -75,9 +75,11 @@ def indexed_files(index: Path) -> list[Path]:
     Raises SpecviewError where it is damaged or one of them is missing.
     """
     try:
-        names = read_json(index)["weight_map"].values()
+        names = dict.fromkeys(read_json(index, MAX_TABLE)["weight_map"].values())
+        if len(names) > _MAX_FILES:
+            raise ValueError
         # Names are data: only the last part counts, so that none can lead out of the folder.
-        files = [index.parent / Path(name).name for name in dict.fromkeys(names)]
+        files = [index.parent / Path(name).name for name in names]
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise SpecviewError(f"{index} is damaged.", _AGAIN) from None
     for file in files:
@@ -123,9 +125,9 @@ def read_header(file: Path) -> Mapping[str, StoredTensor]:
             length = int.from_bytes(stream.read(8) or b"", "little")
             if size < 8 or length > size - 8:
                 raise SpecviewError(f"{file} is cut short or no safetensors file.", _AGAIN)
-            if length > MAX_JSON:
+            if length > MAX_TABLE:
                 raise SpecviewError(f"{file} is damaged (its header has {length:,} bytes).", _AGAIN)
-            header = parse_json(stream.read(length))
+            header = parse_json(stream.read(length), MAX_TABLE)
         header.pop("__metadata__", None)
         tensors = {
             name: StoredTensor(_shape(entry["shape"]), _name(entry["dtype"]), file) for name, entry in header.items()
@@ -174,6 +176,29 @@ def gathered(found: Iterable[Mapping[str, StoredTensor]]) -> dict[str, StoredTen
         if count > _MAX_TENSORS or files > _MAX_FILES:
             raise SpecviewError("the folder has more weights files or tensors than any model.", "Choose a model's folder.")
     return tensors
+
+
+_SIZES = (
+    "hidden_size", "n_embd", "d_model", "intermediate_size", "n_inner", "vocab_size", "num_attention_heads", "n_head",
+    "num_key_value_heads", "head_dim", "num_experts", "num_local_experts", "n_routed_experts",
+)  # fmt: skip
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
+
+def require_sizes(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
+    """Raise SpecviewError where a configuration describes a larger model than the weights can be of."""
+    numbers = sum(tensor.numel for tensor in tensors.values())
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, Mapping) else {}):
+        for key, most in (*((key, numbers) for key in _SIZES), *((key, len(tensors)) for key in _LAYERS)):
+            value = part.get(key)
+            for size in value if isinstance(value, list) else [value]:
+                if size is not None and (type(size) is not int or not 0 <= size <= most):
+                    raise SpecviewError(
+                        f"the config.json of {folder} has {str(size)[:40]!r} as {key}, and its weights are {len(tensors):,} "
+                        f"tensors of {numbers:,} numbers.",
+                        _AGAIN,
+                    )
 
 
 def weight_bytes(folder: str | Path, dtype: str | None = None) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CONVERT = "Convert the weights to safetensors where you trust them, or choose another head."
 _AGAIN = "Download it again."
-_MAX_PICKLE = 1 << 20
+_MAX_PICKLE = 1 << 18
 """Bytes of an outline: those of a head's few tensors are some thousand, of a large model's layers a hundred thousand."""
 _MAX_DIMENSIONS = 16
 _MAX_DIRECTORY, _MAX_ENTRIES = 4 << 20, 1 << 14  # of an archive
@@ -149,8 +149,12 @@ class _Opened:
         self.pieces = {name: value for name, value in found.items() if isinstance(value, _Piece)}
         for name, piece in self.pieces.items():
             begin, end = self._places.get(piece.storage.key, (0, 0))
-            there = min(piece.storage.numbers, (end - begin) // _DTYPES[piece.storage.kind][2])
-            if piece.offset + _extent(piece) > there or math.prod(piece.shape) > max(there, 0):
+            there = piece.storage.numbers
+            if (
+                there * _DTYPES[piece.storage.kind][2] > end - begin
+                or piece.offset + _extent(piece) > there
+                or math.prod(piece.shape) > there
+            ):
                 raise _Unsound(f"tensor {name[:80]!r} is larger than what is stored of it")
 
     def _archive(self) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 
 from specview.errors import SpecviewError, UsageError
 from specview.models.assets import asset_path
+from specview.reading import require_light
 
 KINDS: Mapping[str, str] = {
     "code-edit": "Edit a function and return it in full.",
@@ -33,7 +34,7 @@ KINDS: Mapping[str, str] = {
 """The kinds of task; each has a Portuguese twin named with `-pt`."""
 
 DEFAULT = "chat"
-MAX_FILE_BYTES = 64 << 20
+MAX_FILE_BYTES, _MAX_VALUES = 64 << 20, 16 << 20
 _KNOWN_KEYS = {"prompt", "text", "messages", "system", "name", "workload", "kind"}
 _FIELD_KEYS = ("turns", "question", "conversations")  # other people's: what else stands beside them is left alone
 _PROMPT_KEYS = ("prompt", "text", "messages", *_FIELD_KEYS)
@@ -135,9 +136,13 @@ def _path(name: str) -> Path:
 
 def _read(path: Path, name: str) -> Workload:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
+        with path.open("rb") as file:  # a pipe too: a shell's <(command)
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
             raise UsageError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MB.", "Split it.")
-        data = path.read_bytes()
+        require_light(data, _MAX_VALUES)
+    except ValueError as error:
+        raise UsageError(f"{path} is no set of prompts: {error}.", "Split it.") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise SpecviewError(

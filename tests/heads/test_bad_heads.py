@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from specview.errors import SpecviewError, UsageError
-from specview.heads import files, layouts
+from specview.heads import files, layouts, pickles
 from specview.heads.fit import TargetFacts, fits, settle
 from specview.heads.layouts import NoHead, read_head
 from specview.heads.running import HeadRun
@@ -22,6 +22,7 @@ from specview.models import heads
 from specview.models.heads import load_head
 from tests.heads import fabricate as make
 from tests.models.conftest import make_gguf  # noqa: F401
+from tests.models.hostile_files import CASES
 
 TARGET = TargetFacts("toy-target", make.HIDDEN, make.LAYERS, make.VOCAB)
 Write = Callable[..., Path]
@@ -543,6 +544,44 @@ def test_weights_are_read_without_any_loader_of_torchs(
     for name, tensor in expected.items():
         assert torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype, name
     assert found["cut"].untyped_storage().nbytes() == 9 * 4, "a view is read as itself, not with its whole storage"
+
+
+def _hostile(name: str, folder: Path) -> Path:
+    return CASES[f"head: {name}"](folder)
+
+
+@pytest.mark.parametrize(("name", "reason"), [
+    ("a packed outline of dicts", "it is compressed, as torch.save never does it"),
+    ("an outline of dicts", "is no weights file of torch"),
+    ("a stride of 0", "tensor '0.0.linear.weight' is larger than what is stored of it"),
+    ("a storage larger than the file", "tensor '0.0.linear.weight' is larger than what is stored of it"),
+    ("a storage that is missing", "is larger than what is stored of it"),
+    ("a view behind its storage", "is larger than what is stored of it"),
+    ("a view before its storage", "is damaged or no weights file"),
+    ("copies of copies", "is damaged or no weights file"),
+    ("a memo of 2^31", "holds no tensors|lacks tensors|holds no head"),
+    ("tuples in tuples as a key", "is no weights file of torch|is damaged"),
+    ("attributes of a function", "is damaged or no weights file"),
+    ("code", "opening it could run code, so it is not opened"),
+    ("code of old", "opening it could run code, so it is not opened"),
+    ("an old one of 4 GB", "is damaged or no weights file"),
+    ("an old one whose storage lies", "is damaged or no weights file"),
+    ("a directory of 4 GB", "is damaged or no weights file"),
+    ("blocks by the billion", "lacks tensors"),
+    ("steps by the billion", "has n_predict 1000000000"),
+    ("a layer of numbers", "is none of a head's"),
+    ("pipe", "it is a pipe or a device, not a file|no weights"),
+])
+def test_a_hostile_head_is_refused_for_what_it_is(tmp_path: Path, name: str, reason: str) -> None:
+    with pytest.raises(SpecviewError, match=reason) as caught:
+        read_head(_hostile(name, tmp_path))
+    assert one_line(caught) and len(str(caught.value)) < 600
+    assert torch_utils_unharmed()
+
+
+def torch_utils_unharmed() -> bool:
+    """Whether no file has given the stand-ins attributes."""
+    return not any(vars(stand_in) for stand_in in (pickles._tensor, pickles._parameter))
 
 
 @pytest.mark.parametrize("legacy", [False, True])

@@ -14,7 +14,7 @@ import pytest
 
 import specview.engines
 from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
-from specview.models import bundled, loading, memory
+from specview.models import bundled, llama_trial, loading, memory
 from specview.models import cache as cache_module
 from specview.models import facts as facts_module
 from specview.models.converted import converted_root
@@ -46,6 +46,7 @@ def engines(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
         monkeypatch.setitem(sys.modules, module.__name__, module)
         monkeypatch.setattr(specview.engines, module_name, module, raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: SimpleNamespace(name=name))
+    monkeypatch.setattr(llama_trial, "require_survival", lambda *_, **__: None)  # test_llama_trial.py has the real one
 
 
 def test_a_gguf_in_llama_cpp(engines: None, make_gguf: Make) -> None:
