@@ -259,8 +259,7 @@ def open_teacher(
         teacher = LlamaTeacher(target, torch.bfloat16 if low else torch.float32)
         yield teacher
     else:
-        # Another device chooses its own type.
-        dtype = ("bfloat16" if low else "float32") if target.device == "cpu" else None
+        dtype = "bfloat16" if low or target.device != "cpu" else "float32"
         teacher = EngineTeacher(target, dtype, threads, should_stop)
         try:
             yield teacher
