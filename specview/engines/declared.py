@@ -140,7 +140,8 @@ def folder_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str
         return found
     stored = settings.get("chat_template") or read_json(folder / "chat_template.json").get("chat_template")
     if isinstance(stored, list):
-        stored = {item.get("name"): item.get("template") for item in stored if isinstance(item, Mapping)}
+        named = [item for item in stored if isinstance(item, Mapping) and isinstance(item.get("name"), str)]
+        stored = {item["name"]: item.get("template") for item in named}
     return _only_texts(stored if isinstance(stored, Mapping) else {templates.DEFAULT: stored})
 
 

@@ -199,6 +199,8 @@ def named_head(spec: str, target: Path | None = None) -> Path | None:
             return cached if cached is not None and _is_head(cached) else None
         if path.is_file():
             return path if path.suffix in (".safetensors", *PICKLES) else None
+        if not path.is_dir():  # a pipe, a device
+            return None
         if target is not None and path.resolve() == target.resolve():
             return path if _is_head(path, INSIDE) else None
     except OSError:
