@@ -29,7 +29,7 @@ MACHINE = re.compile(
 
 
 PASSING = ((re.compile(r"\d{4}-\d\d-\d\d-[0-9a-f]{8}"), "(run)"), (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\+00:00)?"), "(time)"),
-           (re.compile(r"\S*/data/[0-9a-f]{8,}"), "(data)"))  # fmt: skip
+           (re.compile(r"\S*/data/[0-9a-f]{8,}"), "(data)"), (re.compile(r"\d+ threads · [\d.]+ [GM]B"), "(threads, memory)"))  # fmt: skip
 """What is another at every start, wherever it stands: ids, moments, the data folder of a test."""
 
 
