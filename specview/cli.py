@@ -19,7 +19,7 @@ from typing import TextIO
 from specview import __version__
 from specview.engines.openmp import limit_spinning
 from specview.errors import SpecviewError, Stopped, UsageError
-from specview.runs.files import os_reason
+from specview.files.atomic import os_reason
 
 COMMANDS = {
     "run": "one prompt, one method, headless: text, summary",

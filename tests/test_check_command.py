@@ -85,7 +85,7 @@ def test_the_document_has_every_fact_and_nothing_else_is_printed(capsys, make_gg
 
 
 def test_one_renamed_token_is_named_in_command_and_window(capsys, make_gguf: Make) -> None:  # noqa: F811
-    from specview.gui.pair_checks import check
+    from specview.gui.link.pair_checks import check
 
     renamed = [*OWN[:-1], "renamed"]
     target, draft = make_gguf("target.gguf", vocabulary=OWN), make_gguf("draft.gguf", vocabulary=renamed)

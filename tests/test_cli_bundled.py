@@ -19,9 +19,9 @@ from specview import cli
 from specview.commands.summary import compare_table
 from specview.decoding.metrics import MetricsFold
 from specview.decoding.speedup import speedup
+from specview.files.reader import read_trace
+from specview.files.schema import round_from_json
 from specview.racing.pool import ModelPool
-from specview.runs.reader import read_trace
-from specview.runs.schema import round_from_json
 
 pytestmark = pytest.mark.real_model
 EXACT = ("rounds", "proposed", "judged", "accepted", "ignored", "emitted")

@@ -83,7 +83,7 @@ def recording(path, **models):
     settings = {"engine": "llama.cpp", "method": "draft-model", "draft_engine": "llama.cpp"} | models
     header = {"schema": "specview.trace/1", "run": {}, "prompt": {"text": "", "token_ids": [1]},
               "lanes": [{"name": "fast", "settings": settings, "prefill_s": 0.1}]}  # fmt: skip
-    from specview.runs.schema import dumps, round_to_json
+    from specview.files.schema import dumps, round_to_json
     from tests.lab.test_explain import make_lane
 
     rounds = make_lane([(2, 1, 0.01, 0.05, 0.0), (2, 2, 0.01, 0.05, 0.0)])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specview import child
-from specview.gui import training_process
+from specview.gui.train import process as training_process
 
 ROOT = Path(__file__).parent.parent
 LIBRARIES = (

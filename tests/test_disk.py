@@ -13,8 +13,8 @@ import pytest
 
 from specview import cli, disk
 from specview.errors import SpecviewError
-from specview.runs.files import OutputFile
-from specview.runs.writer import TraceWriter
+from specview.files.atomic import OutputFile
+from specview.files.writer import TraceWriter
 
 SAFETENSORS = (2).to_bytes(8, "little") + b"{}"
 TRACE = b'{"schema": "specview.trace/1", "run": {}, "prompt": {}, "lanes": []}\n'

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from specview import cli
-from specview.runs.library import RunLibrary
-from tests.runs.recorded import SETTINGS, keep, write_trace
+from specview.library.library import RunLibrary
+from tests.library.recorded import SETTINGS, keep, write_trace
 from tests.test_runs_command import typed
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from specview import cli
 from specview.commands import outputs as outputs_module
-from specview.runs.library import RunLibrary
-from tests.runs.recorded import SETTINGS, keep, race_events, write_trace
+from specview.library.library import RunLibrary
+from tests.library.recorded import SETTINGS, keep, race_events, write_trace
 
 
 def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

@@ -9,7 +9,7 @@ import pytest
 
 from specview import cli
 from specview.commands import scan as command
-from tests.racing.test_exit_scan import PROMPT, WRONG, engine_of
+from tests.experiments.test_exit_scan import PROMPT, WRONG, engine_of
 
 TEXT = "".join(chr(ord("a") + token) for token in PROMPT)
 ARGUMENTS = ["scan", "--prompt", TEXT, "--raw", "--tokens", "20", "--k", "4"]
@@ -30,7 +30,7 @@ def engine(monkeypatch):
 
     monkeypatch.setattr("specview.racing.pool.load_engine", load)
     # The command times with the machine's clock: here with the fake's own.
-    from specview.racing import exit_scan
+    from specview.experiments import exit_scan
 
     real = exit_scan.scan_exits
     monkeypatch.setattr(exit_scan, "scan_exits", lambda *given: real(*given, clock=made.clock))

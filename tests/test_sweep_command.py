@@ -15,9 +15,9 @@ import pytest
 from specview import cli
 from specview.commands import sweep as command
 from specview.errors import SpecviewError, UsageError
-from specview.racing import sweep as sweep_module
-from specview.racing.sweep_file import read_sweep
-from specview.racing.sweep_results import COLUMNS
+from specview.experiments import sweep as sweep_module
+from specview.experiments.sweep_file import read_sweep
+from specview.experiments.sweep_results import COLUMNS
 from tests.racing.world import PROMPT, World
 
 RAW = ("--raw", "--prompt", PROMPT, "--max-tokens", "16")

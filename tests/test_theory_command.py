@@ -50,7 +50,7 @@ def test_ranges_of_draft_lengths(capsys):
 
 
 def test_a_traces_lanes_stand_beside_what_predicts_them(tmp_path, capsys):
-    from specview.runs.schema import dumps, round_to_json
+    from specview.files.schema import dumps, round_to_json
 
     lanes = {"plain": plain_lane(400), "drafting": lane_of(0.7, 3, 0.1, 1.5, count=2000)}
     header = {

@@ -14,10 +14,10 @@ from specview.commands import run as run_command
 from specview.commands import tune as tune_command
 from specview.commands.arguments import prompts_of, settings_of
 from specview.commands.tune import command_of
-from specview.racing import tuning
+from specview.experiments import tuning
+from specview.experiments.tune_result import ArmResult
 from specview.racing.pool import ModelPool
 from specview.racing.settings import LaneSettings, RunSettings
-from specview.racing.tune_result import ArmResult
 from specview.racing.workloads import Prompt, Workload
 from tests.racing.world import World
 

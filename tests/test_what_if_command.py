@@ -11,9 +11,9 @@ from specview.commands.what_if import costs_of, policy_of, range_text, real_list
 from specview.decoding.metrics import fold
 from specview.decoding.sampling import SamplingParams
 from specview.errors import UsageError
+from specview.files.schema import dumps, round_to_json
+from specview.files.writer import TraceWriter, trace_header
 from specview.lab.what_if_figures import Range
-from specview.runs.schema import dumps, round_to_json
-from specview.runs.writer import TraceWriter, trace_header
 from tests.lab.what_if_runs import PROMPT, recorded
 
 LOOP = {"order": 3, "seed": 5, "count": 60}

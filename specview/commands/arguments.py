@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 from specview.commands.terminal import safe_text
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
-from specview.drafting.options import idle_option
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
+from specview.files.atomic import os_reason
 from specview.racing import workloads
 from specview.racing.settings import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
-from specview.runs.files import os_reason
+from specview.settings.options import idle_option
 
 DEFAULT_METHODS = ("plain", "draft-model", "prompt-lookup")
 MAX_PROMPT_BYTES = 16 << 20

@@ -18,6 +18,7 @@ from specview.engines.declared import of_gguf
 from specview.engines.gguf_file import gguf_facts
 from specview.engines.transformers_tokenizer import load_tokenizer
 from specview.errors import EngineMissing, SpecviewError, UsageError
+from specview.files.schema import Json
 from specview.heads.layouts import KIND_WORDS
 from specview.models import bundled
 from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
@@ -34,7 +35,6 @@ from specview.models.pair_check import (
     pair_from_files,
     percent,
 )
-from specview.runs.schema import Json
 
 _DESCRIPTION = """\
 Say whether a draft can serve a target: which approach applies for which rules, how much of the vocabulary

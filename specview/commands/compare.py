@@ -20,16 +20,16 @@ from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signal
 from specview.commands.summary import compare_table, prompt_set_text
 from specview.commands.terminal import ProgressLine, safe_text
 from specview.errors import SpecviewError, UsageError
-from specview.racing.events import Event, LaneRound, Progress, RaceStarted
+from specview.files.documents import compare_document
+from specview.files.schema import Json
+from specview.library.exporters import compare_csv, compare_markdown
+from specview.library.keeping import SetParts
 from specview.racing.settings import RunSettings
 from specview.racing.workloads import Workload
-from specview.runs.documents import compare_document
-from specview.runs.exporters import compare_csv, compare_markdown
-from specview.runs.keeping import SetParts
-from specview.runs.schema import Json
+from specview.settings.events import Event, LaneRound, Progress, RaceStarted
 
 if TYPE_CHECKING:
-    from specview.racing.prompt_set import PromptSetResult
+    from specview.experiments.prompt_set import PromptSetResult
 
 MAX_REPEATS = 1000
 
@@ -163,13 +163,13 @@ class _SetWatcher:
 def _compare_set(
     settings: RunSettings, prompts: Workload, repeats: int, outputs: Outputs, should_stop: StopRequest
 ) -> int:
-    from specview.racing.pool import ModelPool
-    from specview.racing.prompt_set import (
+    from specview.experiments.prompt_set import (
         prompt_set_csv,
         prompt_set_document,
         prompt_set_markdown,
         run_prompt_set,
     )
+    from specview.racing.pool import ModelPool
 
     watcher = _SetWatcher(outputs, settings, prompts, repeats)
     models = ModelPool()

@@ -20,12 +20,12 @@ from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.errors import UsageError
+from specview.files.schema import Json, plain
 from specview.lab.batch_times import BATCHES, CONTEXT, REPEATS, SECONDS, require_plan
 from specview.lab.concurrency import Acceptance, Concurrency, Point, stated_acceptance, trace_acceptance
 from specview.lab.concurrency_run import RACE_TOKENS, Plan, run_concurrency
 from specview.models.catalog import Role, resolve
 from specview.racing.settings import BUNDLED
-from specview.runs.schema import Json, plain
 
 _DESCRIPTION = """\
 Time real target passes over B sequences of k + 1 tokens, join them with a run's acceptance, and say for how many
@@ -145,7 +145,7 @@ def _acceptance(arguments: argparse.Namespace) -> Acceptance | None:
     from dataclasses import replace
 
     from specview.commands.run_files import locate
-    from specview.runs.library import RunLibrary
+    from specview.library.library import RunLibrary
 
     if arguments.acceptance is not None:
         return stated_acceptance(arguments.acceptance, arguments.draft_cost)

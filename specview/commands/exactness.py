@@ -12,6 +12,7 @@ from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.errors import SpecviewError, UsageError
+from specview.files.schema import plain
 from specview.lab import exact_statistics, exactness, pair_results, policy_exactness
 from specview.lab.exact_statistics import p_text
 from specview.lab.exactness import ToyResult, check_samples, check_seeds, run_toy, toy_document
@@ -20,7 +21,6 @@ from specview.lab.pair_results import PairResult, PairSettings, pair_document
 from specview.lab.policy_exactness import PoliciesResult, policies_document, run_policies
 from specview.lab.toy import ToySettings
 from specview.racing.settings import BUNDLED, RunSettings
-from specview.runs.schema import plain
 
 _DESCRIPTION = """\
 Is the output still the target's own?

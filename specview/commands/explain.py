@@ -23,13 +23,13 @@ from specview.decoding.ledger import RunRecord
 from specview.decoding.metrics import Metrics, fold
 from specview.decoding.speedup import speedup
 from specview.errors import SpecviewError, UsageError
+from specview.files.documents import metrics_to_json
+from specview.files.schema import Json, plain
 from specview.lab.advice import measured_beside
 from specview.lab.explain import Explanation, explain, per_round, signed
 from specview.lab.what_if import passes_of
-from specview.racing.events import Event, LaneRound, Progress
 from specview.racing.settings import RunSettings
-from specview.runs.documents import metrics_to_json
-from specview.runs.schema import Json, plain
+from specview.settings.events import Event, LaneRound, Progress
 
 _DESCRIPTION = """\
 Say why each lane is fast or slow here: where its time goes on the way from plain decoding, what the formulas
@@ -84,7 +84,7 @@ def _refuse_race_flags(parser: Parser, arguments: argparse.Namespace) -> None:
 
 def _explain_trace(arguments: argparse.Namespace, outputs: Outputs) -> int:
     from specview.commands.run_files import read_ref
-    from specview.runs.replay import plain_step_s
+    from specview.library.replay import plain_step_s
 
     trace = read_ref(arguments.recorded)
     chosen = _chosen([text for _, text in arguments.lanes or []], trace.records)

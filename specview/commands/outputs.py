@@ -14,13 +14,13 @@ from typing import Self
 from specview.commands.terminal import safe_text, write_document
 from specview.disk import same_place
 from specview.errors import UsageError
+from specview.files.atomic import OutputFile
+from specview.files.schema import Json, dumps
+from specview.files.writer import TraceRecorder, TraceWriter
+from specview.library.keeping import RunKeeper
+from specview.library.library import RunLibrary
 from specview.models.catalog import path_of
-from specview.racing.events import Event
-from specview.runs.files import OutputFile
-from specview.runs.keeping import RunKeeper
-from specview.runs.library import RunLibrary
-from specview.runs.schema import Json, dumps
-from specview.runs.writer import TraceRecorder, TraceWriter
+from specview.settings.events import Event
 
 
 def add_keep_flag(parser: argparse.ArgumentParser) -> None:

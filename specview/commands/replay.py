@@ -9,7 +9,7 @@ from specview.commands.arguments import Parser
 from specview.commands.run_files import locate, read_all, write_forms
 from specview.commands.runs import runs_text
 from specview.errors import SpecviewError
-from specview.runs.library import RunLibrary, look_at
+from specview.library.library import RunLibrary, look_at
 
 _DESCRIPTION = """\
 Open recorded runs in the window, as they were when they ran; no model is loaded. Several are laid beside one another.

@@ -13,9 +13,9 @@ from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signal
 from specview.commands.summary import run_summary
 from specview.commands.terminal import ProgressLine, legend, round_text, safe_text, wants_colour
 from specview.errors import SpecviewError, UsageError
-from specview.racing.events import Event, Failed, LaneEnded, LaneRound, Progress, RaceStarted
+from specview.files.documents import run_document
 from specview.racing.settings import RunSettings
-from specview.runs.documents import run_document
+from specview.settings.events import Event, Failed, LaneEnded, LaneRound, Progress, RaceStarted
 
 _DESCRIPTION = """\
 Decode one prompt with one method and print the text and its figures.

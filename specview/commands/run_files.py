@@ -12,11 +12,11 @@ from specview.commands.arguments import Parser
 from specview.commands.outputs import need_own_files
 from specview.commands.terminal import write_document
 from specview.errors import UsageError
-from specview.runs.export_rounds import load_arrow
-from specview.runs.exports import FORMS, TEXTS, Recorded, kept_for, parquet_bytes
-from specview.runs.files import OutputFile
-from specview.runs.library import Entry, RunLibrary
-from specview.runs.reader import Trace, read_trace
+from specview.files.atomic import OutputFile
+from specview.files.reader import Trace, read_trace
+from specview.library.export_rounds import load_arrow
+from specview.library.exports import FORMS, TEXTS, Recorded, kept_for, parquet_bytes
+from specview.library.library import Entry, RunLibrary
 
 
 def locate(ref: str, library: RunLibrary, entries: Sequence[Entry] | None = None) -> tuple[Path, Entry | None]:

@@ -14,13 +14,13 @@ from specview.commands.run_files import add_export_flags, read_all, wanted_forms
 from specview.commands.summary import compare_table, run_summary
 from specview.commands.terminal import ProgressLine, figure, pairs, safe_text, table, write_document
 from specview.errors import SpecviewError, UsageError
-from specview.runs.beside import beside_document, lay_beside
-from specview.runs.exports import Recorded
-from specview.runs.files import OutputFile
-from specview.runs.library import TRASH_DAYS, Entry, RunLibrary
-from specview.runs.repeat import command_line
-from specview.runs.replay import trace_document
-from specview.runs.schema import Json, dumps
+from specview.files.atomic import OutputFile
+from specview.files.schema import Json, dumps
+from specview.library.beside import beside_document, lay_beside
+from specview.library.exports import Recorded
+from specview.library.library import TRASH_DAYS, Entry, RunLibrary
+from specview.library.repeat import command_line
+from specview.library.replay import trace_document
 
 _HELP = f"""\
 usage: specview runs [options] COMMAND ...

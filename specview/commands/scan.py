@@ -10,9 +10,9 @@ from specview.commands.outputs import Outputs
 from specview.commands.stopping import StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.errors import UsageError
-from specview.racing.exit_scan import MAX_TOKENS, ExitFigures, ExitScan
+from specview.experiments.exit_scan import MAX_TOKENS, ExitFigures, ExitScan
+from specview.files.schema import Json, plain
 from specview.racing.settings import RunSettings
-from specview.runs.schema import Json, plain
 
 _DESCRIPTION = """\
 For every layer that early-exit could draft from: how often it is right on this prompt, what drafting and
@@ -72,8 +72,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _scan(settings: RunSettings, k: int, outputs: Outputs, should_stop: StopRequest) -> int:
+    from specview.experiments.exit_scan import scan_exits
     from specview.models.loading import facts
-    from specview.racing.exit_scan import scan_exits
     from specview.racing.pool import ModelPool, target_key
     from specview.racing.race import tokenize_prompt
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from specview.commands.terminal import figure, pairs, safe_text, table
 from specview.decoding.metrics import draft_full_words
 from specview.drafting.registry import METHODS
-from specview.runs.exporters import equality_words, is_lossy, shown_rates
+from specview.library.exporters import equality_words, is_lossy, shown_rates
 
 if TYPE_CHECKING:
-    from specview.racing.prompt_set import GroupFigures, PromptSetResult, RequestResult, Spread
+    from specview.experiments.prompt_set import GroupFigures, PromptSetResult, RequestResult, Spread
 
 SHOWN_REQUESTS = 60  # more of them are in the files alone
 
@@ -87,7 +87,7 @@ def compare_table(document: Mapping[str, Any]) -> str:
 
 def prompt_set_text(result: PromptSetResult) -> str:
     """Return a prompt set for people: a line per request (of a short set), one per workload, the slowest and the fastest."""
-    from specview.racing.prompt_set import SPREAD_WORDS, about_set, notable
+    from specview.experiments.prompt_set import SPREAD_WORDS, about_set, notable
 
     parts = []
     lanes = result.lane_names[1:]

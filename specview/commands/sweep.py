@@ -22,10 +22,8 @@ from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, is_terminal, safe_text, table
 from specview.errors import SpecviewError, UsageError
-from specview.racing import workloads
-from specview.racing.foreign import models_named
-from specview.racing.sweep_file import SweepFile, new_path
-from specview.racing.sweep_grid import (
+from specview.experiments.sweep_file import SweepFile, new_path
+from specview.experiments.sweep_grid import (
     ASK_RUNS,
     ASK_SECONDS,
     Grid,
@@ -35,8 +33,10 @@ from specview.racing.sweep_grid import (
     parse_temperatures,
     prompts_of_set,
 )
-from specview.racing.sweep_results import COLUMNS, FEW, CellRun, SweepResults
-from specview.runs.tables import table_csv, table_markdown
+from specview.experiments.sweep_results import COLUMNS, FEW, CellRun, SweepResults
+from specview.files.tables import table_csv, table_markdown
+from specview.racing import workloads
+from specview.racing.foreign import models_named
 
 if TYPE_CHECKING:
     from specview.racing.pool import ModelPool
@@ -221,7 +221,7 @@ def _ask(
     grid: Grid, races: int, models: ModelPool, yes: bool, progress: ProgressLine, should_stop: StopRequest
 ) -> None:
     """Say how long it will take, measured here; ask where that is long. Raises SpecviewError where the answer is no."""
-    from specview.racing.sweep import duration, estimate
+    from specview.experiments.sweep import duration, estimate
 
     told = estimate(grid, models, should_stop, progress.show)
     progress.clear()
@@ -258,7 +258,7 @@ def _says_yes(question: str) -> bool:
 
 
 def _run(file: SweepFile, models: ModelPool, progress: ProgressLine, should_stop: StopRequest) -> None:
-    from specview.racing.sweep import News, duration, run_sweep
+    from specview.experiments.sweep import News, duration, run_sweep
 
     def show(news: News) -> None:
         if isinstance(news, CellRun):

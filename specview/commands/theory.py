@@ -11,9 +11,9 @@ from specview.commands.outputs import Outputs
 from specview.commands.terminal import figure, safe_text, table
 from specview.decoding import theory
 from specview.errors import SpecviewError, UsageError
+from specview.files.schema import Json, plain
 from specview.lab.theory_points import LanePoint, lane_passes, lane_point
 from specview.racing.settings import MAX_K
-from specview.runs.schema import Json, plain
 
 MAX_CELLS = 10_000
 

@@ -31,8 +31,8 @@ from specview.racing.settings import BUNDLED, RunSettings
 from specview.racing.workloads import Workload
 
 if TYPE_CHECKING:
-    from specview.racing.tune_result import ArmResult, TuneResult
-    from specview.racing.tuning import TuneProgress
+    from specview.experiments.tune_result import ArmResult, TuneResult
+    from specview.experiments.tuning import TuneProgress
 
 DEFAULT_MINUTES = 3.0
 SHOWN_REASONS = 6
@@ -88,7 +88,7 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    from specview.racing.tuning import LEAST_SECONDS, MOST_SECONDS
+    from specview.experiments.tuning import LEAST_SECONDS, MOST_SECONDS
 
     arguments = make_parser().parse_args(argv)
     minutes = DEFAULT_MINUTES if arguments.minutes is None else arguments.minutes
@@ -137,11 +137,11 @@ def _tune(
     outputs: Outputs,
     should_stop: StopRequest,
 ) -> int:
-    from specview.lab.guide import guide
+    from specview.experiments.guide import guide
+    from specview.experiments.tune_result import RANKING_COLUMNS, ranking_rows, tune_document
+    from specview.experiments.tuning import tune
+    from specview.files.tables import table_csv, table_markdown
     from specview.racing.pool import ModelPool
-    from specview.racing.tune_result import RANKING_COLUMNS, ranking_rows, tune_document
-    from specview.racing.tuning import tune
-    from specview.runs.tables import table_csv, table_markdown
 
     progress = ProgressLine(sys.stderr)
 
@@ -184,7 +184,7 @@ def _tune(
 
 def tune_text(result: TuneResult, command: str | None) -> str:
     """Return the ranking for people, what could not run, and the sentence."""
-    from specview.racing.tune_result import told_lanes
+    from specview.experiments.tune_result import told_lanes
 
     parts = []
     ranking = list(told_lanes(result))

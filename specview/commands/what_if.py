@@ -14,16 +14,16 @@ from specview.commands.outputs import Outputs
 from specview.commands.run_files import read_ref
 from specview.commands.stopping import stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.errors import SpecviewError, Stopped, UsageError
+from specview.files.atomic import os_reason
+from specview.files.reader import Trace
+from specview.files.schema import Json, plain
 from specview.lab.what_if import passes_of, replay_of_lane, what_if
 from specview.lab.what_if_figures import Alternative, Range, WhatIf
 from specview.lab.what_if_lane import Replay
 from specview.racing.settings import MAX_K
-from specview.runs.files import os_reason
-from specview.runs.reader import Trace
-from specview.runs.schema import Json, plain
+from specview.settings.options import resolve
 
 _DESCRIPTION = """\
 From one recorded run, best at a large k, recompute what other draft lengths, the confidence threshold, each length

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
 def open_window(traces: Sequence[Path] = ()) -> int:
     """Open the window, on recorded traces if there are any; return its exit code."""
     try:
-        from specview.gui.app import main as window_main
+        from specview.gui.shell.app import main as window_main
     except ImportError as error:
         raise SpecviewError(
             f"the window's libraries cannot be loaded ({error}).", f"{mend_missing()} Without a window: {HEADLESS}"

@@ -35,7 +35,7 @@ from specview.drafting.acceptance import (
     refused,
 )
 from specview.drafting.cascade import Combined, copying, make_members
-from specview.drafting.options import Option, Value
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

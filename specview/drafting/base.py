@@ -13,7 +13,7 @@ from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.acceptance import COPIES, Acceptance, Matches, learn_round
-from specview.drafting.options import Option, Value
+from specview.settings.options import Option, Value
 
 Guess = Sequence[int]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specview.decoding.interfaces import Drafter, DrawsByPosition, OnChunk, OwnContext
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.options import Option, Value, members_of
+from specview.settings.options import Option, Value, members_of
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

@@ -18,9 +18,9 @@ from array_api_compat import array_namespace, is_torch_array
 
 from specview.decoding.ledger import Array
 from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, top_entries, uniform
-from specview.drafting.options import Option
 from specview.drafting.sampled import not_finite
 from specview.errors import UsageError
+from specview.settings.options import Option
 
 MOST_NODES = 255
 """Drafted tokens of one tree: llama.cpp verifies trees of up to 256 leaves."""

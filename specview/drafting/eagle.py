@@ -24,7 +24,7 @@ from specview.drafting.draft_tree import (
     spread_tree,
 )
 from specview.drafting.feature_head import FeatureDrafter, head_of, weights_of
-from specview.drafting.options import Option, Value
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

@@ -15,9 +15,9 @@ from array_api_compat import array_namespace
 from specview.decoding.interfaces import EarlyExitSession, Engine, OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.options import Option
 from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError, UsageError
+from specview.settings.options import Option
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

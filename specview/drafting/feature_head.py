@@ -16,9 +16,9 @@ from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.draft_tree import Drawn
 from specview.drafting.last_hidden import accepted_rows
-from specview.drafting.options import WEIGHTS
 from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError, UsageError
+from specview.settings.options import WEIGHTS
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

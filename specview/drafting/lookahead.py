@@ -15,8 +15,8 @@ from specview.decoding.interfaces import Engine, OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Rider, Round, depths
 from specview.decoding.sampling import SamplingParams, likeliest_ids
 from specview.drafting.base import ModelFreeDrafter
-from specview.drafting.options import Option, Value
 from specview.errors import SpecviewError
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

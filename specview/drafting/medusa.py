@@ -19,9 +19,9 @@ from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.drafting.draft_tree import PATHS_TEXT, FixedTree, fixed_tree, likeliest, read_paths
 from specview.drafting.feature_head import SpreadRows
 from specview.drafting.last_hidden import LastHidden
-from specview.drafting.options import Option, Value
 from specview.drafting.sampled import draft_chain, not_finite
 from specview.errors import SpecviewError, UsageError
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

@@ -13,9 +13,9 @@ from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.last_hidden import LAST, accepted_rows
-from specview.drafting.options import Option
 from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError
+from specview.settings.options import Option
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

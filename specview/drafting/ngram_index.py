@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from specview.drafting.options import Option, Value
 from specview.errors import UsageError
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

@@ -37,7 +37,7 @@ from specview.drafting.ngram_index import (
     draft_length,
     preset_option,
 )
-from specview.drafting.options import Option, Value
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

@@ -31,8 +31,8 @@ from specview.drafting.ngram_index import (
     draft_length,
     preset_option,
 )
-from specview.drafting.options import Option, Value
 from specview.errors import UsageError
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

@@ -15,8 +15,8 @@ from specview.decoding.interfaces import OnChunk
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import Guess, ModelFreeDrafter
 from specview.drafting.ngram_index import LARGEST, RollingHashes, check_window, draft_length, preset_option
-from specview.drafting.options import Option, Value
 from specview.errors import UsageError
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from specview.decoding.interfaces import Engine, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.drafting.draft_model import DraftModel
-from specview.drafting.options import Option
 from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError, UsageError
+from specview.settings.options import Option
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

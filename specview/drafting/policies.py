@@ -14,7 +14,7 @@ from specview.decoding.costs import Costs
 from specview.decoding.interfaces import LengthPolicy
 from specview.decoding.ledger import Round
 from specview.drafting.acceptance import Acceptance, GoOn, depth_of, fastest, learn_round, refused
-from specview.drafting.options import Option, Value
+from specview.settings.options import Option, Value
 
 LONGEST = 64
 LONGEST_PAUSE = 64  # rounds between retries

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from specview.decoding.interfaces import OnChunk
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import Guess, ModelFreeDrafter
-from specview.drafting.options import Option, Value
 from specview.errors import UsageError
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

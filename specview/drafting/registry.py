@@ -28,7 +28,8 @@ from specview.drafting import (
     suffix,
 )
 from specview.drafting.base import ModelFreeDrafter
-from specview.drafting.options import (
+from specview.errors import UsageError
+from specview.settings.options import (
     HEAD,
     HEAD_OPTIONS,
     Option,
@@ -38,7 +39,6 @@ from specview.drafting.options import (
     overlay,
     resolve,
 )
-from specview.errors import UsageError
 
 if TYPE_CHECKING:
     from specview.heads.loading import LoadedHead

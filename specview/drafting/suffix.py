@@ -25,9 +25,9 @@ from specview.decoding.sampling import SamplingParams
 from specview.disk import PartFile
 from specview.drafting.base import Guess, ModelFreeDrafter
 from specview.drafting.ngram_index import SEPARATOR, TIE, EarlierRuns, draft_length
-from specview.drafting.options import Option, Value
 from specview.drafting.suffix_tree import Continuation, SuffixTree
 from specview.errors import SpecviewError, UsageError
+from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.registry import DrafterContext

@@ -146,7 +146,7 @@ def trace_acceptance(path: str | Path, lane: str | None = None) -> Acceptance:
 
     Raises SpecviewError, one line, where the file is no trace or has no such lane.
     """
-    from specview.runs.reader import read_trace
+    from specview.files.reader import read_trace
 
     records = read_trace(path, keep="figures").records
     plain = next((record for record in records if str(record.settings.get("method")) == "plain"), None)

@@ -9,10 +9,10 @@ from specview.errors import SpecviewError, Stopped
 from specview.lab.batch_times import BATCHES, CONTEXT, REPEATS, SECONDS, measure_batches, require_plan
 from specview.lab.concurrency import Acceptance, Concurrency, combine, lane_acceptance
 from specview.racing.compare import compare
-from specview.racing.events import Event, LaneRound, Progress
 from specview.racing.pool import ModelPool, OnProgress, ShouldStop, draft_key, target_key
 from specview.racing.race import tokenize_prompt
 from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+from specview.settings.events import Event, LaneRound, Progress
 
 RACE_TOKENS = 96
 """Output tokens of the race that records an acceptance where none is given."""

@@ -46,11 +46,11 @@ from specview.lab.pair_statistics import (
     compare_depth,
     first_token_bias,
 )
-from specview.racing.events import Event, Failed, LaneEnded, Progress, RaceEnded, RaceStarted
 from specview.racing.lane import Lane
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
 from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.events import Event, Failed, LaneEnded, Progress, RaceEnded, RaceStarted
 
 ShouldStop = Callable[[], bool]
 OnPart = Callable[[PairResult, str, float | None], None]

@@ -8,8 +8,8 @@ from typing import Any
 
 from specview.errors import UsageError
 from specview.lab.exact_statistics import POWER, SIGNIFICANCE, p_text
-from specview.racing.events import Equality
 from specview.racing.settings import RunSettings
+from specview.settings.events import Equality
 
 SAMPLES = 2_000
 MIN_SAMPLES, MAX_SAMPLES = 100, 1_000_000

@@ -23,7 +23,6 @@ from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES, Constant
 from specview.drafting.registry import METHODS, DrafterContext
 from specview.lab.exact_statistics import (
@@ -36,6 +35,7 @@ from specview.lab.exact_statistics import (
 )
 from specview.lab.exactness import check_samples
 from specview.lab.toy import BOS, Floats, Toy, ToySettings, logits_of, make_toy, target_distribution
+from specview.settings.options import resolve
 
 SAMPLES = 4_000
 RUN = 64  # sequences of a run

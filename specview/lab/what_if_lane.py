@@ -21,7 +21,6 @@ from specview.decoding.ledger import FINISHED, Round, RunRecord
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.speedup import Speedup, speedup
 from specview.decoding.verification import RULES
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext, MethodInfo
 from specview.errors import SpecviewError, UsageError
@@ -32,6 +31,7 @@ from specview.lab.what_if_guesses import Answer, GuessTable, RecordedDrafter, Sp
 from specview.lab.what_if_replay import OnPosition, replay, text_of
 from specview.racing.oracle import Reach, accepts
 from specview.racing.settings import MAX_K
+from specview.settings.options import resolve
 
 SEEDS = 8
 """Replays with other answers to what the trace leaves open; their mean is the value."""

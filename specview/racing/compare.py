@@ -12,10 +12,10 @@ from specview.decoding.ledger import RunRecord
 from specview.decoding.metrics import Metrics
 from specview.decoding.speedup import Speedup, median_speedup
 from specview.errors import SpecviewError
-from specview.racing.events import Equality, Event, Failed, LaneEnded, RaceEnded, RaceStarted
 from specview.racing.pool import ModelPool, ShouldStop
 from specview.racing.race import Race
 from specview.racing.settings import RunSettings
+from specview.settings.events import Equality, Event, Failed, LaneEnded, RaceEnded, RaceStarted
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from specview.decoding.interfaces import Engine
 from specview.decoding.ledger import FINISHED, Array
 from specview.decoding.sampling import as_like, top_entries
-from specview.racing.events import Equality
+from specview.settings.events import Equality
 
 if TYPE_CHECKING:
     from specview.racing.lane import Lane

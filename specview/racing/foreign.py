@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from specview.drafting.options import HEAD, Option
 from specview.drafting.registry import METHODS
 from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+from specview.settings.options import HEAD, Option
 
 
 def harmless(settings: RunSettings) -> RunSettings:

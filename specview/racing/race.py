@@ -17,7 +17,6 @@ from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Engine
 from specview.decoding.speedup import speedup_of
 from specview.decoding.verification import DecisionRows, NotFiniteError
-from specview.drafting.options import WEIGHTS
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.models.heads import check_before, head_facts
 from specview.models.loading import facts as engine_facts
@@ -25,7 +24,13 @@ from specview.models.pair_check import check_pair
 from specview.racing import workloads
 from specview.racing.calibration import measure_passes
 from specview.racing.equality import compare_outputs
-from specview.racing.events import (
+from specview.racing.lane import Lane
+from specview.racing.load_meter import LoadMeter
+from specview.racing.oracle import Oracle, oracle_of
+from specview.racing.pool import EngineKey, HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
+from specview.racing.settings import RunSettings
+from specview.racing.turns import after
+from specview.settings.events import (
     Event,
     Failed,
     LaneEnded,
@@ -36,12 +41,7 @@ from specview.racing.events import (
     RaceEnded,
     RaceStarted,
 )
-from specview.racing.lane import Lane
-from specview.racing.load_meter import LoadMeter
-from specview.racing.oracle import Oracle, oracle_of
-from specview.racing.pool import EngineKey, HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
-from specview.racing.settings import RunSettings
-from specview.racing.turns import after
+from specview.settings.options import WEIGHTS
 
 if TYPE_CHECKING:
     from specview.heads.loading import LoadedHead

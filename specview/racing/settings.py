@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
-from specview.drafting.options import ANSWERS, HEAD, options_of, resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.models.heads import find_head, named_head, read_head
 from specview.models.loading import engine_available
+from specview.settings.options import ANSWERS, HEAD, options_of, resolve
 
 BUNDLED = "bundled"
 BUNDLED_HEAD = "eagle3"

@@ -21,14 +21,14 @@ from statistics import median
 from typing import Any
 
 from specview.decoding.ledger import Candidate, Round
-from specview.gui.open_run import Pick, open_picks
-from specview.racing.events import Event, LaneRound, RaceStarted
+from specview.files.reader import read_trace
+from specview.gui.link.open_run import Pick, open_picks
+from specview.library.keeping import RunKeeper
+from specview.library.library import RunLibrary
 from specview.racing.settings import LaneSettings, RunSettings
-from specview.runs.keeping import RunKeeper
-from specview.runs.library import RunLibrary
-from specview.runs.reader import read_trace
+from specview.settings.events import Event, LaneRound, RaceStarted
 from tests.gui.views_data import make_rounds
-from tests.runs.recorded import FACTS, write_trace
+from tests.library.recorded import FACTS, write_trace
 
 
 def timed(work: Callable[[], Any], repeats: int = 5) -> float:
@@ -73,11 +73,11 @@ _windows: list[Any] = []
 
 def in_window(path: Path) -> float:
     """From the wish to open a trace to its first painted frame, in an offscreen window; seconds."""
-    from specview.gui import app as application
-    from specview.gui.engine_thread import EngineThread
-    from specview.gui.library import Library
-    from specview.gui.main_window import MainWindow
-    from specview.gui.settings_store import Remembered, SettingsStore
+    from specview.gui.link.engine_thread import EngineThread
+    from specview.gui.link.library import Library
+    from specview.gui.shell import app as application
+    from specview.gui.shell.main_window import MainWindow
+    from specview.gui.state.settings_store import Remembered, SettingsStore
 
     app = application.make_app([])
     if not _windows:

@@ -34,13 +34,13 @@ from typing import Any
 
 from specview.decoding import theory
 from specview.decoding.ledger import Round
+from specview.files.atomic import OutputFile
 from specview.lab.calibrate import calibrate_passes
 from specview.lab.measured import MeasuredCosts, measured_costs
 from specview.racing import workloads
 from specview.racing.compare import CompareResult, compare
 from specview.racing.pool import ModelPool
 from specview.racing.settings import ENGINES, LaneSettings, RunSettings
-from specview.runs.files import OutputFile
 
 LENGTHS = range(1, 9)
 DRAFTERS = ("draft-model", "eagle3")

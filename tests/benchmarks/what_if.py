@@ -16,10 +16,10 @@ from statistics import median
 from specview.errors import SpecviewError
 from specview.lab.what_if_lane import Replay
 from specview.racing import workloads
-from specview.racing.events import Failed
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
 from specview.racing.settings import ENGINES, LaneSettings, RunSettings
+from specview.settings.events import Failed
 
 LONGEST = 8
 LENGTHS = (1, 2, 3, 4)

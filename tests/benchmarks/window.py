@@ -22,7 +22,7 @@ from typing import Any
 FIRST_PAINT = """
 import os, sys, time
 import psutil
-from specview.gui import app
+from specview.gui.shell import app
 def begin(engine, window):
     print(time.time() - psutil.Process().create_time())
     print(sorted({'torch', 'transformers', 'llama_cpp'} & set(sys.modules)))
@@ -56,13 +56,13 @@ def race(engine_name: str, repeats: int, max_tokens: int) -> dict[str, Any]:
     """Gaps of the event loop during races in the window, and lane speeds there against those without it."""
     from PySide6.QtCore import QTimer
 
-    from specview.gui import app as application
-    from specview.gui import theme
-    from specview.gui.engine_thread import CommandDone, EngineThread
-    from specview.gui.library import Library
-    from specview.gui.main_window import MainWindow
-    from specview.gui.settings_store import Remembered, SettingsStore
-    from specview.racing.events import LaneEnded
+    from specview.gui.link.engine_thread import CommandDone, EngineThread
+    from specview.gui.link.library import Library
+    from specview.gui.parts import theme
+    from specview.gui.shell import app as application
+    from specview.gui.shell.main_window import MainWindow
+    from specview.gui.state.settings_store import Remembered, SettingsStore
+    from specview.settings.events import LaneEnded
 
     app = application.make_app(["specview"])
     theme.apply(app, "dark", 1.0)

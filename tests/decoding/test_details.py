@@ -18,7 +18,7 @@ from specview.decoding.details import (
 )
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import fold
-from specview.runs.schema import dumps, plain
+from specview.files.schema import dumps, plain
 
 seconds = st.floats(1e-5, 0.2)
 entropies = st.one_of(st.none(), st.floats(0, 8))

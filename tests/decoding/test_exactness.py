@@ -14,8 +14,8 @@ import pytest
 
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
+from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, uniform_ks, variation_bound
 from tests.decoding.toy import (
     BOS,

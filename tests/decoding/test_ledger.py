@@ -8,8 +8,8 @@ import pytest
 from specview.decoding.ledger import EMPTY_DRAFT, Draft, DraftedToken, FinalToken, Round, RunRecord
 from specview.decoding.observation import Observer, join_text, top_margin
 from specview.decoding.sampling import SamplingParams, probabilities
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
+from specview.settings.options import resolve
 from tests.decoding.toy import FakeEngine, FakeTokenizer, TableModel, draft_model, entropy, run_decode
 
 VOCAB = 6

@@ -15,10 +15,10 @@ from specview.decoding.loop import Sequence, decode
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams, probabilities
 from specview.decoding.verification import RULES
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.prompt_lookup import PromptLookup
 from specview.errors import SpecviewError
+from specview.settings.options import resolve
 from tests.decoding.toy import (
     FakeClock,
     FakeEngine,

@@ -8,8 +8,8 @@ from typing import Any
 from specview.decoding.ledger import Draft, DraftedToken, FinalToken, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import ModelFreeDrafter
-from specview.drafting.options import overlay, resolve
 from specview.drafting.registry import DrafterContext
+from specview.settings.options import overlay, resolve
 
 
 def finished(draft: Draft, held: int, final: int) -> Round:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
 from specview.drafting import early_exit
 from specview.drafting.early_exit import OPTIONS, EarlyExit
-from specview.drafting.options import resolve
 from specview.drafting.registry import DrafterContext
 from specview.errors import SpecviewError, UsageError
 from specview.racing.settings import LaneSettings
+from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
     BOS,

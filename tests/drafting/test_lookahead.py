@@ -17,10 +17,10 @@ from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams
 from specview.drafting import lookahead
 from specview.drafting.lookahead import OPTIONS, Lookahead, Pool, Window, window_grid, window_rows
-from specview.drafting.options import resolve
 from specview.drafting.registry import DrafterContext
 from specview.errors import SpecviewError, UsageError
 from specview.racing.settings import LaneSettings
+from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
     BOS,

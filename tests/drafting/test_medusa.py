@@ -20,13 +20,13 @@ from specview.decoding.sampling import SamplingParams, draw, probabilities, unif
 from specview.decoding.verification import RULES
 from specview.drafting.cascade import Cascade
 from specview.drafting.medusa import tree_of
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext
 from specview.errors import SpecviewError, UsageError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loading import LoadedHead
 from specview.heads.medusa import MedusaHeads, MedusaShape
+from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
     BOS,

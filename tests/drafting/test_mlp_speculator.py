@@ -15,13 +15,13 @@ from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
 from specview.drafting.cascade import Cascade
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext
 from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loading import LoadedHead
 from specview.heads.mlp_speculator import MlpSpeculator, MlpSpeculatorShape
+from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
     BOS,

@@ -15,13 +15,13 @@ from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
 from specview.drafting.cascade import Cascade
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext
 from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loading import LoadedHead
 from specview.heads.mtp import MtpModules, MtpShape
+from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
     BOS,
@@ -289,9 +289,9 @@ def test_it_says_what_is_missing():
 
 def raced(target: Path, lanes: Sequence, engine: str = "transformers", **changes):
     """Race lanes on a target in check mode; returns the records, plain first, and what failed."""
-    from specview.racing.events import Failed, LaneEnded
     from specview.racing.race import Race
     from specview.racing.settings import LaneSettings, RunSettings
+    from specview.settings.events import Failed, LaneEnded
 
     settings = RunSettings(
         engine=engine, target=str(target), check_mode=True, max_tokens=24, observe="off", threads=2,

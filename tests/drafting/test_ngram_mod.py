@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from specview.decoding.sampling import SamplingParams
 from specview.drafting import ngram_mod
 from specview.drafting.ngram_mod import EMPTY, ENTRIES, OPTIONS, PRESETS, NgramMod, default_k, make
-from specview.drafting.options import overlay, resolve
 from specview.errors import UsageError
+from specview.settings.options import overlay, resolve
 from tests.drafting.ngram_helpers import context_of, finished, replay
 
 CHECKED = settings(deadline=None, derandomize=True, max_examples=120)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from specview.decoding.costs import Costs, interpolate
 from specview.decoding.ledger import DraftedToken, FinalToken, Rider, Round
-from specview.drafting.options import Option, idle_option, resolve
 from specview.drafting.policies import LONGEST, POLICIES
 from specview.drafting.prompt_lookup import OPTIONS
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
+from specview.settings.options import Option, idle_option, resolve
 
 
 def round_of(k: int, accepted: int) -> Round:

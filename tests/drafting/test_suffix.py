@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.options import resolve
 from specview.drafting.registry import DrafterContext
 from specview.drafting.suffix import BYTES_PER_TOKEN, FORMAT, OPTIONS, Suffix, default_k, make
 from specview.errors import SpecviewError, UsageError
+from specview.settings.options import resolve
 from tests.decoding.toy import FakeTokenizer
 from tests.drafting.ngram_helpers import context_of, replay
 

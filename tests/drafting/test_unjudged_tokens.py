@@ -12,8 +12,8 @@ import pytest
 from specview.decoding.ledger import Round
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
+from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p
 from tests.decoding.toy import BOS, DRAFT, TARGET, VOCAB, FakeEngine, draft_model, toy_logits
 from tests.drafting.universal_toy import Pieces, engine_of, foreign_drafter

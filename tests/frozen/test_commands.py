@@ -14,7 +14,7 @@ import pytest
 from specview import cli
 from tests.engines.transformers_tiny import save_model, tiny
 from tests.frozen import net
-from tests.runs.recorded import write_trace
+from tests.library.recorded import write_trace
 
 TRACE = net.DATA / "race.jsonl"
 Answer = Callable[..., tuple[Any, str]]

@@ -28,11 +28,12 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def make_window(qtbot, qapp, config, script, monkeypatch):
     """Make windows over the made-up backend; each is closed at the end of the test."""
-    from specview.gui import app as application
-    from specview.gui import library, theme
-    from specview.gui.engine_thread import EngineThread
-    from specview.gui.main_window import MainWindow
-    from specview.gui.settings_store import SettingsStore
+    from specview.gui.link import library
+    from specview.gui.link.engine_thread import EngineThread
+    from specview.gui.parts import theme
+    from specview.gui.shell import app as application
+    from specview.gui.shell.main_window import MainWindow
+    from specview.gui.state.settings_store import SettingsStore
 
     monkeypatch.setattr(library, "_models", list)
     monkeypatch.setattr(library, "_heads", list)

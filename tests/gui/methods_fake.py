@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from specview.drafting import policies, registry
-from specview.drafting.options import Option
 from specview.drafting.policies import Constant, PolicyInfo
 from specview.drafting.registry import MethodInfo
+from specview.settings.options import Option
 
 
 def _make(context):

@@ -13,7 +13,8 @@ from specview.decoding.metrics import MetricsFold
 from specview.decoding.speedup import speedup_of
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped
-from specview.racing.events import (
+from specview.experiments.exit_scan import ConfirmedRun, ExitFigures, ExitScan
+from specview.settings.events import (
     Equality,
     Failed,
     LaneEnded,
@@ -23,7 +24,6 @@ from specview.racing.events import (
     RaceEnded,
     RaceStarted,
 )
-from specview.racing.exit_scan import ConfirmedRun, ExitFigures, ExitScan
 from tests.gui.views_data import make_rounds
 
 

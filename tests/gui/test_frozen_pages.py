@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specview.gui.open_run import Pick
+from specview.gui.link.open_run import Pick
 from tests.frozen import net
 
 
@@ -20,10 +20,14 @@ def opened(qtbot, make_window):
 @pytest.mark.parametrize("title", ["Race", "Why", "Sweep", "Exactness", "Theory", "Runs"])
 def test_pages(qtbot, opened, title):
     opened.tabs.open(title)
-    qtbot.wait(50)
-    busy = lambda: [one for one in getattr(opened.tabs.stack.currentWidget(), "works", ()) if one.busy]  # noqa: E731
-    qtbot.waitUntil(lambda: not busy(), timeout=10_000)
-    net.check(f"page-{title.lower()}", net.outline(opened))
+    seen = []
+
+    def settled():  # a page fills in over some turns of the event loop, and from threads of its own
+        seen.append(net.outline(opened))
+        return len(seen) > 20 and seen[-1] == seen[-20]
+
+    qtbot.waitUntil(settled, timeout=20_000)
+    net.check(f"page-{title.lower()}", seen[-1])
 
 
 def test_menus_and_shortcuts(window):

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 
 from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Rider, Round
-from specview.gui.view_model import LaneModel, RaceModel
-from specview.racing.events import LanePrefilled, LaneRound, RaceStarted
+from specview.gui.state.view_model import LaneModel, RaceModel
+from specview.settings.events import LanePrefilled, LaneRound, RaceStarted
 
 CODE = (
     "def load_orders(path: str) -> list[dict]:\n"

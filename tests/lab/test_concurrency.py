@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from specview.decoding import theory
 from specview.errors import SpecviewError, Stopped, UsageError
+from specview.files.schema import dumps, plain
 from specview.lab.batch_times import BatchTimes, measure_batches
 from specview.lab.concurrency import Acceptance, combine, lane_acceptance, stated_acceptance, trace_acceptance
-from specview.runs.schema import dumps, plain
 from tests.decoding.toy import FakeClock
 from tests.lab.batch_fake import BatchEngine, FakeProbe
 from tests.lab.test_explain import PLAIN_OTHER, lane_of, make_lane, make_round, plain_lane
@@ -273,7 +273,7 @@ def test_lanes_that_say_nothing_about_batches_are_refused():
 def test_a_traces_lane_is_found_by_name_or_is_the_first_that_drafts(tmp_path):
     def line(lane: int, k: int, accepted: int) -> dict:
         round_ = make_lane([(k, accepted, 0.01, 0.05, 0.001)])[0]
-        from specview.runs.schema import round_to_json
+        from specview.files.schema import round_to_json
 
         return round_to_json(lane, round_)
 

@@ -16,9 +16,9 @@ from specview.decoding import theory
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import fold
 from specview.decoding.speedup import speedup
+from specview.files.schema import dumps, plain
 from specview.lab.explain import FEW_ROUNDS, explain, per_round
 from specview.lab.measured import measured_costs
-from specview.runs.schema import dumps, plain
 
 REJECTION = {"method": "draft-model", "rule": "rejection"}
 PLAIN_S, PLAIN_OTHER = 0.05, 0.001

@@ -20,9 +20,9 @@ from specview.lab.exact_statistics import SIGNIFICANCE
 from specview.lab.pair_exactness import run_pair, samplers_of
 from specview.lab.pair_results import PairResult, PairSettings, greedy_sentence, pair_document
 from specview.lab.pair_statistics import accepts, cells_of, compare_depth, first_token_bias
-from specview.racing.events import Equality, Failed
 from specview.racing.pool import ModelPool
 from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.events import Equality, Failed
 from tests.decoding.toy import (
     DRAFT,
     LENGTH,

@@ -12,9 +12,9 @@ from specview.decoding.ledger import Guess
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
-from specview.runs.schema import SchemaError, round_from_json, round_to_json
+from specview.files.schema import SchemaError, round_from_json, round_to_json
+from specview.settings.options import resolve
 from tests.decoding.toy import FakeEngine, FakeTokenizer, TableModel, constant, draft_model, run_decode
 from tests.drafting import eagle_toy
 

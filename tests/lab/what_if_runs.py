@@ -7,9 +7,9 @@ from typing import Any
 from specview.decoding.ledger import RunRecord
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext
+from specview.settings.options import resolve
 from tests.decoding.toy import FakeClock, FakeEngine, FakeTokenizer, TableModel, run_decode
 
 VOCAB = 6

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specview.runs.schema import TRACE_SCHEMA
+from specview.files.schema import TRACE_SCHEMA
 from tests.models.crafted_gguf import (
     EMBD,
     F32,

@@ -50,7 +50,7 @@ def command(*arguments: str) -> str:
 
 def search(path: Path) -> str:
     """Look for models and heads in the folder that the file is in."""
-    from specview.gui.head_checks import find_heads
+    from specview.gui.link.head_checks import find_heads
     from specview.models.catalog import list_models
 
     os.environ["LLAMA_CACHE"] = str(path.parent)
@@ -90,11 +90,11 @@ def window() -> Visit:
     from PySide6.QtGui import QDropEvent
     from PySide6.QtWidgets import QApplication
 
-    from specview.gui import app as application
-    from specview.gui.engine_thread import EngineThread
-    from specview.gui.library import Library
-    from specview.gui.main_window import MainWindow
-    from specview.gui.settings_store import SettingsStore
+    from specview.gui.link.engine_thread import EngineThread
+    from specview.gui.link.library import Library
+    from specview.gui.shell import app as application
+    from specview.gui.shell.main_window import MainWindow
+    from specview.gui.state.settings_store import SettingsStore
     from tests.gui.shell_fake import FakeBackend, Script
 
     application.make_app([])

@@ -16,11 +16,11 @@ from specview.engines.declared import of_folder, of_gguf
 from specview.engines.gguf_file import gguf_facts
 from specview.engines.templates import DEFAULT, choose
 from specview.errors import SpecviewError, UsageError
+from specview.library.repeat import _SHARED
 from specview.models.loading import load_engine
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race, tokenize_prompt
 from specview.racing.settings import LaneSettings, RunSettings
-from specview.runs.repeat import _SHARED
 from specview.training.chat import load_tokenizer as training_tokenizer
 from tests.engines.transformers_tiny import save_model, tiny
 from tests.models.conftest import tokens

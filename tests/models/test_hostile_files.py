@@ -91,7 +91,7 @@ def test_no_file_costs_much_or_is_followed_outside(surface: str, made: Path, tmp
 
 
 def test_none_hides_another(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from specview.gui import head_checks, library
+    from specview.gui.link import head_checks, library
     from specview.models import catalog
 
     sound = made / "files" / "zz.gguf"

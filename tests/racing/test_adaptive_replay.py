@@ -18,10 +18,10 @@ import pytest
 
 from specview.decoding.costs import Costs
 from specview.drafting.auto import Auto
-from specview.drafting.options import resolve
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS, DrafterContext
 from specview.racing.oracle import accepts, fastest_schedule
+from specview.settings.options import resolve
 from tests.decoding.toy import FakeClock
 from tests.racing.replay import RecordedDraft, Table, Text, Timed, ledger, replay
 

@@ -9,8 +9,8 @@ import pytest
 
 from specview.commands import arguments
 from specview.errors import SpecviewError
+from specview.experiments import arms
 from specview.models.assets import asset_path
-from specview.racing import arms
 from specview.racing import settings as racing_settings
 from specview.racing.settings import HeadChoice, LaneSettings, RunSettings
 

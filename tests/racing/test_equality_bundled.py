@@ -13,10 +13,10 @@ from specview.decoding.sampling import SamplingParams
 from specview.drafting.registry import METHODS
 from specview.models.assets import asset_path
 from specview.models.bundled import target_gguf
-from specview.racing.events import Failed, LaneEnded
 from specview.racing.race import Race
 from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
 from specview.racing.workloads import list_workloads, load
+from specview.settings.events import Failed, LaneEnded
 from tests.racing.bundled_heads import MAKERS, fabricate
 
 pytestmark = pytest.mark.real_model

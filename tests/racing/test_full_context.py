@@ -12,10 +12,10 @@ from specview import cli
 from specview.decoding.metrics import draft_full_words, fold
 from specview.drafting.cascade import Cascade
 from specview.drafting.pard import Pard
+from specview.files.reader import read_trace
 from specview.lab.explain import explain
-from specview.racing.events import LaneEnded
 from specview.racing.settings import LaneSettings
-from specview.runs.reader import read_trace
+from specview.settings.events import LaneEnded
 from tests.decoding.toy import FakeEngine, TableModel
 from tests.drafting.test_universal import pair
 from tests.models.conftest import cache, make_gguf  # noqa: F401 - fixtures

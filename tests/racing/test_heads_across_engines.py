@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 
 from specview.decoding.sampling import SamplingParams
 from specview.heads.eagle3 import Eagle3Head, Eagle3Shape
-from specview.racing.events import Failed, LaneEnded
 from specview.racing.oracle import member_accepts
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
 from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.events import Failed, LaneEnded
 from tests.models.conftest import make_gguf, tokens  # noqa: F401
 
 pytest.importorskip("llama_cpp")

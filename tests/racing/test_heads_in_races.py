@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from specview.drafting.base import ModelFreeDrafter
-from specview.drafting.options import Option
 from specview.drafting.registry import METHODS, DrafterContext, MethodInfo
 from specview.errors import SpecviewError, UsageError
-from specview.racing.events import LanePrefilled, Progress, RaceStarted
 from specview.racing.pool import ModelPool
 from specview.racing.settings import HeadChoice, LaneSettings, RunSettings
+from specview.settings.events import LanePrefilled, Progress, RaceStarted
+from specview.settings.options import Option
 from tests.racing.world import World, last_ends, of_kind, race_end
 
 TEN, HUNDRED = 10, 100

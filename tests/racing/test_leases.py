@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from specview.experiments.sweep import estimate, run_sweep
+from specview.experiments.sweep_file import SweepFile
+from specview.experiments.sweep_grid import Grid, GridPrompt
+from specview.experiments.tuning import tune
 from specview.lab.pair_exactness import PairSettings, run_pair
 from specview.racing.compare import compare
-from specview.racing.events import Event, Failed
 from specview.racing.pool import ModelPool, draft_key, target_key
 from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
-from specview.racing.sweep import estimate, run_sweep
-from specview.racing.sweep_file import SweepFile
-from specview.racing.sweep_grid import Grid, GridPrompt
-from specview.racing.tuning import tune
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.events import Event, Failed
 from tests.racing.world import DRAFTED, PROMPT, World, of_kind, race_end
 
 OTHER = RunSettings(target="elsewhere", prompt=PROMPT, max_tokens=24, chat=False, observe="off")

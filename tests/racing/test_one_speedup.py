@@ -11,25 +11,25 @@ import pytest
 
 from specview.commands.summary import compare_table, prompt_set_text
 from specview.decoding.speedup import speedup
-from specview.gui import figures
-from specview.gui.runs_rows import lane_rows, measured_lane_rows, run_row
-from specview.gui.view_model import RaceModel
-from specview.gui.why_figures import cell
+from specview.experiments.prompt_set import prompt_set_csv, request_rows, run_prompt_set
+from specview.files.documents import compare_document
+from specview.files.reader import read_trace
+from specview.gui.state import figures
+from specview.gui.state.runs_rows import lane_rows, measured_lane_rows, run_row
+from specview.gui.state.view_model import RaceModel
+from specview.gui.why.figures import cell
 from specview.lab.explain import explain
 from specview.lab.theory_points import lane_point
 from specview.lab.what_if import replay_of_lane
+from specview.library.beside import beside_document, lay_beside
+from specview.library.exporters import compare_csv, compare_markdown
+from specview.library.keeping import RunKeeper
+from specview.library.library import RunLibrary
+from specview.library.replay import trace_document
 from specview.racing.compare import compare
-from specview.racing.prompt_set import prompt_set_csv, request_rows, run_prompt_set
 from specview.racing.settings import LaneSettings
 from specview.racing.workloads import Prompt, Workload
-from specview.runs.beside import beside_document, lay_beside
-from specview.runs.documents import compare_document
-from specview.runs.exporters import compare_csv, compare_markdown
-from specview.runs.keeping import RunKeeper
-from specview.runs.library import RunLibrary
-from specview.runs.reader import read_trace
-from specview.runs.replay import trace_document
-from tests.racing.test_sweep import grid_of, sweep
+from tests.experiments.test_sweep import grid_of, sweep
 from tests.racing.world import DRAFTED, LOOKUP, SAMPLED, World, last_ends
 
 SLOW = LaneSettings("draft-model", k=6, rule="match", name="slow")  # ends after plain

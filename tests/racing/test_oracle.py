@@ -13,9 +13,9 @@ from specview.decoding.costs import Costs
 from specview.decoding.ledger import Draft
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.registry import METHODS, DrafterContext
-from specview.racing.events import LaneEnded, Progress
 from specview.racing.oracle import accepts, fastest_schedule, member_accepts, oracle_of
 from specview.racing.settings import LaneSettings
+from specview.settings.events import LaneEnded, Progress
 from tests.decoding.toy import FakeEngine, ScriptDrafter, TableModel, draft_model
 from tests.racing.world import SAMPLED, World, last_ends, of_kind, race_end
 

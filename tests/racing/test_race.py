@@ -11,7 +11,10 @@ from specview.decoding.metrics import fold
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.speedup import speedup
 from specview.errors import SpecviewError, UsageError
-from specview.racing.events import (
+from specview.racing.pool import ModelPool
+from specview.racing.race import one_line, unique
+from specview.racing.settings import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
+from specview.settings.events import (
     Failed,
     LaneEnded,
     LanePrefilled,
@@ -20,9 +23,6 @@ from specview.racing.events import (
     RaceEnded,
     RaceStarted,
 )
-from specview.racing.pool import ModelPool
-from specview.racing.race import one_line, unique
-from specview.racing.settings import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
 from tests.decoding.toy import TableModel, plain_reference
 from tests.racing.world import (
     DRAFTED,

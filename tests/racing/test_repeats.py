@@ -15,10 +15,10 @@ from specview.errors import SpecviewError
 from specview.racing import compare as compare_module
 from specview.racing import race as race_module
 from specview.racing.compare import compare, median_metrics
-from specview.racing.events import LaneEnded, LaneRound, RaceStarted
 from specview.racing.load_meter import LoadMeter
 from specview.racing.pool import ModelPool
 from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+from specview.settings.events import LaneEnded, LaneRound, RaceStarted
 from tests.racing.world import DRAFTED, LOOKUP, PROMPT, World, of_kind
 
 

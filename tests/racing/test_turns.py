@@ -12,19 +12,19 @@ import pytest
 from specview import cli
 from specview.decoding.sampling import SamplingParams
 from specview.errors import UsageError
+from specview.experiments.prompt_set import run_prompt_set
+from specview.experiments.sweep import run_sweep
+from specview.experiments.sweep_file import SweepFile
+from specview.experiments.sweep_grid import Grid, prompts_of_set
+from specview.experiments.tuning import tune
+from specview.files.reader import read_trace
+from specview.library.library import RunLibrary
 from specview.racing import race as race_module
 from specview.racing.compare import compare
 from specview.racing.pool import ModelPool
-from specview.racing.prompt_set import run_prompt_set
 from specview.racing.settings import LaneSettings, RunSettings
-from specview.racing.sweep import run_sweep
-from specview.racing.sweep_file import SweepFile
-from specview.racing.sweep_grid import Grid, prompts_of_set
-from specview.racing.tuning import tune
 from specview.racing.turns import Turns
 from specview.racing.workloads import Prompt, Workload
-from specview.runs.library import RunLibrary
-from specview.runs.reader import read_trace
 from tests.racing.world import DRAFTED, World
 
 SET = Workload(

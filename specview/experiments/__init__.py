@@ -1,0 +1,1 @@
+"""Races in series: sweeps, tuning, prompt sets, the exit scan."""

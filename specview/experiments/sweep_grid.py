@@ -1,0 +1,316 @@
+"""The grid of a sweep: draft lengths x temperatures x prompts x lanes, each cell a race with plain beside it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
+
+from specview.decoding.sampling import SamplingParams
+from specview.drafting.registry import METHODS
+from specview.errors import UsageError
+from specview.files.schema import plain
+from specview.racing import workloads
+from specview.racing.foreign import harmless_lane
+from specview.racing.settings import MAX_K, LaneSettings, RunSettings
+from specview.racing.settings_json import typed
+
+Number = TypeVar("Number", int, float)
+
+MAX_REPEATS = 1000
+MAX_RUNS = 1_000_000
+ASK_RUNS = 1000
+"""Races beyond which a sweep asks first."""
+ASK_SECONDS = 3600.0
+"""Estimated time beyond which a sweep asks first."""
+
+_NOT_IN_GRID = ("prompt", "system", "history", "workload", "lanes", "sampling", "trust_remote_code", "observe", "baseline")
+
+
+@dataclass(frozen=True, slots=True)
+class GridPrompt:
+    """One prompt of the grid. group is what figures are pooled by: the workload; bundled: it came with specview.
+
+    follows: it is the turn after the prompt before it.
+    """
+
+    group: str
+    text: str
+    system: str = ""
+    name: str = ""
+    history: tuple[Mapping[str, str], ...] = ()
+    bundled: bool = False
+    follows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One point of the grid: its number, lane (index into the grid's), k (None: the method's own), temperature, prompt."""
+
+    number: int
+    lane: int
+    k: int | None
+    temperature: float
+    prompt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What a sweep measures.
+
+    settings  what all cells share; its prompt, lanes and temperature are not used
+    lanes     the methods, plain left out: it runs beside every cell; a lane that names its k keeps it
+    """
+
+    settings: RunSettings
+    lanes: tuple[LaneSettings, ...]
+    ks: tuple[int, ...]
+    temperatures: tuple[float, ...]
+    prompts: tuple[GridPrompt, ...]
+    repeats: int = 1
+
+    @property
+    def cell_count(self) -> int:
+        """Number of cells, without making them."""
+        lengths = sum(1 if lane.k is not None else len(self.ks) for lane in self.lanes)
+        return lengths * len(self.temperatures) * len(self.prompts)
+
+    @property
+    def run_count(self) -> int:
+        """Number of races: every cell so often as it is repeated."""
+        return self.cell_count * self.repeats
+
+    def checked(self) -> Grid:
+        """Return the grid with every lane's options filled in, k and temperatures in order, none twice.
+
+        Raises UsageError, one line, for an empty grid, one too large, and settings that cannot work.
+        """
+        lanes = tuple(lane for lane in self.lanes if lane.method != "plain")
+        if not lanes:
+            raise UsageError("the grid is empty: no lane drafts.", "Name a method; plain runs beside every cell.")
+        for lane in lanes:
+            if lane.method not in METHODS:
+                lane.checked(self.settings.sampling)  # says which there are
+        if not self.ks and any(lane.k is None for lane in lanes):
+            raise UsageError("the grid is empty: no k.", "Give draft lengths, for example 1..8.")
+        if not self.temperatures:
+            raise UsageError("the grid is empty: no temperature.", "Give one or more, for example 0 or 0,0.7.")
+        if not self.prompts:
+            raise UsageError("the grid is empty: no prompt.", "Choose a workload, or give a file of prompts.")
+        if not 1 <= self.repeats <= MAX_REPEATS:
+            raise UsageError(f"repeats is {self.repeats}.", f"Use 1 to {MAX_REPEATS}.")
+        ks = tuple(sorted(set(self.ks)))
+        for k in (ks[0], ks[-1]) if ks else ():
+            if not 1 <= k <= MAX_K:
+                raise UsageError(f"k is {k}.", f"Use 1 to {MAX_K} drafted tokens a round.")
+        temperatures = tuple(sorted(set(self.temperatures)))
+        if self.run_count > MAX_RUNS:
+            raise UsageError(f"the grid has {self.run_count:,} races.", f"Use {MAX_RUNS:,} or fewer.")
+        sampling = replace(self.settings.sampling, temperature=0.0)  # each cell has its own
+        settings = replace(self.settings, sampling=sampling, lanes=(), baseline=False).checked()
+        full = [[lane.checked(self._sampling(temperature)) for temperature in temperatures][0] for lane in lanes]
+        return replace(self, settings=settings, lanes=tuple(full), ks=ks, temperatures=temperatures)
+
+    @property
+    def shared(self) -> RunSettings:
+        """The settings with all lanes: what the races load, whichever comes first."""
+        return replace(self.settings, lanes=self.lanes)
+
+    def cells(self) -> Iterator[Cell]:
+        """All cells in the order of a repeat: by lane (its weights stay loaded), temperature, prompt, then k."""
+        number = 0
+        for lane, one in enumerate(self.lanes):
+            for temperature in self.temperatures:
+                for prompt in range(len(self.prompts)):
+                    for k in (one.k,) if one.k is not None else self.ks:
+                        yield Cell(number, lane, k, temperature, prompt)
+                        number += 1
+
+    def race(self, cell: Cell, repeat: int = 0, lane_name: str = "") -> RunSettings:
+        """The settings of a cell's race: plain and the cell's lane.
+
+        Above temperature 0 each prompt and repeat has a seed of its own; lanes and lengths share it, as lanes of a race.
+        """
+        prompt = self.prompts[cell.prompt]
+        lane = replace(self.lanes[cell.lane], k=cell.k)
+        return replace(
+            self.settings,
+            prompt=prompt.text,
+            system=prompt.system,
+            history=prompt.history,
+            workload=prompt.group if prompt.bundled else None,
+            sampling=self._sampling(cell.temperature).part(prompt=cell.prompt, repeat=repeat),
+            lanes=(LaneSettings(), replace(lane, name=lane_name) if lane_name else lane),
+            observe="off",
+            baseline=True,
+        )
+
+    def _sampling(self, temperature: float) -> SamplingParams:
+        return replace(self.settings.sampling, temperature=temperature)
+
+    def to_json(self) -> dict[str, Any]:
+        """The grid as JSON values, as it stands in a sweep file."""
+        shared = {
+            item.name: getattr(self.settings, item.name)
+            for item in fields(self.settings)
+            if item.name not in _NOT_IN_GRID
+        }
+        sampling = asdict(self.settings.sampling)
+        sampling.pop("temperature")
+        return {
+            "settings": plain(shared),
+            "sampling": plain(sampling),
+            "lanes": [plain({item.name: getattr(lane, item.name) for item in fields(lane)}) for lane in self.lanes],
+            "k": list(self.ks),
+            "temperatures": list(self.temperatures),
+            "prompts": [plain({item.name: getattr(prompt, item.name) for item in fields(prompt)}) for prompt in self.prompts],
+            "repeats": self.repeats,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any], *, own: bool = False) -> Grid:
+        """The checked grid of a sweep file; raises SpecviewError, TypeError, KeyError or ValueError where it is none.
+
+        What may name another file is left out of it (`racing.foreign`), unless it is the user's `own`: to be compared
+        with the grid that he named.
+        """
+        settings = typed(RunSettings(), {key: value for key, value in found["settings"].items() if key not in _NOT_IN_GRID})
+        sampling = typed(SamplingParams(), found["sampling"])
+        prompts = []
+        for one in found["prompts"]:
+            turns = tuple({str(key): str(value) for key, value in turn.items()} for turn in one.get("history", ()))
+            prompts.append(typed(GridPrompt("", ""), {**one, "history": turns}))
+        lanes = [typed(LaneSettings(), lane) for lane in found["lanes"]]
+        return cls(
+            replace(settings, sampling=sampling),
+            tuple(lanes if own else map(harmless_lane, lanes)),
+            tuple(_whole(k) for k in found["k"]),
+            tuple(float(temperature) for temperature in found["temperatures"]),
+            tuple(prompts),
+            _whole(found["repeats"]),
+        ).checked()
+
+    def lane_name(self, lane: int) -> str:
+        """A lane's name in the results: its own, numbered where another has the same."""
+        own = self.lanes[lane].label
+        same = [place for place, other in enumerate(self.lanes) if other.label == own]
+        return own if len(same) == 1 else f"{own} ({same.index(lane) + 1})"
+
+    def seconds(self, plain_tokens_per_s: float, prefill_s: float = 0.0) -> float:
+        """Estimated time of all races: two prefills, and plain and the lane both as slow as plain decoding.
+
+        A lane that gains ends sooner, so does a text that ends early; loading is not in it.
+        """
+        return self.run_count * 2 * (prefill_s + self.settings.max_tokens / plain_tokens_per_s)
+
+
+def difference(ours: Grid, theirs: Grid) -> str:
+    """What sets two grids apart, in a few words that name both values; '' where they are one."""
+    mine, other = ours.to_json(), theirs.to_json()
+    for section in ("settings", "sampling"):
+        for key, value in mine[section].items():
+            if value != other[section].get(key):
+                return f"{key} was {other[section].get(key)!r} and is {value!r}"
+    for key, name in (("k", "k"), ("temperatures", "the temperatures"), ("repeats", "the repeats")):
+        if mine[key] != other[key]:
+            return f"{name} were {_listed(other[key])} and are {_listed(mine[key])}"
+    for key in ("lanes", "prompts"):
+        if mine[key] != other[key]:
+            return f"the {key} are others"
+    return ""
+
+
+def grid_prompts(names: Sequence[str]) -> tuple[GridPrompt, ...]:
+    """The default prompt of each bundled workload, by name; raises UsageError for an unknown one."""
+    found = []
+    for name in dict.fromkeys(names):
+        loaded = workloads.load(name)
+        first = loaded.prompts[0]
+        found.append(GridPrompt(name, first.text, first.system, first.name, first.history, bundled=True))
+    return tuple(found)
+
+
+def prompts_of_set(loaded: workloads.Workload) -> tuple[GridPrompt, ...]:
+    """Every prompt of a set, grouped by the workload each names, else by the set's name."""
+    return tuple(
+        GridPrompt(
+            prompt.workload or loaded.name, prompt.text, prompt.system, prompt.name or f"#{place}", prompt.history,
+            follows=prompt.follows,
+        )
+        for place, prompt in enumerate(loaded.prompts, start=1)
+    )
+
+
+def parse_ks(text: str) -> tuple[int, ...]:
+    """Draft lengths of "1..8" (or "1-8"), "1..16:3" (from 1 by steps of 3) or "1,2,4"; raises UsageError, one line."""
+    text = re.sub(r"(\d)\s*-\s*(\d)", r"\1..\2", text)  # as what-if and people write it
+    return _parse(text, "k", _as_whole, 1, 1, MAX_K)
+
+
+def parse_temperatures(text: str) -> tuple[float, ...]:
+    """Temperatures of "0,0.7" or "0..1:0.25"; raises UsageError, one line."""
+    return _parse(text, "temperature", _as_real, None, 0.0, None)
+
+
+_RANGE = re.compile(r"(.+?)\.\.(.+?)(?::(.+))?")
+_MOST_VALUES = 1000
+
+
+def _parse(
+    text: str, name: str, read: Callable[[str, str], Number], usual_step: Number | None, low: Number, high: Number | None
+) -> tuple[Number, ...]:
+    found: list[Number] = []
+    for part in text.split(","):
+        item = part.strip()
+        if not item:
+            continue
+        span = _RANGE.fullmatch(item)
+        if span is None:
+            found.append(read(item, name))
+            continue
+        first, last = read(span[1].strip(), name), read(span[2].strip(), name)
+        if span[3] is None and usual_step is None:
+            raise UsageError(f"{name} {item!r} names no step.", "Write first..last:step, for example 0..1:0.25.")
+        step = read(span[3].strip(), name) if span[3] is not None else usual_step
+        if step is None or step <= 0 or last < first:
+            raise UsageError(f"{name} {item!r} holds nothing.", "Write first..last, the least first, or first..last:step.")
+        count = math.floor((last - first) / step + 1e-9) + 1
+        if count > _MOST_VALUES:
+            raise UsageError(f"{name} {item!r} holds {count:,} values.", f"Use {_MOST_VALUES} or fewer.")
+        found += [first + place * step for place in range(count)]
+    if not found:
+        raise UsageError(f"the grid is empty: no {name}.", "Give one value or more, with commas between.")
+    for value in found:
+        if value < low or (high is not None and value > high):
+            bounds = f"{low:g} to {high:g}" if high is not None else f"{low:g} or more"
+            raise UsageError(f"{name} is {value:g}.", f"Use {bounds}.")
+    return tuple(dict.fromkeys(round(value, 10) if isinstance(value, float) else value for value in found))
+
+
+def _as_whole(text: str, name: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"{name} is {text!r}.", "Use whole numbers, for example 1..8 or 1,2,4.") from None
+
+
+def _as_real(text: str, name: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"{name} is {text!r}.", "Use numbers, for example 0,0.7.")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _listed(values: Any) -> str:
+    return ", ".join(f"{value:g}" for value in values) if isinstance(values, list) else str(values)

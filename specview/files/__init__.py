@@ -1,0 +1,1 @@
+"""Files of runs: schema, reader, writer, tables, atomic files."""

@@ -1,0 +1,399 @@
+"""A real pair's exactness: rule and kernels judged apart, first tokens, distances by depth, greedy decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QSizePolicy, QVBoxLayout
+
+from specview.decoding.sampling import SamplingParams
+from specview.errors import UsageError
+from specview.files.tables import Column
+from specview.gui.link.engine_thread import JobProgress
+from specview.gui.parts import theme
+from specview.gui.parts.charts import Chart
+from specview.gui.parts.lab_panel import LabPanel, Tell, Throttle, Work
+from specview.gui.parts.pages import PageContext
+from specview.gui.parts.results_table import ResultsTable
+from specview.gui.parts.widgets import Check, Choice, Field, NumberEdit, label
+from specview.gui.state.display_text import tooltip, visible
+from specview.lab.exact_statistics import p_text
+from specview.lab.pair_exactness import run_pair
+from specview.lab.pair_results import (
+    MAX_GREEDY_TOKENS,
+    MAX_SAMPLES,
+    MAX_TOKENS,
+    MIN_SAMPLES,
+    MIN_TOKENS,
+    SAMPLES,
+    TOKENS,
+    PairResult,
+    PairSettings,
+    greedy_sentence,
+)
+from specview.racing.settings import LaneSettings, RunSettings
+
+_TEMPERATURE, _TOP_K = 1.0, 8
+_COLUMNS = (
+    Column("name", "rule"),
+    Column("depth", "first tokens", "Compared over so many tokens", 0),
+    Column("cells", "cells", "Outcomes told apart; rare ones are put together with their siblings", 0),
+    Column("tv", "TV", "Total variation between this rule's sample and plain decoding's, over the cells", 4),
+    Column("bound", "bound", "What two samples of one distribution stay under 99 times in 100, by dealing them anew", 4),
+    Column("permutation_p", "permutation p", "Share of such dealings that are as far apart"),
+    Column("chi2_p", "χ² p", "Of both samples having one distribution"),
+    Column("least_caught", "would catch", "The smallest total variation that the chi-square test would have caught, 9 times in 10", 4),
+)
+_EMPTY = (
+    "Run draws thousands of short continuations of the prompt by plain decoding and by the lane chosen, and compares "
+    "them. Every prefix is computed once, so that they cost few passes."
+)
+
+
+class PairPanel(LabPanel):
+    """Settings, two plots, four findings and a table; `found` is what is shown."""
+
+    job = "the pair's exactness"
+    edits = ("samples", "tokens", "temperature", "top_k", "greedy", "seed")
+    run_tip = "Load the models, compare greedy decoding token for token, then sample; takes up to some minutes"
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.found: PairResult | None = None
+        self._lanes: tuple[LaneSettings, ...] = ()
+        self.lane = Choice()
+        self.lane.setMinimumContentsLength(14)
+        self.samples = NumberEdit(
+            "continuations", SAMPLES, whole=True, minimum=MIN_SAMPLES, maximum=MAX_SAMPLES, step=500, digits=7
+        )
+        self.tokens = NumberEdit("tokens", TOKENS, whole=True, minimum=MIN_TOKENS, maximum=MAX_TOKENS, digits=3)
+        self.temperature = NumberEdit("temperature", _TEMPERATURE, minimum=0, step=0.1, digits=4)
+        self.top_k = NumberEdit("top-k", _TOP_K, whole=True, minimum=0, digits=4)
+        self.greedy = NumberEdit("greedy tokens", 64, whole=True, minimum=1, maximum=MAX_GREEDY_TOKENS, digits=4)
+        self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=4)
+        self.check_mode = Check("check mode")
+        self.check_mode.setChecked(True)
+        self.check_mode.setMinimumHeight(self.lane.sizeHint().height())
+        self.run.setText("Run the test")
+        row = self.settings_row(
+            Field("lane", self.lane, "Which of the race's lanes is compared with plain decoding"),
+            Field("continuations", self.samples, "Of each: plain, the lane's rule, and the lossy rules as controls"),
+            Field("tokens", self.tokens, "Of a continuation; drafts end with it"),
+            Field("temperature", self.temperature, "0 leaves the greedy token-for-token check alone"),
+            Field("top-k", self.top_k, "Few tokens make few prefixes, each computed once; 0 is off"),
+            Field("greedy tokens", self.greedy, "Length of the token-for-token check at temperature 0"),
+            Field("seed", self.seed, "Of the continuations"),
+            Field(" ", self.check_mode, "Pad one-row passes: rows then have the same bits in every pass, and a correct "
+                                        "loop must equal plain decoding. Off, the drift of the kernels is measured."),
+        )  # fmt: skip
+        self.first = Chart("First token", "share of continuations; p and q exactly",
+                           "The likeliest first tokens. p and q: exact, from the models' rows after the filters.",
+                           x="token", y="probability")  # fmt: skip
+        self.depths = Chart("Distance from plain decoding", "½ Σ |share − plain's share|",
+                            "Total variation over the first tokens, by rule. Dashed: what two samples of one distribution "
+                            "stay under 99 times in 100. An exact rule lies under it.",
+                            x="first tokens compared", y="total variation")  # fmt: skip
+        self.findings = tuple(Finding(title, tip) for title, tip in _FINDINGS)
+        self.table = ResultsTable(_COLUMNS, name="pair-exactness")
+        self.table.setMaximumHeight(theme.px(330))
+        cards = QGridLayout()
+        cards.setSpacing(theme.px(8))
+        for place, card in enumerate(self.findings):
+            cards.addWidget(card, 0, place)
+            cards.setColumnStretch(place, 1)
+        plots = QHBoxLayout()
+        plots.setSpacing(theme.px(8))
+        plots.addWidget(self.first, 3)
+        plots.addWidget(self.depths, 2)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        column.setSpacing(theme.px(6))
+        column.addLayout(row)
+        column.addLayout(cards)
+        column.addWidget(self.verdict)
+        column.addLayout(plots, 3)
+        column.addWidget(self.table, 2)
+        self.connect_job()
+        self.show_lanes()
+        self.controller.lanes_changed.connect(self._lanes_changed)
+
+    # -- settings --------------------------------------------------------------------------------------
+
+    def show_lanes(self) -> None:
+        """Offer the drafting lanes that are set up; a draft model where there is none."""
+        try:
+            lanes = tuple(lane for lane in self.context.run_settings().lanes if lane.method != "plain")
+        except UsageError:  # the setup bar says why
+            lanes = self._lanes
+        lanes = lanes or (LaneSettings("draft-model"),)
+        if lanes == self._lanes:
+            return
+        self._lanes = lanes
+        self.lane.set_items(tuple((str(place), visible(lane.label)) for place, lane in enumerate(self._lanes)))
+
+    def _lanes_changed(self) -> None:
+        if self.isVisible():  # shown again, it asks for itself
+            self.show_lanes()
+
+    def settings(self) -> tuple[RunSettings, PairSettings]:
+        """What Run would test; raises UsageError."""
+        settings = self.context.run_settings()
+        self.show_lanes()  # the setup bar's rule may be another one by now
+        sampling: SamplingParams = replace(
+            settings.sampling,
+            temperature=self.temperature.value(),
+            top_k=self.top_k.value(),
+            seed=self.seed.value(),
+        )
+        lane = self._lanes[int(self.lane.value() or 0)]
+        if sampling.greedy is False and lane.rule == "greedy":
+            lane = replace(lane, rule="auto")
+        settings = replace(
+            settings, lanes=(LaneSettings(), lane), sampling=sampling, check_mode=self.check_mode.isChecked()
+        )
+        pair = PairSettings(self.samples.value(), self.tokens.value(), self.greedy.value())
+        return settings.checked(), pair
+
+    def work(self) -> tuple[Work, RunSettings | None]:
+        """Run the experiment; snapshots go to the window."""
+        settings, pair = self.settings()
+
+        def work(pool: Any, tell: Tell, should_stop: Callable[[], bool]) -> PairResult:
+            due = Throttle()
+
+            def on_part(part: PairResult, text: str, fraction: float | None) -> None:
+                if due():
+                    tell(JobProgress(text, fraction))
+                    tell(snapshot(part))
+
+            return run_pair(settings, pair, pool, on_part, should_stop)
+
+        return work, settings
+
+    def kept(self) -> dict[str, Any]:
+        """What is remembered."""
+        return super().kept() | {"check_mode": self.check_mode.isChecked()}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what `kept` returned."""
+        super().restore(kept)
+        if isinstance(kept.get("check_mode"), bool):
+            self.check_mode.setChecked(bool(kept["check_mode"]))
+
+    # -- drawing -----------------------------------------------------------------------------------------
+
+    def take(self, found: Any) -> None:
+        """Show a result, finished or not."""
+        if isinstance(found, PairResult):
+            self.found = found
+            self.draw()
+
+    def draw(self) -> None:
+        """Draw what is shown."""
+        found = self.found
+        self._draw_first(found)
+        self._draw_depths(found)
+        self.table.set_rows([] if found is None else rows_of(found))
+        for card, (mark, text) in zip(self.findings, findings_of(found), strict=True):
+            card.show_finding(mark, text)
+        if found is None:
+            self.say("")
+            return
+        cached = found.cached
+        words = f"{found.samples:,} continuations of {found.asked.tokens} tokens of each sampler. "
+        if cached:
+            words += (
+                f"Computed once per prefix: {cached['target_rows_computed']:,} rows of the target in "
+                f"{cached['target_passes']:,} passes answered {cached['target_rows_asked']:,} questions. "
+            )
+        words += f"{found.no_bias[:1].upper()}{found.no_bias[1:]}. " if found.no_bias else ""
+        self.say(("Stopped early. " if found.stopped else "") + words)
+
+    def _draw_first(self, found: PairResult | None) -> None:
+        chart = self.first
+        chart.clear()
+        if found is None or not found.first:
+            chart.say(_EMPTY if found is None else "At temperature 0 nothing is sampled." if found.greedy else "Not yet.")
+            return
+        chart.say("")
+        names = [name for name in found.first[0].shares if name != "typical"]
+        width = 0.8 / len(names)
+        colours = theme.current().lane_colors
+        for lane, name in enumerate(names):
+            at = [place - 0.4 + (lane + 0.5) * width for place in range(len(found.first))]
+            tips = [f"{visible(one.text)!r}: {name} {one.shares[name]:.4f} of {found.samples:,}; p {one.p:.4f}" for one in found.first]
+            lossy = name in found.rules and found.rules[name].lossy
+            chart.bars(f"{name} (lossy)" if lossy else name, at, [one.shares[name] for one in found.first],
+                       width=width * 0.92, colour=colours[_lane(name)], tips=tips)  # fmt: skip
+        places = np.arange(len(found.first), dtype=float)
+        chart.curve("p, exact", places, [one.p for one in found.first], colour="p_ink", line=False, points=True, shape=0,
+                    tips=[f"{visible(one.text)!r}: p {one.p:.4f}" for one in found.first])  # fmt: skip
+        if any(one.q is not None for one in found.first):
+            chart.curve("q, exact", places, [np.nan if one.q is None else one.q for one in found.first],
+                        colour="q_grey", line=False, points=True, shape=2,
+                        tips=[f"{visible(one.text)!r}: q {one.q or 0:.4f}" for one in found.first])  # fmt: skip
+        chart.ticks("x", [(float(place), short(one.text)) for place, one in enumerate(found.first)])
+        top = max(max(one.p, one.q or 0.0, *one.shares.values()) for one in found.first)
+        chart.set_range(x=(-0.6, len(found.first) - 0.4), y=(0, top * 1.08))
+
+    def _draw_depths(self, found: PairResult | None) -> None:
+        chart = self.depths
+        chart.clear()
+        rules = {} if found is None else found.rules
+        if found is None or not rules:
+            chart.say("The distance of each rule from plain decoding, with what chance alone explains.")
+            return
+        chart.say("")
+        top = 0.05
+        bound: tuple[list[int], list[float]] | None = None
+        for name, one in rules.items():
+            at = [test.depth for test in one.tests]
+            tv = [test.tv for test in one.tests]
+            top = max(top, *tv)
+            tips = [
+                f"{name}, first {test.depth}: total variation {test.tv:.4f}, chi-square p {p_text(test.chi2_p)}"
+                for test in one.tests
+            ]
+            chart.curve(f"{name} (lossy)" if one.lossy else name, at, tv, lane=_lane(name), points=True, tips=tips)
+            if bound is None and not one.lossy and all(test.bound is not None for test in one.tests):
+                bound = at, [test.bound or 0.0 for test in one.tests]
+        if bound is not None:
+            chart.curve("chance explains (99%)", *bound, colour="muted", dashed=True)
+            top = max(top, *bound[1])
+        chart.ticks("x", [(float(depth), str(depth)) for depth in range(1, found.asked.tokens + 1)])
+        chart.set_range(x=(0.8, found.asked.tokens + 0.2), y=(0, top * 1.1))
+
+
+_FINDINGS = (
+    ("Rule", "Whether the lane's rule gives plain decoding's distribution, on rows that both share"),
+    ("Control: the naive rule", "A rule known to be wrong: a test that misses it shows nothing"),
+    ("Kernels", "How far the target's rows are apart between passes of one row and of several, whatever the rule"),
+    ("Greedy", "Token for token at temperature 0, in the engine itself"),
+)
+
+
+class Finding(QFrame):
+    """A card: a title, a mark and a sentence."""
+
+    def __init__(self, title: str, tip: str) -> None:
+        super().__init__()
+        self.setProperty("kind", "panel")
+        self.setToolTip(tooltip(tip))
+        self.setAccessibleName(title)
+        self.mark = label("", "title")
+        self.title = label(title, "title")
+        self.words = label("", "small")
+        self.words.setWordWrap(True)
+        self.words.setAlignment(Qt.AlignmentFlag.AlignTop)
+        self.words.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.words.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.MinimumExpanding)
+        head = QHBoxLayout()
+        head.setSpacing(theme.px(6))
+        head.addWidget(self.mark)
+        head.addWidget(self.title, 1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.px(9), theme.px(5), theme.px(9), theme.px(6))
+        column.setSpacing(theme.px(2))
+        column.addLayout(head)
+        column.addWidget(self.words, 1)
+
+    def show_finding(self, mark: str, text: str) -> None:
+        """mark: '✓', '✕', '–' (nothing shown either way) or ''."""
+        self.mark.setText(mark)
+        self.mark.setVisible(bool(mark))
+        self.words.setText(text)
+        self.setAccessibleDescription(f"{_MARKS.get(mark, '')} {text}".strip())
+
+
+_MARKS = {"✓": "passed:", "✕": "failed:", "–": "open:"}
+
+
+def snapshot(result: PairResult) -> PairResult:
+    """A copy that stays as it is while the run goes on."""
+    return replace(result, rules=dict(result.rules), cached=dict(result.cached))
+
+
+def findings_of(found: PairResult | None) -> list[tuple[str, str]]:
+    """Mark and words of the four cards."""
+    if found is None:
+        return [("", tip) for _, tip in _FINDINGS]
+    running = "not yet"
+    sampled = not found.settings.sampling.greedy
+    nothing = running if sampled else "at temperature 0 nothing is sampled"
+    cards: list[tuple[str, str]] = []
+    rule = found.rules.get(found.rule)
+    if rule is None:
+        cards.append(("", nothing))
+    else:
+        mark = "✓" if rule.differs is False and not rule.lossy else "✕" if not rule.holds else "–"
+        text = f"{rule.name}: {rule.words}"
+        if rule.least_caught is not None:
+            text += f". A bias of total variation {rule.least_caught:.3f} or more in the first token would have been caught"
+        cards.append((mark, f"{text}."))
+    control = found.rules.get("naive")
+    going_on = found.samples < found.asked.samples and not found.stopped
+    if control is None:
+        cards.append(("", nothing))
+    else:
+        text = f"{control.words}{' so far' if going_on and not control.differs else ''}."
+        if control.differs is False and not going_on:
+            text += " The test is too weak: use more continuations, or a prompt with a more open answer."
+        mark = "✕" if not control.holds else "✓" if control.differs else "–"
+        typical = found.rules.get("typical")
+        if typical is not None and typical.bias is not None:
+            text += f" typical: bias {typical.bias.measured:.3f} measured, {typical.bias.closed:.3f} by its closed form."
+            mark = mark if typical.holds else "✕"
+        cards.append((mark, text))
+    drift, check = found.drift, found.settings.check_mode
+    if drift is None:
+        cards.append(("", nothing))
+    elif drift.identical:
+        cards.append(("✓", f"One-row and several-row passes give rows with the same bits ({drift.prefixes} prefixes)."))
+    else:
+        cards.append(("✕" if check else "–", (
+            f"One-row and several-row passes are apart by total variation {drift.mean_tv:.2g} a token on average, at most "
+            f"{drift.max_tv:.2g}, with {drift.argmax_flips} of {drift.prefixes} likeliest tokens changed; whatever the rule."
+        )))  # fmt: skip
+    if found.greedy is None:
+        cards.append(("", running))
+    else:
+        mark = "✓" if found.greedy.equal else "✕" if check else "–"
+        cards.append((mark, _sentence(greedy_sentence(found.greedy, check_mode=check).removeprefix("Greedy: "))))
+    return cards
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def rows_of(found: PairResult) -> list[dict[str, Any]]:
+    """The table's rows: a rule and a depth each."""
+    return [
+        {
+            "name": f"{one.name} (lossy)" if one.lossy else one.name,
+            "depth": test.depth,
+            "cells": test.cells,
+            "tv": test.tv,
+            "bound": test.bound,
+            "permutation_p": p_text(test.permutation_p),
+            "chi2_p": p_text(test.chi2_p),
+            "least_caught": test.least_caught,
+        }
+        for one in found.rules.values()
+        for test in one.tests
+    ]
+
+
+def short(text: str) -> str:
+    """A token for an axis."""
+    shown = visible(text)
+    return f"{shown[:8]}…" if len(shown) > 9 else shown
+
+
+def _lane(name: str) -> int:
+    """A sampler's colour and shape: plain 0, the lane's rule 1, the controls after it."""
+    return {"plain": 0, "typical": 3, "naive": 4, "match": 2}.get(name, 1)

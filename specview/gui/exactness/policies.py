@@ -1,0 +1,110 @@
+"""Every length policy, `auto` and `cascade` on the toy, by the product's own loop: a table that grows as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from PySide6.QtWidgets import QVBoxLayout
+
+from specview.files.tables import Column
+from specview.gui.link.engine_thread import JobProgress
+from specview.gui.parts import theme
+from specview.gui.parts.lab_panel import LabPanel, Tell, Throttle, Work
+from specview.gui.parts.pages import PageContext
+from specview.gui.parts.results_table import ResultsTable
+from specview.gui.parts.widgets import Field, NumberEdit
+from specview.lab.exact_statistics import p_text
+from specview.lab.exactness import MAX_SAMPLES, MIN_SAMPLES
+from specview.lab.policy_exactness import NOSY, SAMPLES, PoliciesResult, PolicyResult, run_policies
+from specview.lab.toy import MAX_K, ToySettings
+from specview.racing.settings import RunSettings
+
+_COLUMNS = (
+    Column("case", "rule and policy", f"auto and cascade are methods; {NOSY} is no policy of the program's: it looks at unjudged "
+                                      "tokens as hard as it can"),
+    Column("verdict", "verdict"),
+    Column("tv", "TV", "Total variation: half the summed difference of the sampled frequencies from the target's exact probabilities", 4),
+    Column("line", "1/√N line", "What as many true samples show on average", 4),
+    Column("chi2_p", "χ² p", "Of the samples being the target's; a correct one is refused once in 10,000 tests"),
+    Column("behind", "behind unjudged", "Rounds after one that left drafted tokens unjudged", 0),
+    Column("behind_p", "their χ² p", "Of the first tokens of those rounds being the target's"),
+    Column("tokens", "tok/pass", "Emitted / target passes", 2),
+)  # fmt: skip
+
+
+class PoliciesPanel(LabPanel):
+    """Settings and a table; `found` is what is shown."""
+
+    job = "the policies' proof"
+    edits = ("samples", "k", "seed")
+    run_tip = "Run the toy through the program's own loop with every policy; no model is loaded"
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.found: PoliciesResult | None = None
+        self.samples = NumberEdit(
+            "samples", SAMPLES, whole=True, minimum=MIN_SAMPLES, maximum=MAX_SAMPLES, step=1000, digits=8
+        )
+        self.k = NumberEdit("k", 3, whole=True, minimum=1, maximum=MAX_K, digits=3)
+        self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=5)
+        row = self.settings_row(
+            Field("samples", self.samples, "Sequences of four tokens for each policy, about 1 ms each"),
+            Field("k", self.k, "Drafted tokens a round, as the policy takes it"),
+            Field("seed", self.seed, "Of the samples"),
+        )
+        self.table = ResultsTable(_COLUMNS, identity="case", name="policies-proof")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        column.setSpacing(theme.px(5))
+        column.addLayout(row)
+        column.addWidget(self.verdict)
+        column.addWidget(self.table, 1)
+        self.connect_job()
+
+    def work(self) -> tuple[Work, RunSettings | None]:
+        """Run the experiment; snapshots go to the window."""
+        settings, samples, seed = ToySettings(k=self.k.value()), self.samples.value(), self.seed.value()
+
+        def work(pool: Any, tell: Tell, should_stop: Callable[[], bool]) -> PoliciesResult:
+            due = Throttle()
+
+            def on_case(part: PoliciesResult, text: str, fraction: float) -> None:
+                if due():
+                    tell(JobProgress(text, fraction))
+                    tell(replace(part, cases=list(part.cases)))
+
+            return run_policies(settings, samples, seed, on_case, should_stop)
+
+        return work, None
+
+    def take(self, found: Any) -> None:
+        """Show a result, finished or not."""
+        if isinstance(found, PoliciesResult) and found.cases:
+            self.found = found
+            self.draw()
+
+    def draw(self) -> None:
+        """Show the table and the verdict."""
+        found = self.found
+        self.table.set_rows([] if found is None else [_row(one) for one in found.cases])
+        if found is None:
+            self.say("Every length policy, auto and cascade draft for a target that is known exactly, with each rule that "
+                     "claims to be exact. None may differ from it; naive, the control, must.")  # fmt: skip
+            return
+        mark = "✕" if not found.holds else "✓" if any(one.lossy and one.differs for one in found.cases) else "–"
+        self.say(f"{mark}  {'Stopped early. ' if found.stopped else ''}{found.sentence}")
+
+
+def _row(one: PolicyResult) -> dict[str, Any]:
+    return {
+        "case": f"{one.rule}{' (lossy)' if one.lossy else ''}, {one.policy}",
+        "verdict": one.words,
+        "tv": one.tv,
+        "line": one.line,
+        "chi2_p": p_text(one.chi2_p),
+        "behind": one.behind,
+        "behind_p": p_text(one.behind_p),
+        "tokens": one.tokens_per_pass,
+    }

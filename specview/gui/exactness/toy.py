@@ -1,0 +1,278 @@
+"""The toy proof, live: total variation over samples for five samplers, and p values over many seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout
+
+from specview.errors import UsageError
+from specview.files.tables import Column
+from specview.gui.link.engine_thread import JobProgress
+from specview.gui.parts import theme
+from specview.gui.parts.charts import Chart
+from specview.gui.parts.lab_panel import LabPanel, Tell, Throttle, Work
+from specview.gui.parts.pages import PageContext
+from specview.gui.parts.results_table import ResultsTable
+from specview.gui.parts.widgets import Field, NumberEdit
+from specview.lab.exact_statistics import p_text
+from specview.lab.exactness import (
+    MAX_SAMPLES,
+    MAX_SEEDS,
+    MIN_SAMPLES,
+    SAMPLES,
+    ToyResult,
+    check_seeds,
+    run_toy,
+)
+from specview.lab.toy import BOS, MAX_K, MODEL_SEED, SAMPLERS, ToySettings
+from specview.racing.settings import RunSettings
+
+SEEDS = 100
+BINS = 10
+_COLUMNS = (
+    Column("sampler", "sampler"),
+    Column("verdict", "verdict"),
+    Column("tv", "TV", "Total variation: half the summed difference of the sampled frequencies from the target's exact probabilities", 4),
+    Column("bias", "exact bias", "The sampler's own exact distribution against the target's, enumerated over all outcomes", 4),
+    Column("chi2_p", "χ² p", "Of the samples being the target's; a correct sampler is refused once in 10,000 tests"),
+    Column("own_p", "own χ² p", "Chi-square p of the samples following the sampler's own closed form"),
+    Column("alpha", "α", "Accepted / judged, measured over endless runs", 3),
+    Column("exact_alpha", "α exact", "The same by closed form, weighed by how often each context comes about", 3),
+    Column("tokens", "tok/pass", "Emitted / target passes, measured over endless runs", 3),
+    Column("exact_tokens", "exact", "The same by closed form", 3),
+)
+_EMPTY = (
+    "Run draws hundreds of thousands of sequences from a target small enough to be known exactly. A correct sampler's "
+    "distance falls along the 1/√N line for ever; a biased one's stops at its bias."
+)
+
+
+class ToyPanel(LabPanel):
+    """Settings, the live log-log plot, the many-seed histogram and a table; `found` is what is shown."""
+
+    job = "the toy proof"
+    edits = ("vocab", "length", "k", "samples", "seed", "model_seed", "seeds")
+    run_tip = "Sample with all five samplers on this machine; no model is loaded"
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.found: ToyResult | None = None
+        self.vocab = NumberEdit("tokens", 4, whole=True, minimum=2, maximum=64, digits=3)
+        self.length = NumberEdit("length", 4, whole=True, minimum=1, maximum=16, digits=3)
+        self.k = NumberEdit("k", 3, whole=True, minimum=1, maximum=MAX_K, digits=3)
+        self.samples = NumberEdit(
+            "samples", SAMPLES, whole=True, minimum=MIN_SAMPLES, maximum=MAX_SAMPLES, step=100_000, digits=8
+        )
+        self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=5)
+        self.model_seed = NumberEdit("model seed", MODEL_SEED, whole=True, minimum=0, maximum=2**63 - 1, digits=5)
+        self.seeds = NumberEdit("seeds", SEEDS, whole=True, minimum=0, maximum=MAX_SEEDS, step=10, digits=5,
+                                check=check_seeds)  # fmt: skip
+        row = self.settings_row(
+            Field("tokens", self.vocab, "Size of the toy's vocabulary"),
+            Field("length", self.length, "Tokens of a sequence: tokens to the power of length outcomes, each counted"),
+            Field("k", self.k, "Drafted tokens a round; every draft is that long"),
+            Field("samples", self.samples, "Sequences of each sampler"),
+            Field("seed", self.seed, "Of the samples"),
+            Field("model seed", self.model_seed, "Of the random tables; 2 is the literature's toy"),
+            Field("seeds", self.seeds, "Many-seed view: p values over so many seeds, 20,000 samples each; 0 leaves it out"),
+        )
+        self.chart = Chart("Total variation from the target", "½ Σ |frequency − p|",
+                           "Over all outcomes. Dashed: what an exact sampler shows on average, √(2/πN) ½ Σ √(p(1−p)). "
+                           "Dotted: the exact biases of the lossy rules, by enumeration.",
+                           x="N, samples", y="total variation", log_x=True, log_y=True)  # fmt: skip
+        self.histogram = Chart("Chi-square p over many seeds", "share of seeds in each tenth",
+                               "A correct sampler's p values are spread evenly over 0..1 (dotted); a biased one's are near 0.",
+                               x="p", y="share of seeds")  # fmt: skip
+        self.contexts = Chart("Acceptance rate by context", "Σ min(p, q); match: Σ p q",
+                              "By the last token. Bars: closed form; points: measured.",
+                              x="last token", y="α")  # fmt: skip
+        self.table = ResultsTable(_COLUMNS, identity="sampler", name="toy-proof")
+        self._fit()
+        theme.signals.changed.connect(self._fit)
+        side = QVBoxLayout()
+        side.setSpacing(theme.px(8))
+        side.addWidget(self.histogram, 1)
+        side.addWidget(self.contexts, 1)
+        plots = QHBoxLayout()
+        plots.setSpacing(theme.px(8))
+        plots.addWidget(self.chart, 3)
+        plots.addLayout(side, 2)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        column.setSpacing(theme.px(5))
+        column.addLayout(row)
+        column.addWidget(self.verdict)
+        column.addLayout(plots, 1)
+        column.addWidget(self.table)
+        self.connect_job()
+
+    def _fit(self) -> None:
+        """Follow the font: the table keeps its rows."""
+        self.table.setFixedHeight(theme.px(210))
+
+    # -- settings --------------------------------------------------------------------------------------
+
+    def settings(self) -> ToySettings:
+        """The toy as set; raises UsageError."""
+        return ToySettings(self.vocab.value(), self.length.value(), self.k.value(), self.model_seed.value())
+
+    def work(self) -> tuple[Work, RunSettings | None]:
+        """Run the experiment; snapshots go to the window."""
+        settings, samples, seed, seeds = self.settings(), self.samples.value(), self.seed.value(), self.seeds.value()
+
+        def work(pool: Any, tell: Tell, should_stop: Callable[[], bool]) -> ToyResult:
+            due = Throttle()
+
+            def on_part(part: ToyResult) -> None:
+                if due():
+                    tell(_progress(part, seeds))
+                    tell(snapshot(part))
+
+            return run_toy(settings, samples, seed, seeds, on_part, should_stop)
+
+        return work, None
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what `kept` returned."""
+        super().restore(kept)
+        try:
+            self.settings()
+        except UsageError:  # each fits, and all together do not
+            for edit, value in ((self.vocab, 4), (self.length, 4)):
+                edit.set_value(value)
+
+    # -- drawing -----------------------------------------------------------------------------------------
+
+    def take(self, found: Any) -> None:
+        """Show a result, finished or not."""
+        if isinstance(found, ToyResult) and found.samplers:
+            self.found = found
+            self.draw()
+
+    def draw(self) -> None:
+        """Draw what is shown."""
+        found = self.found
+        self._draw_line(found)
+        self._draw_seeds(found)
+        self._draw_contexts(found)
+        self.table.set_rows([] if found is None else [_row(found, name) for name in found.samplers])
+        if found is None:
+            self.say("")
+        else:
+            mark = "✓" if found.holds and found.conclusive else "✕" if not found.holds else "–"
+            stopped = "Stopped early. " if found.stopped else ""
+            self.say(f"{mark}  {stopped}{found.sentence}")
+
+    def _draw_line(self, found: ToyResult | None) -> None:
+        chart = self.chart
+        chart.clear()
+        chart.say(_EMPTY if found is None else "")
+        if found is None:
+            return
+        for lane, name in enumerate(SAMPLERS):
+            points = found.curves.get(name, [])
+            tips = [
+                f"{name}, {point.samples:,} samples: total variation {point.tv:.4f}, chi-square p {p_text(point.chi2_p)}"
+                for point in points
+            ]
+            title = f"{name} (lossy)" if found.samplers[name].lossy else name
+            chart.curve(title, [point.samples for point in points], [point.tv for point in points], lane=lane,
+                        points=True, tips=tips)  # fmt: skip
+        samples, line = zip(*found.line, strict=True)
+        chart.curve("1/√N, an exact sampler", samples, line, colour="muted", dashed=True)
+        for name in ("naive", "typical"):
+            if found.exact.bias[name] > 0:
+                bias = found.exact.bias[name]
+                chart.mark(name, y=bias, text=f"{name}: exact bias {bias:.4f}")
+        top = max(point.tv for points in found.curves.values() for point in points)
+        least = min(min(line), *(point.tv for points in found.curves.values() for point in points if point.tv > 0))
+        chart.set_range(x=(90, max(1000, found.asked) * 1.1), y=(least / 1.4, max(top, *found.exact.bias.values()) * 1.4))
+        chart.ticks("x", [(10.0**power, f"{10**power:,}") for power in range(2, 8)])
+        chart.ticks("y", [(m * 10.0**e, f"{m * 10.0**e:g}") for e in range(-6, 1) for m in (1, 2, 5)])
+
+    def _draw_seeds(self, found: ToyResult | None) -> None:
+        chart = self.histogram
+        chart.clear()
+        seeds = {} if found is None else found.seeds
+        if not seeds:
+            chart.say("The p values of many seeds: set seeds to 5 or more, and Run.")
+            return
+        chart.say("")
+        edges = np.linspace(0, 1, BINS + 1)
+        width = 1 / BINS / (len(seeds) + 1)
+        most = 0.0
+        for lane, (name, one) in enumerate(seeds.items()):
+            if not one.p_values:
+                continue
+            counts, _ = np.histogram(np.clip(one.p_values, 0, 1), bins=edges)
+            share = counts / len(one.p_values)
+            most = max(most, float(share.max()))
+            at = edges[:-1] + (lane + 1) * width
+            tips = [
+                f"{name}: {count} of {len(one.p_values)} seeds with p {low:.1f} to {high:.1f}; uniform: p {p_text(one.spread)}"
+                for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
+            ]
+            title = f"{name} (lossy)" if one.lossy else name
+            chart.bars(title, at, share, width=width, colour=theme.current().lane_colors[lane % 5], tips=tips)
+        chart.mark("even", y=1 / BINS, text="evenly spread")
+        chart.ticks("x", [(edge, f"{edge:.1f}") for edge in edges[::2]])
+        chart.set_range(x=(0, 1), y=(0, max(most * 1.05, 0.3)))
+
+    def _draw_contexts(self, found: ToyResult | None) -> None:
+        chart = self.contexts
+        chart.clear()
+        if found is None or found.settings.vocab > 16:
+            few = "By the last token: what the rules accept, by closed form and as measured."
+            chart.say(few if found is None else "Too many tokens to show one by one: the command's document has them.")
+            return
+        chart.say("")
+        places = np.arange(found.settings.vocab, dtype=float)
+        for shift, name, values in ((-0.2, "rejection", found.exact.overlap), (0.2, "match", found.exact.agreement)):
+            lane = SAMPLERS.index(name)
+            measured = found.samplers[name].context_alphas
+            tips = [f"{name} after token {int(place)}: {value:.4f} exactly" for place, value in zip(places, values, strict=True)]
+            chart.bars(f"{name}, exact", places + shift, values, width=0.36, lane=lane, tips=tips)
+            chart.curve(f"{name}, measured", places + shift, [np.nan if one is None else one for one in measured],
+                        colour="ink", shape=lane, line=False, points=True,
+                        tips=[f"{name} after token {at}: {'-' if one is None else f'{one:.4f}'} measured"
+                              for at, one in enumerate(measured)])  # fmt: skip
+        chart.ticks("x", [(place, f"{int(place)}{' (start)' if place == BOS else ''}") for place in places])
+        chart.set_range(x=(-0.6, found.settings.vocab - 0.4), y=(0, 1.02))
+
+
+def snapshot(result: ToyResult) -> ToyResult:
+    """A copy that stays as it is while the run goes on."""
+    return replace(
+        result,
+        curves={name: list(points) for name, points in result.curves.items()},
+        line=list(result.line),
+        samplers=dict(result.samplers),
+        seeds=dict(result.seeds),
+    )
+
+
+def _progress(part: ToyResult, seeds: int) -> JobProgress:
+    done = max((len(one.p_values) for one in part.seeds.values()), default=0)
+    if done:
+        return JobProgress(f"Seed {done} of {seeds}", done / seeds)
+    return JobProgress(f"{part.samples:,} of {part.asked:,} samples", part.samples / part.asked)
+
+
+def _row(found: ToyResult, name: str) -> dict[str, Any]:
+    one = found.samplers[name]
+    return {
+        "sampler": f"{name} (lossy)" if one.lossy else name,
+        "tv": one.tv,
+        "bias": one.bias if one.lossy else 0.0,
+        "chi2_p": p_text(one.chi2_p),
+        "own_p": p_text(one.own_p),
+        "alpha": one.alpha,
+        "exact_alpha": one.exact_alpha,
+        "tokens": one.tokens_per_pass,
+        "exact_tokens": one.exact_tokens_per_pass,
+        "verdict": one.words,
+    }

@@ -1,0 +1,1 @@
+"""One lane: its menu, editor, panel, text and tree."""

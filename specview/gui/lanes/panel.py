@@ -1,0 +1,438 @@
+"""One lane on screen: name, settings, figures, verdict, streaming text, state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from PySide6.QtCore import QPointF, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QSizePolicy,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.decoding.metrics import Metrics
+from specview.gui.lanes.marks import Badge, ChipRow, FigureCell, ProgressLine, StateLine
+from specview.gui.lanes.token_view import TokenView
+from specview.gui.lanes.tree_view import TreePanel
+from specview.gui.lanes.why_line import WhyLine
+from specview.gui.parts import theme
+from specview.gui.parts.lane_markers import paint_marker
+from specview.gui.state import figures, lane_words
+from specview.gui.state.display_text import visible
+from specview.gui.state.view_model import LaneModel, RaceModel
+
+_SHORT_PANEL = 300
+_LOW_PANEL = 215
+
+
+class Dot(QWidget):
+    """The lane's colour and shape, as in the plots."""
+
+    def __init__(self, colour_index: int, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.colour_index = colour_index
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+
+    def sizeHint(self) -> QSize:
+        """A small square."""
+        return QSize(theme.px(12), theme.px(12))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Paint the shape."""
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        paint_marker(painter, self.colour_index, QPointF(self.width() / 2, self.height() / 2), theme.px(10))
+
+
+class LanePanel(QFrame):
+    """A lane of the race.
+
+    Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), and the
+    token signals of `TokenView`, passed on. tree_toggled: the live draft tree was opened or closed here.
+    """
+
+    edit_requested = Signal()
+    remove_requested = Signal()
+    move_requested = Signal(int)
+    token_hovered = Signal(int, int)
+    hover_left = Signal()
+    token_selected = Signal(int, int)
+    token_activated = Signal(int, int)
+    tree_toggled = Signal(bool)
+    why_requested = Signal()
+
+    def __init__(self, race: RaceModel, index: int, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("kind", "panel")
+        self.race = race
+        self.index = index
+        self._version = -1
+        self._settings: Mapping[str, Any] | None = None
+        self._editable = True
+        self._dot = Dot(index)
+        self._name = QToolButton()
+        self._name.setProperty("kind", "flat")
+        self._name.setToolTip("Change this lane")
+        self._name.clicked.connect(self.edit_requested)
+        self._left = self._button("‹", "Move this lane left (Alt+Left)", lambda: self.move_requested.emit(-1))
+        self._right = self._button("›", "Move this lane right (Alt+Right)", lambda: self.move_requested.emit(1))
+        self._remove = self._button("×", "Remove this lane (Alt+Delete)", self.remove_requested.emit)
+        self._chips = ChipRow()
+        self._badge = Badge()
+        self._cells = {
+            "decode_tokens_per_s": FigureCell("tok/s", "888.8"),
+            "tokens_per_target_pass": FigureCell("tok/pass", "88.88"),
+            "acceptance_rate": FigureCell("α", "0.88"),
+            "speedup": FigureCell("vs plain", "88.88×"),
+        }
+        self._figures = QGridLayout()
+        self._columns = 0, False
+        self._members: tuple[str, ...] = ()
+        self._shares = StateLine()
+        self._shares.hide()
+        self.why = WhyLine()
+        self.why.asked.connect(self.why_requested)
+        self._line = ProgressLine()
+        self.view = TokenView(self.lane)
+        self._state = StateLine()
+        self._copy = QToolButton()
+        self._copy.setText("copy")
+        self._copy.setProperty("kind", "caption")
+        self._copy.setToolTip("Copy this lane's output")
+        self._copy.clicked.connect(lambda: self.view.copy_all())
+        self.tree: TreePanel | None = None  # made when it is first asked for
+        self._tree_button = QToolButton()
+        self._tree_button.setText("tree")
+        self._tree_button.setProperty("kind", "caption")
+        self._tree_button.setCheckable(True)
+        self._tree_button.setToolTip("Draft tree of each round, live (Ctrl+D)")
+        self._tree_button.setAccessibleName("Live draft tree")
+        self._tree_button.clicked.connect(lambda: self.toggle_tree())
+        self._late = QTimer(self)
+        self._late.setSingleShot(True)
+        self._late.setInterval(0)  # once the layout has given the cells their widths
+        self._late.timeout.connect(lambda: self._show_notes())
+        self._build()
+        self.view.token_hovered.connect(self.token_hovered)
+        self.view.hover_left.connect(self.hover_left)
+        self.view.token_selected.connect(self.token_selected)
+        self.view.token_selected.connect(self._pin_tree)
+        self.view.token_activated.connect(self.token_activated)
+        theme.signals.changed.connect(self._restyle)
+        self._restyle()
+        self.refresh()
+        self.refresh_figures()
+
+    def _button(self, text: str, tip: str, slot: object) -> QToolButton:
+        button = QToolButton()
+        button.setText(text)
+        button.setProperty("kind", "flat")
+        button.setToolTip(tip)
+        button.setAccessibleName(tip.partition(" (")[0])
+        button.clicked.connect(slot)
+        return button
+
+    def _build(self) -> None:
+        title = QHBoxLayout()
+        title.setSpacing(0)
+        title.addWidget(self._dot)
+        title.addWidget(self._name)
+        title.addStretch(1)
+        for button in (self._left, self._right, self._remove):
+            title.addWidget(button)
+        self._figures.setContentsMargins(0, 0, 0, 0)
+        self._figures.setHorizontalSpacing(theme.px(6))
+        self._figures.setVerticalSpacing(2)
+        self._head = QVBoxLayout()
+        self._head.addLayout(title)
+        self._head.addWidget(self._chips)
+        self._head.addLayout(self._figures)
+        self._head.addWidget(self._shares)
+        self._head.addWidget(self._badge)
+        self._head.addWidget(self.why)
+        self._foot = QHBoxLayout()
+        self._foot.addWidget(self._state, 1)
+        self._foot.addSpacing(theme.px(6))
+        self._foot.addWidget(self._tree_button)
+        self._foot.addWidget(self._copy)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(1, 1, 1, 1)
+        whole.setSpacing(0)
+        whole.addLayout(self._head)
+        whole.addWidget(self._line)
+        whole.addWidget(self.view, 2)
+        whole.addLayout(self._foot)
+        self._whole = whole
+
+    # -- what is shown ----------------------------------------------------------------------------
+
+    @property
+    def lane(self) -> LaneModel:
+        """The lane shown."""
+        return self.race.lanes[self.index]
+
+    def set_index(self, index: int) -> None:
+        """Show another lane of the race (after lanes moved or changed)."""
+        self.index = index
+        self._dot.colour_index = index
+        self._dot.update()
+        if self.view.lane is not self.lane:
+            self.view.set_lane(self.lane)
+        self._version = -1
+        self.refresh()
+        self.refresh_figures()
+        self.refresh_tree()
+
+    def set_editable(self, editable: bool) -> None:
+        """Allow or forbid changes of the lane (not while a race runs)."""
+        self._editable = editable
+        self._restate_buttons()
+
+    def set_ghosts(self, shown: bool) -> None:
+        """Show or hide rejected and ignored drafts."""
+        self.view.set_ghosts(shown)
+
+    def set_marks(self, shown: bool) -> None:
+        """Draw spaces and newlines as marks."""
+        self.view.set_marks(shown)
+
+    # -- the draft tree ------------------------------------------------------------------------------
+
+    @property
+    def tree_shown(self) -> bool:
+        """Whether the live draft tree is open."""
+        return self.tree is not None and not self.tree.isHidden()
+
+    def set_tree(self, shown: bool) -> None:
+        """Open or close the live draft tree beneath the text; a plain lane has none."""
+        shown = shown and not self.lane.plain
+        if shown and self.tree is None:
+            self.tree = TreePanel()
+            self._whole.insertWidget(self._whole.indexOf(self.view) + 1, self.tree, 3)
+            self.tree.node_selected.connect(self.token_selected)
+            self.setTabOrder(self.view, self.tree.view)
+            self.setTabOrder(self.tree.view, self.tree.size_button)
+            self.setTabOrder(self.tree.size_button, self.tree.live)
+        if self.tree is not None:
+            self.tree.setVisible(shown)
+        self._tree_button.setChecked(shown)
+        self.refresh_tree()
+
+    def toggle_tree(self) -> None:
+        """Open the live draft tree, or close it."""
+        if not self.lane.plain:
+            self.set_tree(not self.tree_shown)
+            self.tree_toggled.emit(self.tree_shown)
+
+    def refresh_tree(self) -> bool:
+        """Show the newest round's tree (at most 10 times a second); True when the picture changed."""
+        return self.tree is not None and self.tree_shown and self.tree.follow(self.lane, self._one_row_s)
+
+    def _pin_tree(self, round_index: int, token_index: int) -> None:
+        if self.tree is not None and self.tree_shown:
+            self.tree.pin(self.lane, round_index, token_index, self._one_row_s)
+
+    def _one_row_s(self) -> float | None:
+        """What a one-row pass takes here: in the plain lane, else in this lane's own rounds."""
+        plain = self.race.baseline
+        own = plain.plain_step_s() if plain is not None else None
+        return own if own is not None else self.lane.plain_step_s()
+
+    def refresh(self) -> bool:
+        """Show new tokens and the lane's state (about 30 times a second); True when anything changed."""
+        lane = self.lane
+        if self.view.lane is not lane:
+            self.view.set_lane(lane)
+        if lane.version == self._version:
+            return False
+        self._version = lane.version
+        self.view.refresh()
+        self._refresh_state()
+        return True
+
+    def _refresh_state(self) -> None:
+        lane = self.lane
+        name = visible(lane.name).replace("&", "&&") + ("" if lane.plain else " ▾")
+        if name != self._name.text():
+            self._name.setText(name)
+            self._name.setAccessibleName(lane.name if lane.plain else f"Change lane {lane.name}")
+            self._name.setToolTip("The baseline: it has nothing to set" if lane.plain else "Change this lane")
+            self.setAccessibleName(f"Lane {lane.name}")
+            self._copy.setAccessibleName(f"Copy the output of {lane.name}")
+            self.view.name()
+        if lane.settings is not self._settings:
+            self._settings = lane.settings
+            self._chips.set_marks(lane_words.chips(lane.settings))
+            self._members = lane_words.members(lane.settings)
+            self._arrange()
+            self._show_shares(self.race.metrics(lane))
+        self._badge.set_mark(lane_words.badge(lane))
+        state = lane_words.state(lane)
+        self._line.set_progress(lane.state in ("loading", "prefill"), lane.progress)
+        self.view.set_placeholder(lane_words.placeholder(lane))
+        self._state.set_mark(state)
+        for cell in self._cells.values():
+            cell.set_faded(lane.stale)
+        count = f"{lane.emitted} tokens" if lane.emitted != 1 else "1 token"
+        self._state.set_count(count if lane.rounds else "")
+        self._copy.setEnabled(bool(lane.rounds))
+
+    def refresh_figures(self) -> None:
+        """Show the figures as they stand (about twice a second: text must stay readable)."""
+        lane, race = self.lane, self.race
+        metrics = race.metrics(lane)
+        self._show_why()
+        details = figures.details(metrics)
+        self._show_shares(metrics)
+        told = lane_words.lossy(lane.settings)
+        speedup = race.speedup(lane)
+        values = {"decode_tokens_per_s": figures.shown_rate(speedup, metrics)}
+        for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
+            figure = figures.FIGURES[name]
+            value = values.get(name, getattr(metrics, name))
+            self._cells[name].set_value(figure.text(value), tip=_joined(figure.tooltip(details.get(name, "")), told))
+        figure = figures.FIGURES["speedup"]
+        if lane.differs:
+            self._cells["speedup"].set_value(
+                figure.text(None), label=figure.label, tip=figure.tooltip(f"Not comparable: {lane.differs}.")
+            )
+            self._show_notes(metrics)
+            return
+        if lane.plain and lane is race.baseline:
+            value = 1.0 if lane.rounds else None
+            self._cells["speedup"].set_value(
+                figure.text(value), label=figure.label, tip=figure.tooltip("This lane is plain decoding itself.")
+            )
+            self._show_notes(metrics)
+            return
+        predicted = metrics.predicted_speedup_measured_verify
+        label = f"{figure.label}, {lane_words.LOSSY}" if told else figure.label
+        label = label if speedup is None else f"{label} · {figures.beside(speedup)}"
+        label = label if predicted is None else f"{label} · pred. {figures.times(predicted)}"
+        self._cells["speedup"].set_value(
+            figure.text(None if speedup is None else speedup.value), label=label,
+            remark=figures.spread(speedup), tip=_joined(figure.tooltip(figures.speedup_details(speedup, metrics)), told),
+        )
+        self._show_notes(metrics)
+
+    def _show_why(self) -> None:
+        self.why.show_lane(self.lane, self.race)
+
+    def _show_shares(self, metrics: Metrics) -> None:
+        """Show what each member of a combined method drafted."""
+        if self._members:
+            self._shares.set_mark(lane_words.shares(self._members, metrics))
+
+    def _show_notes(self, metrics: Metrics | None = None) -> None:
+        """Show beside the badge what the figures have no room for, and how near the oracle the lane came."""
+        if self.index >= len(self.race.lanes):
+            return  # the lane has gone, and this panel is about to
+        speedup = self._cells["speedup"]
+        oracle = lane_words.oracle(metrics or self.race.metrics(self.lane))
+        self._badge.set_notes(
+            [*oracle, *speedup.left_out()], speedup.accessibleDescription(), leading=bool(oracle)
+        )
+
+    # -- shape --------------------------------------------------------------------------------------
+
+    def _restate_buttons(self) -> None:
+        movable = self._editable and not self.lane.plain
+        # In a narrow panel the name needs the room; Alt+Left and Alt+Right still move the lane.
+        name_width = self._name.sizeHint().width() + self._dot.sizeHint().width() + theme.px(22)
+        roomy = self.width() >= name_width + 3 * theme.px(22) + 2 * theme.px(12)
+        self._name.setEnabled(movable)
+        self._remove.setVisible(not self.lane.plain)
+        self._tree_button.setVisible(not self.lane.plain)
+        self._remove.setEnabled(movable)
+        self._left.setVisible(roomy and not self.lane.plain and self.index > 1)
+        self._left.setEnabled(movable)
+        self._right.setVisible(roomy and not self.lane.plain and self.index < len(self.race.lanes) - 1)
+        self._right.setEnabled(movable)
+
+    def _restyle(self) -> None:
+        side = theme.px(12)
+        self._head.setContentsMargins(side, theme.px(7), side - 4, theme.px(8))
+        self._head.setSpacing(theme.px(5))
+        self._foot.setContentsMargins(side, theme.px(2), theme.px(7), theme.px(3))
+        self._copy.setFixedHeight(theme.px(19))
+        self._tree_button.setFixedHeight(theme.px(19))
+        self._name.setFont(theme.ui_font(14, bold=True))
+        for button in (self._left, self._right, self._remove):
+            button.setFixedSize(theme.px(22), theme.px(24))
+        self._name.setFixedHeight(theme.px(24))  # lanes with and without buttons stay level
+        for part in (self._chips, self._badge, self._shares, self._state, *self._cells.values()):
+            part.updateGeometry()
+            part.update()
+        self._columns = 0, False
+        self._arrange()
+        self._restate_buttons()
+
+    def _arrange(self) -> None:
+        """Put the four figures in one row, or in two where the panel is narrow; only two where it is low too."""
+        cells = list(self._cells.values())
+        widths = [cell.natural_width() for cell in cells]
+        room = self.width() - 2 * theme.px(12)
+        columns = 4 if room >= sum(widths) + 3 * self._figures.horizontalSpacing() else 2
+        low = columns == 2 and self.height() < theme.px(_LOW_PANEL)
+        if (columns, low) != self._columns:
+            self._columns = columns, low
+            for cell in cells:
+                self._figures.removeWidget(cell)
+            shown = [self._cells["decode_tokens_per_s"], self._cells["speedup"]] if low else cells
+            for cell in cells:
+                cell.setVisible(cell in shown)
+            for place, cell in enumerate(shown):
+                self._figures.addWidget(cell, place // columns, place % columns)
+            for column in range(4):
+                self._figures.setColumnStretch(column, 0)
+                self._figures.setColumnMinimumWidth(column, 0)
+            for column in range(columns):
+                fixed = widths[column] if columns == 4 else max(widths[column], widths[column + 2])
+                last = column == columns - 1
+                self._figures.setColumnMinimumWidth(column, 0 if last else fixed)
+                self._figures.setColumnStretch(column, int(last))
+        roomy = self.height() >= theme.px(_SHORT_PANEL)
+        self._chips.setVisible(roomy)
+        self._shares.setVisible(roomy and bool(self._members))
+        self._restate_buttons()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Arrange anew."""
+        super().resizeEvent(event)
+        self._arrange()
+        if event.size().width() != event.oldSize().width():
+            self._late.start()
+
+    def sizeHint(self) -> QSize:
+        """The same for every lane, so that lanes share the width evenly."""
+        return QSize(theme.px(300), theme.px(420))
+
+    def minimumSizeHint(self) -> QSize:
+        """Narrow enough for five beside each other."""
+        return QSize(theme.px(150), theme.px(170))
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Move or remove the lane from the keyboard."""
+        alt = event.modifiers() == Qt.KeyboardModifier.AltModifier
+        if alt and self._editable and not self.lane.plain:
+            if event.key() == Qt.Key.Key_Left and self.index > 1:
+                self.move_requested.emit(-1)
+                return
+            if event.key() == Qt.Key.Key_Right and self.index < len(self.race.lanes) - 1:
+                self.move_requested.emit(1)
+                return
+            if event.key() == Qt.Key.Key_Delete:
+                self.remove_requested.emit()
+                return
+        super().keyPressEvent(event)
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)

@@ -1,0 +1,206 @@
+"""Opening recorded runs: files are read and folded on a short-lived thread, the window takes what is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+
+from specview.errors import SpecviewError
+from specview.files.reader import Trace, read_trace
+from specview.gui.link.latest_work import LatestWork, Tell
+from specview.gui.state.view_model import RaceModel
+from specview.library import replay
+from specview.library.beside import Beside, difference, lay_beside
+from specview.library.repeat import settings_of_trace
+from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
+from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A trace to open: its file, what it is called, and which of its lanes (None for all)."""
+
+    path: Path
+    name: str = ""
+    lanes: tuple[int, ...] | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return self.name or self.path.stem
+
+
+@dataclass(slots=True)
+class Opened:
+    """A recorded run, or several beside one another, ready to be shown.
+
+    settings are those of the only (or first) run, None where this specview knows no such ones, and `problem` then
+    says why. own are the lane settings that the race's lanes stand for. words say on one line what is on screen,
+    remarks what its user must know of it.
+    """
+
+    picks: tuple[Pick, ...]
+    race: RaceModel
+    words: str
+    remarks: tuple[str, ...] = ()
+    settings: RunSettings | None = None
+    own: tuple[LaneSettings, ...] = ()
+    problem: str = ""
+    traces: list[Trace] = field(default_factory=list)
+
+    @property
+    def beside(self) -> bool:
+        """Whether lanes of several runs stand beside one another."""
+        return len(self.picks) > 1
+
+
+def recorded_race(trace: Trace, lanes: int = MAX_LANES) -> RaceModel:
+    """Return what a live race would have left on screen, its first `lanes` lanes."""
+    race = RaceModel()
+    for event in replay.events(trace, 0):
+        if isinstance(event, (LanePrefilled, LaneRound, LaneEnded)) and event.lane >= lanes:
+            continue
+        race.apply(event)
+    del race.lanes[lanes:]
+    return race
+
+
+def beside_race(lanes: Sequence[Beside]) -> RaceModel:
+    """Return lanes of several runs as one race: the first is the baseline, others carry what keeps them from it."""
+    races: dict[int, RaceModel] = {}
+    race = RaceModel()
+    for one in lanes:
+        if one.run not in races:
+            races[one.run] = recorded_race(one.trace, len(one.trace.records))
+        lane = races[one.run].lanes[one.lane]
+        lane.name, lane.differs = one.name, one.differs
+        if one.run:  # its own run's speedup is to another plain lane
+            lane.final_speedup, lane.past_speedups, lane._counted = None, [], False
+        race.lanes.append(lane)
+    first = races[lanes[0].run]
+    race.prompt_text, race.prompt_ids, race.facts = first.prompt_text, first.prompt_ids, first.facts
+    race.state, race.ended = "ended", RaceEnded(0, "done")
+    return race
+
+
+def open_picks(picks: Sequence[Pick], traces: Sequence[Trace]) -> Opened:
+    """Fold traces that were read; raises SpecviewError where there is nothing to show."""
+    first = traces[0]
+    settings, own, problem = _settings(first)
+    if len(picks) == 1 and picks[0].lanes is None:
+        race = recorded_race(first)
+        remarks = _remarks(first)
+        left = len(first.records) - MAX_LANES
+        if left > 0:
+            remarks.append(f"{left} more lanes are in the file, and {MAX_LANES} fit here")
+        if problem:
+            remarks.append(problem)
+        return Opened(tuple(picks), race, _words(picks[0], first), tuple(remarks), settings, own, problem, list(traces))
+    numbered = [(str(place), trace, pick.lanes) for place, (pick, trace) in enumerate(zip(picks, traces, strict=True), 1)]
+    laid = lay_beside(numbered)
+    shown = laid[:MAX_LANES]
+    remarks = [remark for trace in traces for remark in _remarks(trace)]
+    if len(laid) > len(shown):
+        remarks.append(f"{len(laid) - len(shown)} lanes are left out: {MAX_LANES} fit. Choose lanes in the Runs tab")
+    others = [str(place + 1) for place, trace in enumerate(traces) if difference(first, trace)]
+    if others:
+        remarks.append(f"not comparable with run 1, so without a speedup: {', '.join(others)}")
+    words = "; ".join(f"{place}: {pick.title}" for place, pick in enumerate(picks, 1)) if len(picks) > 1 else picks[0].title
+    return Opened(tuple(picks), beside_race(shown), words, tuple(dict.fromkeys(remarks)), settings, (), problem, list(traces))
+
+
+def _settings(trace: Trace) -> tuple[RunSettings | None, tuple[LaneSettings, ...], str]:
+    """The run's settings as a race takes them (with a plain lane), and the lane settings of its own lanes."""
+    try:
+        settings = settings_of_trace(trace)
+        return replace(settings, baseline=True).checked(), settings.lanes, ""
+    except SpecviewError as error:
+        return None, (), f"Run uses the settings above: this run's cannot be taken over ({error})"
+
+
+def _remarks(trace: Trace) -> list[str]:
+    remarks = []
+    unfinished = [record.name for record in trace.records if record.end is None]
+    if trace.cut or unfinished:
+        remarks.append("the recording ends early (its program was interrupted, or it is still running)")
+    if isinstance(trace.race.get("busy"), str) and trace.race["busy"]:
+        remarks.append(trace.race["busy"])
+    rounds = [round_ for record in trace.records for round_ in record.rounds]
+    if rounds and not any(token.text for round_ in rounds for token in (*round_.drafted, round_.final) if token is not None):
+        remarks.append("it was recorded without texts (--observe off)")
+    return remarks
+
+
+def _words(pick: Pick, trace: Trace) -> str:
+    run = trace.run
+    recorded = run.get("recorded_at")
+    parts = [
+        pick.title,
+        str(recorded)[:16].replace("T", " ") if isinstance(recorded, str) else "",
+        *(str(run[key]) for key in ("target_model_name", "engine", "device") if isinstance(run.get(key), str)),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+class RunOpener(QObject):
+    """Reads traces off the Qt thread; one job at a time, a new one takes the place of one under way.
+
+    signals: opened(Opened), failed(str: one line), progressed(float 0..1, or None when nothing is read any more)
+    """
+
+    opened = Signal(object)
+    failed = Signal(str)
+    progressed = Signal(object)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._work = LatestWork(self)
+        self._work.progressed.connect(lambda _, fraction: self.progressed.emit(fraction))
+        self._work.done.connect(self._done)
+        self._work.failed.connect(self._failed)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being read."""
+        return self._work.busy
+
+    def open(self, picks: Sequence[Pick]) -> None:
+        """Read these traces; what comes of it is told by a signal."""
+        wanted = list(picks)
+        self._work.want(None, lambda tell: _read_all(wanted, tell))
+
+    def stop(self) -> None:
+        """Read on no further."""
+        if self.busy:
+            self._work.drop()
+            self.progressed.emit(None)
+
+    def _done(self, question: object, opened: Opened) -> None:
+        self.progressed.emit(None)
+        self.opened.emit(opened)
+
+    def _failed(self, question: object, line: str) -> None:
+        self.progressed.emit(None)
+        self.failed.emit(line)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Tell nothing any more, and wait briefly for what is under way."""
+        self._work.close(timeout_s)
+
+
+def _read_all(picks: Sequence[Pick], tell: Tell) -> Opened:
+    """Read and fold traces; raises SpecviewError, one line, and Stopped from tell."""
+    try:
+        traces: list[Trace] = []
+        for place, pick in enumerate(picks):
+
+            def tell_part(part: float, place: int = place) -> None:
+                tell("", (place + part) / len(picks))
+
+            traces.append(read_trace(pick.path, tell_part))
+        return open_picks(picks, traces)
+    except MemoryError:
+        raise SpecviewError("There is not enough memory for this run.", "Close other programs.") from None

@@ -1,0 +1,1 @@
+"""Widgets, charts, tables, forms and the themes that the rooms share."""

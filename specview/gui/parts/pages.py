@@ -1,0 +1,230 @@
+"""The window's tabs. A page is made when its tab is first opened, and its modules are imported only then."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QStackedWidget, QTabBar, QVBoxLayout, QWidget
+
+from specview.gui.link.controller import Controller
+from specview.gui.parts.selection import Selection
+from specview.gui.parts.widgets import label
+from specview.racing.settings import RunSettings
+
+log = logging.getLogger(__name__)
+
+RACE, WHY = "Race", "Why"
+PAGES: tuple[tuple[str, str, str], ...] = (
+    (WHY, "specview.gui.why.page", "WhyPage"),
+    ("Sweep", "specview.gui.sweep.page", "SweepPage"),
+    ("Exactness", "specview.gui.exactness.page", "ExactnessPage"),
+    ("Theory", "specview.gui.theory.page", "TheoryPage"),
+    ("Runs", "specview.gui.runs.page", "RunsPage"),
+)
+"""Title, module and class of every tab beside the race, in order."""
+
+
+@dataclass(slots=True)
+class PageContext:
+    """What a page may ask of the window.
+
+    run_settings   the checked settings as the setup bar and the lanes show them; raises UsageError, one line
+    show_message   a line in the banner, kind 'error' or 'warning'
+    open_race      take settings (prompt, lanes, sampling) into the setup bar and go to the race; nothing is run
+    add_lane       add a lane (`racing.settings.LaneSettings`) to the race as set up; False where there is no room
+    goto           open a tab by its title
+    confirm_models whether settings that came with a file may be run: their models are known, or the user says yes
+    extra          what pages share beside this, by name (the library of runs, ...)
+    """
+
+    controller: Controller
+    selection: Selection
+    run_settings: Callable[[], RunSettings]
+    show_message: Callable[..., None]
+    open_race: Callable[[RunSettings], None]
+    add_lane: Callable[[Any], bool]
+    goto: Callable[[str], None]
+    confirm_models: Callable[[RunSettings], bool]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Page(QWidget):
+    """A tab's content. `needs_setup`: whether target, prompt and sampling of the setup bar matter to it.
+
+    `setup_wanted`: that has changed, with the view that is in front.
+    """
+
+    needs_setup = False
+    setup_wanted = Signal()
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__()
+        self.context = context
+
+    def opened(self) -> None:
+        """The tab came to the front."""
+
+    def left(self) -> None:
+        """Another tab came to the front: stop live drawing."""
+
+    def take_focus(self) -> bool:
+        """Take the keyboard where the widget that had it went with its tab; False leaves it to the row of tabs."""
+        return False
+
+    def shut(self) -> None:
+        """The window closes: end what runs on threads of your own."""
+
+    def kept(self) -> dict[str, Any]:
+        """JSON values to be remembered until the next start."""
+        return {}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what `kept` returned, in this or another version: skip what does not fit."""
+
+
+class ViewsPage(Page):
+    """A page of several views under a row of tabs of its own: `views` and `stack`."""
+
+    def set_views(self, name: str, views: Mapping[str, QWidget]) -> None:
+        """Lay the views (title -> widget) out; name is what a screen reader calls the row of tabs."""
+        self.views = QTabBar()
+        self.views.setDrawBase(False)
+        self.views.setExpanding(False)
+        self.views.setAccessibleName(name)
+        self.views.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.stack = QStackedWidget()
+        for title, view in views.items():
+            self.views.addTab(title)
+            self.stack.addWidget(view)
+        self.views.currentChanged.connect(self.view_changed)
+        row = QHBoxLayout()
+        row.setContentsMargins(8, 0, 8, 0)
+        row.addWidget(self.views)
+        row.addStretch(1)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addLayout(row)
+        column.addWidget(self.stack, 1)
+
+    def view_changed(self, place: int) -> None:
+        """Show the view of a tab."""
+        self.stack.setCurrentIndex(place)
+
+
+class Broken(Page):
+    """What stands in place of a page that could not be made."""
+
+    def __init__(self, context: PageContext, why: str) -> None:
+        super().__init__(context)
+        words = label(why, "error")
+        words.setWordWrap(True)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(24, 24, 24, 24)
+        column.addWidget(words, 0, Qt.AlignmentFlag.AlignTop)
+
+
+class Tabs(QFrame):
+    """The row of tabs and the pages under them; the race's own page is given ready."""
+
+    changed = Signal(str)
+
+    def __init__(self, race: QWidget, kept: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.setProperty("kind", "tabs")
+        self.bar = QTabBar()
+        self.bar.setDrawBase(False)
+        self.bar.setExpanding(False)
+        self.bar.setAccessibleName("Views")
+        self.bar.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.stack = QStackedWidget()
+        self.context: PageContext | None = None
+        self._kept = {title: dict(value) for title, value in (kept or {}).items() if isinstance(value, Mapping)}
+        self._pages: dict[str, Page] = {}
+        self._race = race
+        for title in (RACE, *(title for title, _, _ in PAGES)):
+            self.bar.addTab(title)
+        self.stack.addWidget(race)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(8, 0, 8, 0)
+        row.addWidget(self.bar)
+        row.addStretch(1)
+        self.bar.currentChanged.connect(self._changed)
+
+    @property
+    def titles(self) -> list[str]:
+        """The tabs' titles, in order."""
+        return [self.bar.tabText(place) for place in range(self.bar.count())]
+
+    @property
+    def current(self) -> str:
+        """The title of the tab in front."""
+        return self.bar.tabText(self.bar.currentIndex())
+
+    @property
+    def needs_setup(self) -> bool:
+        """Whether the setup bar matters to the tab in front."""
+        page = self._pages.get(self.current)
+        return page is None or page.needs_setup
+
+    def open(self, title: str) -> None:
+        """Bring a tab to the front."""
+        if title in self.titles:
+            self.bar.setCurrentIndex(self.titles.index(title))
+
+    def enter(self, title: str) -> None:
+        """Bring a tab to the front, and the keyboard to where its page has use for it."""
+        self.open(title)
+        page = self.page(title)
+        if page is not None:
+            page.take_focus()
+
+    def page(self, title: str) -> Page | None:
+        """A tab's page; None where it was not opened yet."""
+        return self._pages.get(title)
+
+    def made(self, title: str) -> Page | None:
+        """A tab's page, made now if it was not opened yet; None for the race's."""
+        return None if title == RACE else self._pages.get(title) or self._make(title)
+
+    def kept(self) -> dict[str, Any]:
+        """What the pages want remembered, by title: of those never opened, what they had kept before."""
+        return self._kept | {title: page.kept() for title, page in self._pages.items()}
+
+    def shut(self) -> None:
+        """The window closes."""
+        for page in self._pages.values():
+            page.shut()
+
+    def _changed(self, place: int) -> None:
+        before, focus = self.stack.currentWidget(), self.window().focusWidget()
+        if isinstance(before, Page):
+            before.left()
+        page = self.made(self.bar.tabText(place))
+        self.stack.setCurrentWidget(self._race if page is None else page)
+        if page is not None:
+            page.opened()
+        self.changed.emit(self.current)
+        gone = focus is not None and not focus.isVisible()
+        if gone and not (page is not None and page.take_focus()):  # Qt would give it to whatever comes next
+            self.bar.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def _make(self, title: str) -> Page:
+        assert self.context is not None
+        module, name = next((module, name) for known, module, name in PAGES if known == title)
+        try:
+            page: Page = getattr(importlib.import_module(module), name)(self.context)
+            page.restore(self._kept.get(title, {}))
+        except Exception as error:
+            log.exception("the tab %s could not be made", title)
+            what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            page = Broken(self.context, f"This tab cannot be shown: {what}. The log has more; please report it.")
+        page.setup_wanted.connect(lambda: self.changed.emit(self.current))
+        self._pages[title] = page
+        self.stack.addWidget(page)
+        return page

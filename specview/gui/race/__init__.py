@@ -1,0 +1,1 @@
+"""The Race tab: setup, lanes side by side, inspector, recorded runs."""

@@ -1,0 +1,369 @@
+"""The race page: lane panels side by side, the line for the next turn, legend, plots and inspector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLineEdit,
+    QPushButton,
+    QScrollArea,
+    QSplitter,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.gui.lanes.panel import LanePanel
+from specview.gui.link.controller import Controller
+from specview.gui.parts import theme
+from specview.gui.parts.plots import PlotStrip
+from specview.gui.parts.selection import Selection
+from specview.gui.parts.widgets import ElidedLabel, set_kind, set_tip
+from specview.gui.race.inspector import Inspector
+from specview.gui.race.legend import Legend
+from specview.gui.state.view_model import FINAL, LaneModel
+
+MIN_LANE_PX = 230
+INSPECTOR_PX, PLOTS_PX = 290, 200
+FOLD_WIDTH_PX, FOLD_HEIGHT_PX = 1000, 480
+"""Below these the inspector and the plots fold by themselves, unless they were asked for."""
+NOTE = "all lanes share one device; each clock counts only its own compute"
+
+
+class RacePage(QWidget):
+    """Builds panels for the lanes of the controller's race and passes their wishes on."""
+
+    edit_lane = Signal(int)
+    remove_lane = Signal(int)
+    move_lane = Signal(int, int)
+    lane_selected = Signal(object)
+    folded = Signal()
+    turn_requested = Signal(str)
+    trees_changed = Signal()
+    why_requested = Signal(int)
+
+    def __init__(self, controller: Controller, selection: Selection | None = None) -> None:
+        super().__init__()
+        self._controller = controller
+        self.selection = selection or Selection(self)
+        self.panels: list[LanePanel] = []
+        self._ghosts, self._whitespace = True, False
+        self.trees: set[str] = set()
+        self._selected: LaneModel | None = None
+        self._seen: list[tuple[LaneModel, int]] = []  # the lanes on screen, each with its run
+        self._wished = {"inspector": True, "plots": True}
+        self._forced: set[str] = set()
+        self.sent = ""  # the turn that is on its way
+
+        self.lanes = QWidget()
+        self.lanes.setObjectName("scrolled")
+        self._row = QHBoxLayout(self.lanes)
+        self._row.setContentsMargins(10, 10, 10, 4)
+        self._row.setSpacing(10)
+        self.lane_scroll = QScrollArea()
+        self.lane_scroll.setWidgetResizable(True)
+        self.lane_scroll.setFrameShape(QFrame.Shape.NoFrame)
+        self.lane_scroll.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.lane_scroll.setWidget(self.lanes)
+        self.lane_scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+
+        self.follow_up = QLineEdit()
+        self.follow_up.setAccessibleName("Follow-up message")
+        self.follow_up.setMaxLength(100_000)
+        self.follow_up.setAcceptDrops(False)
+        self.send = QPushButton("Send")
+        set_tip(self.send, "Run the next turn: the conversation so far, plain's reply, then this message (Enter)")
+        self.more = QPushButton("Continue")
+        set_tip(self.more, "Go on past the token limit, in the same sessions (Ctrl+G)")
+        self.legend = Legend()
+        self.note = ElidedLabel(NOTE, "small")
+        self.note.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.plots = PlotStrip(controller.race)
+        self.inspector = Inspector()
+        self._lay_out()
+        self.follow_up.returnPressed.connect(self._send)
+        self.send.clicked.connect(self._send)
+        self.follow_up.textChanged.connect(self.refresh_actions)
+        controller.lanes_changed.connect(self.rebuild)
+        self.selection.round_selected.connect(self._select_round)
+        controller.text_tick.connect(self._on_text)
+        controller.number_tick.connect(self._on_numbers)
+        controller.plot_tick.connect(self._on_plots)
+        controller.state_changed.connect(self.refresh_actions)
+        theme.signals.changed.connect(self._fit)
+        self.rebuild()
+        self.refresh_actions()
+
+    # -- layout ----------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        upper = QWidget()
+        column = QVBoxLayout(upper)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(4)
+        column.addWidget(self.lane_scroll, 1)
+        line = QHBoxLayout()
+        line.setContentsMargins(10, 0, 10, 0)
+        line.setSpacing(8)
+        line.addWidget(self.follow_up, 1)
+        line.addWidget(self.send)
+        line.addWidget(self.more)
+        column.addLayout(line)
+        line = QHBoxLayout()
+        line.setContentsMargins(12, 0, 12, 0)
+        line.addWidget(self.legend)
+        line.addWidget(self.note, 1)
+        column.addLayout(line)
+        lower = QWidget()
+        row = QHBoxLayout(lower)
+        row.setContentsMargins(10, 0, 10, 8)
+        row.addWidget(self.plots)
+        self.plot_holder = lower
+        self.rows = QSplitter(Qt.Orientation.Vertical)
+        self.rows.addWidget(upper)
+        self.rows.addWidget(lower)
+        self.rows.setStretchFactor(0, 1)
+        self.rows.setStretchFactor(1, 0)
+        self.rows.setCollapsible(0, False)
+        side = QFrame()
+        side.setProperty("kind", "side")
+        holder = QVBoxLayout(side)
+        holder.setContentsMargins(0, 0, 0, 0)
+        holder.addWidget(self.inspector)
+        self.side = side
+        self.columns = QSplitter(Qt.Orientation.Horizontal)
+        self.columns.addWidget(self.rows)
+        self.columns.addWidget(side)
+        self.columns.setStretchFactor(0, 1)
+        self.columns.setStretchFactor(1, 0)
+        self.columns.setCollapsible(0, False)
+        self.columns.setSizes([1100, INSPECTOR_PX])
+        self.rows.setSizes([520, PLOTS_PX])
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(self.columns)
+
+    def sizeHint(self) -> QSize:
+        """Room for three lanes."""
+        return QSize(theme.px(1200), theme.px(700))
+
+    # -- folding ---------------------------------------------------------------------------------------
+
+    def wish(self, inspector: bool, plots: bool, asked: str = "") -> None:
+        """Show or fold the inspector and the plots; `asked` names the one asked for now: no room folds it."""
+        wished = {"inspector": inspector, "plots": plots}
+        for part, on in wished.items():
+            if on and part == asked:
+                self._forced.add(part)
+            elif not on:
+                self._forced.discard(part)
+        self._wished = wished
+        self._fold()
+        if asked and wished[asked]:
+            # Its edge may have been dragged shut before.
+            splitter, size = (self.columns, INSPECTOR_PX) if asked == "inspector" else (self.rows, PLOTS_PX)
+            first, second = splitter.sizes()
+            if second == 0 and first > 0:
+                splitter.setSizes([max(1, first - size), size])
+
+    def shown(self, part: str) -> bool:
+        """Whether the inspector or the plots are shown."""
+        return not (self.side if part == "inspector" else self.plot_holder).isHidden()
+
+    def _fold(self) -> None:
+        room = {"inspector": self.width() >= theme.px(FOLD_WIDTH_PX), "plots": self.height() >= theme.px(FOLD_HEIGHT_PX)}
+        before = self.shown("inspector"), self.shown("plots")
+        for part, holder in (("inspector", self.side), ("plots", self.plot_holder)):
+            if room[part]:
+                self._forced.discard(part)
+            holder.setVisible(self._wished[part] and (room[part] or part in self._forced))
+        if (self.shown("inspector"), self.shown("plots")) != before:
+            self._on_plots()
+            self.folded.emit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fold()
+
+    # -- panels -----------------------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        """Make the panels agree with the race's lanes; panels of lanes that stay are kept."""
+        lanes = self._controller.race.lanes
+        seen = [(lane, lane.generation) for lane in lanes]
+        if seen != self._seen:  # the end of a race tells of its lanes too, and they are the same
+            self._seen = seen
+            self.selection.clear()
+        while len(self.panels) > len(lanes):
+            panel = self.panels.pop()
+            self._row.removeWidget(panel)
+            panel.hide()
+            panel.deleteLater()
+        while len(self.panels) < len(lanes):
+            panel = self._make(len(self.panels))
+            self.panels.append(panel)
+            self._row.addWidget(panel, 1)
+        for index, panel in enumerate(self.panels):
+            panel.set_index(index)
+        self._show_trees()
+        if all(lane is not self._selected for lane in lanes):
+            self.select(next((lane for lane in lanes if not lane.plain), lanes[0] if lanes else None))
+        self._fit()
+        self.inspector.keep_to(lanes)
+        self._on_text()
+        self._on_numbers()
+        self._on_plots()
+
+    def _fit(self) -> None:
+        """Keep room for every lane's figures, whatever the font: beyond it the lanes scroll."""
+        self.lanes.setMinimumWidth(len(self.panels) * (theme.px(MIN_LANE_PX) + 10) + 10)
+
+    def _make(self, index: int) -> LanePanel:
+        panel = LanePanel(self._controller.race, index)
+        panel.set_ghosts(self._ghosts)
+        panel.set_marks(self._whitespace)
+        panel.set_editable(not self._controller.racing)
+        panel.edit_requested.connect(lambda: self.edit_lane.emit(panel.index))
+        panel.remove_requested.connect(lambda: self.remove_lane.emit(panel.index))
+        panel.move_requested.connect(lambda step: self.move_lane.emit(panel.index, step))
+        panel.why_requested.connect(lambda: self.why_requested.emit(panel.index))
+        panel.tree_toggled.connect(lambda on: self._tree_toggled(panel.index, on))
+        panel.token_selected.connect(lambda round_, token: self._token_selected(panel, round_, token))
+        panel.token_hovered.connect(lambda round_, token: self._show_token(panel.lane, round_, token))
+        return panel
+
+    def select(self, lane: LaneModel | None) -> None:
+        """Take a lane as the one whose costs and round times are shown."""
+        self._selected = lane
+        self.plots.select_lane(lane)
+        self.lane_selected.emit(lane)
+
+    @property
+    def selected(self) -> LaneModel | None:
+        """The lane whose costs and round times are shown."""
+        return self._selected
+
+    def focus_lane(self, index: int) -> None:
+        """Put the keyboard on a lane's text."""
+        if 0 <= index < len(self.panels):
+            panel = self.panels[index]
+            self.lane_scroll.ensureWidgetVisible(panel)
+            panel.view.setFocus()
+            self.select(panel.lane)
+
+    def show_note(self, warning: str = "") -> None:
+        """Show a warning beside the legend, or the standing note."""
+        set_kind(self.note, "warning" if warning else "small")
+        self.note.set_full(warning or NOTE)
+
+    def _token_selected(self, panel: LanePanel, round_index: int, token_index: int) -> None:
+        self._show_token(panel.lane, round_index, token_index)
+        self.selection.select(panel.index, round_index, self)
+
+    def _select_round(self, lane: int, round_index: int, source: object) -> None:
+        """Show a round that was picked in another view: its first drafted token, or its final one."""
+        if source is self or not 0 <= lane < len(self.panels):
+            return
+        panel = self.panels[lane]
+        if 0 <= round_index < len(panel.lane.rounds):
+            token = 0 if panel.lane.rounds[round_index].drafted else FINAL
+            panel.view.select_token(round_index, token)
+            self._show_token(panel.lane, round_index, token)
+
+    def _show_token(self, lane: LaneModel, round_index: int, token_index: int) -> None:
+        if lane is not self._selected:
+            self.select(lane)
+        if not self.side.isHidden():
+            self.inspector.show_token(lane, round_index, token_index)
+
+    def show_marks(self, *, ghosts: bool, whitespace: bool) -> None:
+        """Show or hide rejected drafts, and marks for spaces and newlines."""
+        self._ghosts, self._whitespace = ghosts, whitespace
+        for panel in self.panels:
+            panel.set_ghosts(ghosts)
+            panel.set_marks(whitespace)
+
+    # -- live draft trees --------------------------------------------------------------------------------
+
+    def set_trees(self, keys: Iterable[str]) -> None:
+        """Open the live draft trees of these lanes, by `tree_key`."""
+        self.trees = set(keys)
+        self._show_trees()
+
+    def toggle_tree(self, index: int) -> None:
+        """Open or close a lane's live draft tree."""
+        if 0 <= index < len(self.panels):
+            self.panels[index].toggle_tree()
+
+    def tree_key(self, index: int) -> str:
+        """What a lane's open tree is remembered by: its method, and which of its lanes it is."""
+        lanes = self._controller.race.lanes
+        method = lanes[index].method
+        earlier = sum(lane.method == method for lane in lanes[:index])
+        return f"{method} {earlier + 1}" if earlier else method
+
+    def _show_trees(self) -> None:
+        for panel in self.panels:
+            shown = self.tree_key(panel.index) in self.trees and not panel.lane.plain
+            if shown != panel.tree_shown:
+                panel.set_tree(shown)
+
+    def _tree_toggled(self, index: int, on: bool) -> None:
+        key = self.tree_key(index)
+        self.trees = self.trees | {key} if on else self.trees - {key}
+        self.trees_changed.emit()
+
+    # -- clocks -------------------------------------------------------------------------------------------
+
+    def _on_text(self) -> None:
+        for panel in self.panels:
+            panel.refresh()
+
+    def _on_numbers(self) -> None:
+        for panel in self.panels:
+            panel.refresh_figures()
+
+    def _on_plots(self) -> None:
+        for panel in self.panels:
+            panel.refresh_tree()
+        if not self.plot_holder.isHidden():
+            self.plots.refresh()
+
+    # -- actions -------------------------------------------------------------------------------------------
+
+    def refresh_actions(self) -> None:
+        """Enable what can be done now, and say in the empty line why it cannot be."""
+        controller = self._controller
+        turn = controller.can_follow_up
+        # What has the keyboard is not taken away from under it: Qt would pass on what is typed to a neighbour.
+        self.follow_up.setEnabled(turn or controller.racing or self.follow_up.hasFocus())
+        if self.send.hasFocus() and not turn:
+            self.follow_up.setFocus()
+        self.send.setEnabled(turn and bool(self.follow_up.text().strip()))
+        if self.more.hasFocus() and not controller.can_continue and self.panels:
+            self.panels[0].view.setFocus()
+        self.more.setEnabled(controller.can_continue)
+        raw = controller.settings is not None and not controller.settings.chat
+        self.follow_up.setPlaceholderText(
+            "Follow-up message, then Enter" if turn
+            else "Follow-ups need the chat form (More)" if raw and not controller.racing
+            else f"Wait: {controller.job} is under way" if controller.job
+            else "After a run: type a follow-up message here"
+        )
+        for panel in self.panels:
+            panel.set_editable(not controller.racing)
+
+    def _send(self) -> None:
+        text = self.follow_up.text()
+        if self._controller.can_follow_up and text.strip():
+            self.follow_up.setFocus()
+            self.turn_requested.emit(text)
+
+    def turn_taken(self) -> None:
+        """The turn that was sent has started: its text goes, what was typed after it stays."""
+        self.follow_up.setText(self.follow_up.text().removeprefix(self.sent))
+        self.sent = ""

@@ -1,0 +1,464 @@
+"""The bar on top: target, prompt, sampling, and the buttons that run and stop."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QDragEnterEvent, QFontMetrics, QResizeEvent
+from PySide6.QtWidgets import (
+    QDialog,
+    QDialogButtonBox,
+    QFrame,
+    QHBoxLayout,
+    QMenu,
+    QPlainTextEdit,
+    QPushButton,
+    QSizePolicy,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.decoding.interfaces import Declared
+from specview.decoding.sampling import SamplingParams
+from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
+from specview.errors import SpecviewError, UsageError
+from specview.gui.lanes.editor import RULE_TIPS, rule_text
+from specview.gui.link.library import FoundWorkload, Library
+from specview.gui.parts import theme
+from specview.gui.parts.widgets import Choice, Field, NumberEdit, caption_height, label, set_tip
+from specview.gui.race.more_panel import MorePanel
+from specview.gui.race.target_picker import TargetPicker
+from specview.racing.settings import LaneSettings, RunSettings
+
+PROMPT_LINES = 2
+
+
+class PromptEdit(QPlainTextEdit):
+    """The prompt; takes plain text only, and leaves dropped files to the window."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setTabChangesFocus(True)
+        self.setAccessibleName("Prompt")
+        self.setPlaceholderText("Type a prompt, or choose a workload above")
+        self.setLineWrapMode(QPlainTextEdit.LineWrapMode.WidgetWidth)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setMinimumWidth(180)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        # The padding is the frame's: lines that are scrolled out must not show in a margin.
+        self.document().setDocumentMargin(0)
+        theme.signals.changed.connect(self._fit)
+        self._fit()
+
+    def _fit(self) -> None:
+        spacing = QFontMetrics(theme.ui_font()).lineSpacing()
+        self.setFixedHeight(spacing * PROMPT_LINES + 2 * theme.px(4) + 4)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if event.mimeData().hasUrls():
+            event.ignore()
+        else:
+            super().dragEnterEvent(event)
+
+
+class PromptDialog(QDialog):
+    """The prompt in a large editor."""
+
+    def __init__(self, text: str, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setWindowTitle("Edit prompt")
+        self.edit = QPlainTextEdit(text)
+        self.edit.setFont(theme.mono_font())
+        self.edit.setAccessibleName("Prompt")
+        self.edit.setTabChangesFocus(True)
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
+        buttons.accepted.connect(self.accept)
+        buttons.rejected.connect(self.reject)
+        column = QVBoxLayout(self)
+        column.addWidget(self.edit, 1)
+        column.addWidget(buttons)
+        self.resize(theme.px(720), theme.px(460))
+
+
+class SetupBar(QFrame):
+    """Everything that all lanes share. `changed` fires on every edit, `prompt_changed` besides on the
+    prompt's.
+    """
+
+    changed = Signal()
+    prompt_changed = Signal()
+    run_requested = Signal()
+    stop_requested = Signal()
+    add_lane_requested = Signal()
+
+    def __init__(self, library: Library) -> None:
+        super().__init__()
+        self.setProperty("kind", "bar")
+        self._library = library
+        self._workload: str | None = None
+        self._workload_text = ""
+        self._history: tuple = ()
+        self._seeded_turn = 0  # the turn that the field's seed is of
+        self._count: int | None = None
+        self._shape = ""
+
+        self.target = TargetPicker(library)
+        self.prompt = PromptEdit()
+        self.caption = QToolButton()
+        self.caption.setProperty("kind", "caption")
+        self.caption.setAccessibleName("Choose a workload")
+        self.caption.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+        self.caption.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextOnly)
+        self.menu = QMenu(self.caption)
+        self.caption.setMenu(self.menu)
+        set_tip(self.caption, "Choose a prompt that comes with specview")
+        self.enlarge = QToolButton()
+        self.enlarge.setProperty("kind", "caption")
+        self.enlarge.setText("edit…")
+        self.enlarge.setAccessibleName("Edit the prompt in a large window")
+        self.tokens = label("", "small")
+        set_tip(self.tokens, "Tokens of the prompt as the target reads it, with the chat template around it")
+        self.temperature = NumberEdit("temperature", 0.0, minimum=0, step=0.1, digits=5)
+        self.rule = Choice()
+        # What `auto` picks changes with the temperature, and must not be cut.
+        self.rule.setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToContents)
+        self.max_tokens = NumberEdit("max tokens", 128, whole=True, minimum=1, maximum=1_000_000, step=16, digits=6)
+        self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=6)
+        self.more = QPushButton("More ▾")
+        self.panel = MorePanel(self.more)
+        self.tune = QPushButton("Tune…")
+        set_tip(self.tune, "Find the method, k and policy that are fastest here, within a time budget (Ctrl+Shift+Y)")
+        self.add_lane = QPushButton("+ Lane ▾")
+        self.stop = QPushButton("Stop")
+        self.run = QPushButton("Run")
+        self.run.setProperty("kind", "primary")
+        self.tell_add("")
+        set_tip(self.stop, "Stop within one round (Esc)")
+        set_tip(self.run, "Run all lanes (Ctrl+Enter or F5)")
+        self._lay_out()
+        self._connect()
+        self._fill_rules()
+        self._fill_workloads()
+        self.set_count(None)
+        self._templates_of = self.target.target
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def show_settings(self, run: RunSettings, rule: str) -> None:
+        """Show these settings; `rule` is the one of all lanes that have none of their own."""
+        self.target.set_values(run.engine, run.target, run.trust_remote_code)
+        self.panel.show_settings(run)
+        self._templates_of = run.target
+        self.temperature.set_value(run.sampling.temperature)
+        self.max_tokens.set_value(run.max_tokens)
+        self.seed.set_value(run.sampling.seed)
+        self._fill_rules()
+        self.rule.set_value(rule)
+        self.prompt.setPlainText(run.prompt)
+        self._set_workload(run.workload)
+        self._history, self._seeded_turn = run.history, run.turn
+
+    def settings(self, lanes: tuple[LaneSettings, ...]) -> RunSettings:
+        """Return the settings with these lanes, the race's rule filled in; raises UsageError."""
+        panel = self.panel
+        sampling = SamplingParams(
+            temperature=float(self.temperature.value()),
+            top_k=panel.top_k.value(),
+            top_p=float(panel.top_p.value()),
+            min_p=float(panel.min_p.value()),
+            seed=self.seed.value(),
+        )
+        rule = self.rule.value()
+        lanes = tuple(replace(lane, rule=rule) if lane.rule == "auto" else lane for lane in lanes)
+        return RunSettings(
+            engine=self.target.engine,
+            target=self.target.target,
+            device=panel.device.value() or None,
+            dtype=panel.dtype.value() or None,
+            threads=panel.threads.value(),
+            gpu_layers=panel.gpu_layers.value(),
+            context=panel.context.value(),
+            check_mode=panel.check_mode.isChecked(),
+            trust_remote_code=self.target.trust and self.target.engine == "transformers",
+            prompt=self.prompt.toPlainText(),
+            system=panel.system.toPlainText(),
+            chat=panel.chat.value() == "chat",
+            chat_template=panel.template.value() or None,
+            history=self._history,
+            workload=self._workload,
+            sampling=sampling,
+            max_tokens=self.max_tokens.value(),
+            observe="full" if panel.observe.value() == "full" else "light",
+            lanes=lanes,
+        )
+
+    def turn_settings(self, lanes: tuple[LaneSettings, ...]) -> RunSettings:
+        """Return `settings` with the seed of the turn that is shown: the field's is that of the conversation's first."""
+        run = self.settings(lanes)
+        return replace(run, sampling=run.sampling.later(run.turn - self._seeded_turn))
+
+    def tell_target(self, declared: Declared | None) -> None:
+        """Show what the target's files declare; None while it has not been loaded."""
+        self.target.set_about(() if declared is None else declared.lines())
+        self.panel.offer_templates(() if declared is None else declared.templates)
+
+    def invalid_field(self) -> QWidget | None:
+        """Return the first field whose value does not fit, to put the cursor there."""
+        for field in (self.temperature, self.max_tokens, self.seed):
+            if field.problem():
+                return field
+        panel = self.panel
+        numbers = (panel.top_k, panel.top_p, panel.min_p, panel.threads, panel.gpu_layers, panel.context)
+        return self.more if any(field.problem() for field in numbers) else None
+
+    def set_prompt(self, text: str, workload: str | None = None) -> None:
+        """Put a text into the prompt box; the conversation so far ends."""
+        self._history, self._seeded_turn = (), 0
+        self.prompt.setPlainText(text)
+        self._set_workload(workload)
+
+    def set_conversation(self, history: tuple, prompt: str) -> None:
+        """Show the turn that runs now, after `history`."""
+        self._history = history  # first: the new prompt's tokens are counted with the turns before it
+        self.prompt.setPlainText(prompt)
+        self._set_workload(None)
+        self.set_count(self._count)
+
+    @property
+    def history(self) -> tuple:
+        """The turns before this prompt."""
+        return self._history
+
+    def set_count(self, count: int | None) -> None:
+        """Show the prompt's tokens; an ellipsis while they cannot be told."""
+        self._count = count
+        turn = f" · turn {len(self._history) // 2 + 1}" if self._history else ""
+        self.tokens.setText(f"{'…' if count is None else f'{count:,}'} tokens{turn}")
+
+    def set_busy(self, *, can_run: bool, can_stop: bool, can_edit: bool, stopping: bool) -> None:
+        """Enable what can be done now; the keyboard goes from Run to Stop and back."""
+        if self.run.hasFocus() and not can_run and can_stop:
+            self.stop.setEnabled(True)
+            self.stop.setFocus()
+        elif self.stop.hasFocus() and can_run and not can_stop:
+            self.run.setEnabled(True)
+            self.run.setFocus()
+        self.run.setEnabled(can_run)
+        # Enabled while stopping too: a disabled button would pass the keyboard on to its neighbour.
+        self.stop.setEnabled(can_stop or stopping)
+        self.stop.setText("Stopping" if stopping else "Stop")
+        self.add_lane.setEnabled(can_edit)
+
+    def tell_add(self, reason: str) -> None:
+        """Say in the button's tool tip why no lane can be added now; '' where one can."""
+        set_tip(self.add_lane, reason or "Add a lane: all methods (Ctrl+L)")
+
+    # -- layout --------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        prompt_box = QWidget()
+        column = QVBoxLayout(prompt_box)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(2)
+        row = QHBoxLayout()
+        row.setSpacing(4)
+        for small in (self.caption, self.tokens):
+            row.addWidget(small)
+        row.addStretch(1)
+        row.addWidget(self.enlarge)
+        column.addLayout(row)
+        column.addWidget(self.prompt)
+        column.addStretch(1)
+        self._prompt_box = prompt_box
+        self.target.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+
+        self._numbers = QWidget()
+        row = QHBoxLayout(self._numbers)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(10)
+        for caption, widget, tip in (
+            ("Temperature", self.temperature, "0 is greedy: always the likeliest token"),
+            ("Rule", self.rule, "The acceptance rule of every lane that has none of its own"),
+            ("Max tokens", self.max_tokens, "Output tokens of every lane, at most"),
+            ("Seed", self.seed, "Reproduces a sampled run; each later turn has a seed made from it"),
+            (" ", self.more, "System text, chat or raw, filters, device and threads"),
+        ):
+            row.addWidget(Field(caption, widget, tip))
+        buttons = QWidget()
+        row = QHBoxLayout(buttons)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(8)
+        for button in (self.tune, self.add_lane, self.stop, self.run):
+            row.addWidget(button)
+        self._buttons = Field(" ", buttons)
+
+        self._fit()
+        self._first = QHBoxLayout()
+        self._second = QHBoxLayout()
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(14, 8, 14, 10)
+        outer.setSpacing(6)
+        for line in (self._first, self._second):
+            line.setSpacing(10)
+            outer.addLayout(line)
+        self._target_field = Field("Target", self.target)
+        self._place("wide")
+        # Keyboard order follows the eye in both layouts.
+        order = (self.target, self.caption, self.enlarge, self.prompt, self.temperature, self.rule, self.max_tokens,
+                 self.seed, self.more, self.tune, self.add_lane, self.stop, self.run)
+        for first, second in zip(order, order[1:], strict=False):
+            QWidget.setTabOrder(first, second)
+
+    def _fit(self) -> None:
+        """Follow the font."""
+        for small in (self.caption, self.tokens, self.enlarge):
+            small.setFixedHeight(caption_height())
+        advance = QFontMetrics(theme.ui_font()).horizontalAdvance("Stopping")
+        self.stop.setMinimumWidth(advance + theme.px(28))
+        if self._shape:
+            self._place(self._fitting())
+
+    def _place(self, shape: str) -> None:
+        """One line ('wide'), two ('narrow'), or two with the buttons on the first ('tiny')."""
+        if shape == self._shape:
+            return
+        self._shape = shape
+        for line in (self._first, self._second):
+            while line.count():
+                line.takeAt(0)
+        self.target.set_short(shape == "tiny")
+        self.tokens.setVisible(shape != "tiny")
+        self.tune.setVisible(shape != "tiny")  # the menu has it
+        self.prompt.setMinimumWidth(theme.px(120) if shape == "tiny" else 180)
+        self._first.addWidget(self._target_field)
+        self._first.addWidget(self._prompt_box, 1)
+        if shape == "wide":
+            self._first.addWidget(self._numbers)
+            self._first.addWidget(self._buttons)
+            return
+        self._second.addWidget(self._numbers)
+        self._second.addStretch(1)
+        (self._first if shape == "tiny" else self._second).addWidget(self._buttons)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._place(self._fitting())
+
+    def _fitting(self) -> str:
+        """The shape that the present width has room for."""
+        rest = self._numbers.sizeHint().width() + self._buttons.sizeHint().width()
+        if self.tune.isHidden():  # the same answer in every shape
+            rest += self.tune.sizeHint().width() + 8
+        whole = self.target.wide_width() + rest + theme.px(250) + 58
+        return "wide" if self.width() >= whole else "narrow" if self.width() >= rest + 28 + 20 else "tiny"
+
+    def minimumSizeHint(self) -> QSize:
+        """Narrower than its one-line layout: it breaks into two."""
+        hint = super().minimumSizeHint()
+        return QSize(min(hint.width(), self._numbers.minimumSizeHint().width() + 40), hint.height())
+
+    # -- reactions -------------------------------------------------------------------------------------
+
+    def _target_chosen(self) -> None:
+        """A chat template is chosen for one model."""
+        if self.target.target != self._templates_of:
+            self._templates_of = self.target.target
+            self.panel.forget_template()
+
+    def _connect(self) -> None:
+        self.target.changed.connect(self._target_chosen)
+        self.target.changed.connect(self.changed)
+        self.prompt.textChanged.connect(self._prompt_edited)
+        for number in (self.max_tokens, self.seed):
+            number.edited.connect(self.changed)
+        self.temperature.edited.connect(self._temperature_edited)
+        self.rule.currentIndexChanged.connect(self._rule_chosen)
+        self.panel.changed.connect(self.changed)
+        self.panel.changed.connect(self.prompt_changed)
+        self.target.changed.connect(self.prompt_changed)
+        self.more.clicked.connect(lambda: self.panel.open_under(self.more))
+        self.enlarge.clicked.connect(self._edit_large)
+        self.add_lane.clicked.connect(self.add_lane_requested)
+        self.stop.clicked.connect(self.stop_requested)
+        self.run.clicked.connect(self.run_requested)
+        self._library.changed.connect(self._fill_workloads)
+        self.menu.aboutToShow.connect(self._fill_workloads)
+        theme.signals.changed.connect(self._fit)
+
+    def _prompt_edited(self) -> None:
+        if self._workload is not None and self.prompt.toPlainText() != self._workload_text:
+            self._set_workload(None)
+        self.changed.emit()
+        self.prompt_changed.emit()
+
+    def _temperature_edited(self) -> None:
+        self._fill_rules()
+        self.changed.emit()
+
+    def _rule_chosen(self) -> None:
+        self._tell_rule()
+        self.changed.emit()
+
+    def _tell_rule(self) -> None:
+        words = [RULE_TIPS.get(self._resolved(), "")]
+        with suppress(SpecviewError):
+            words.append(idle_rule_note(self.rule.value(), SamplingParams(float(self.temperature.value()))))
+        set_tip(self.rule, " ".join(filter(None, words)))
+
+    def _resolved(self) -> str:
+        try:
+            return resolve_rule(self.rule.value() or "auto", SamplingParams(float(self.temperature.value())))
+        except (SpecviewError, UsageError):
+            return self.rule.value()
+
+    def _fill_rules(self) -> None:
+        try:
+            picked = resolve_rule("auto", SamplingParams(float(self.temperature.value())))
+        except SpecviewError:
+            picked = "greedy"
+        chosen = self.rule.value()
+        self.rule.set_items((("auto", f"auto: {picked} · exact"), *((name, rule_text(name)) for name in RULES)))
+        self.rule.blockSignals(True)
+        self.rule.set_value(chosen)
+        self.rule.blockSignals(False)
+        self._tell_rule()
+
+    def _fill_workloads(self) -> None:
+        self.menu.clear()
+        if self._history:
+            self.menu.addAction("New conversation").triggered.connect(self._new_conversation)
+            self.menu.addSeparator()
+        found = self._library.found.workloads
+        for workload in found:
+            action = self.menu.addAction(workload.label.replace("&", "&&"))
+            action.triggered.connect(lambda _=False, workload=workload: self._take_workload(workload))
+        if not found:
+            self.menu.addAction("no workloads found").setEnabled(False)
+        self._show_caption()
+
+    def _take_workload(self, workload: FoundWorkload) -> None:
+        self.panel.system.setPlainText(workload.system)
+        self.set_prompt(workload.prompt, workload.name)
+
+    def _new_conversation(self) -> None:
+        """Forget the turns so far; the prompt stays."""
+        self._history, self._seeded_turn = (), 0
+        self.set_count(None)
+        self.prompt_changed.emit()
+
+    def _set_workload(self, name: str | None) -> None:
+        self._workload = name
+        self._workload_text = self.prompt.toPlainText()
+        self._show_caption()
+
+    def _show_caption(self) -> None:
+        self.caption.setText(f"Prompt · {self._workload or 'workload'} ▾")
+
+    def _edit_large(self) -> None:
+        dialog = PromptDialog(self.prompt.toPlainText(), self.window())
+        if dialog.exec() == QDialog.DialogCode.Accepted and dialog.edit.toPlainText() != self.prompt.toPlainText():
+            self.prompt.setPlainText(dialog.edit.toPlainText())
+        dialog.deleteLater()

@@ -1,0 +1,1 @@
+"""The window itself: start, menus, status bar."""

@@ -1,0 +1,56 @@
+"""The Help menu's two dialogs: keyboard shortcuts and About."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QGridLayout, QMessageBox, QVBoxLayout, QWidget
+
+import specview
+from specview.gui.parts.widgets import label
+
+SHORTCUTS = (
+    ("Run", "Ctrl+Enter or F5"), ("Stop", "Esc"), ("Continue past the limit", "Ctrl+G"),
+    ("Add a lane: menu of methods", "Ctrl+L"), ("Edit the lane with the focus", "Ctrl+Shift+L"), ("Move a lane", "Alt+Left, Alt+Right"),
+    ("Remove a lane", "Alt+Delete"), ("Go to lane 1 to 5", "Ctrl+1 to Ctrl+5"), ("Go through tokens", "arrow keys"),
+    ("Go to a tab", "Alt+1 to Alt+6"), ("Go to the prompt", "Ctrl+P"), ("Go to the follow-up line", "Ctrl+Shift+M"), ("Copy a lane's text", "Ctrl+Shift+C"),
+    ("Fold the inspector", "Ctrl+I"), ("Fold the plots", "Ctrl+J"), ("Ghosts of rejected drafts", "Ctrl+R"),
+    ("Live draft tree of the lane with the focus", "Ctrl+D"), ("In a tree: along it, zoom, go on live", "arrow keys, + - 0, Space"),
+    ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
+    ("Open a target model", "Ctrl+O"), ("Open a recorded run", "Ctrl+Shift+O"), ("Runs: open, rename, delete, undo", "Enter, F2, Del, Ctrl+Z"),
+    ("Train a drafter", "Ctrl+T"),
+    ("Tune: the fastest method here", "Ctrl+Shift+Y"), ("Run a prompt set", "Ctrl+Shift+P"),
+)
+
+
+def show_shortcuts(parent: QWidget) -> None:
+    """Show what the keys do."""
+    dialog = QDialog(parent)
+    dialog.setWindowTitle("Keyboard shortcuts")
+    column = QVBoxLayout(dialog)
+    column.setContentsMargins(18, 16, 18, 14)
+    grid = QGridLayout()
+    grid.setHorizontalSpacing(24)
+    for row, (what, keys) in enumerate(SHORTCUTS):
+        grid.addWidget(label(what), row, 0)
+        grid.addWidget(label(keys, "muted"), row, 1)
+    column.addLayout(grid)
+    buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+    buttons.rejected.connect(dialog.reject)
+    column.addWidget(buttons)
+    dialog.exec()
+    dialog.deleteLater()
+
+
+def show_about(parent: QWidget) -> None:
+    """Show what this is."""
+    box = QMessageBox(parent)
+    box.setWindowTitle("About specview")
+    box.setTextFormat(Qt.TextFormat.PlainText)
+    box.setText(f"specview {specview.__version__}")
+    box.setInformativeText(
+        "A desktop playground for speculative decoding: it runs a target model and a drafter on this machine, "
+        "colours every token by how it got there, and plots what the method is worth against plain decoding "
+        "of the same prompt.\n\nApache-2.0. Bundled target: SmolLM2-135M-Instruct (Apache-2.0)."
+    )
+    box.exec()
+    box.deleteLater()

@@ -1,0 +1,459 @@
+"""What the inspector says about one token: the rule's own formula with this token's numbers.
+
+Plain Python: no Qt. A line is a list of (text, tone) pieces, so that model text is never markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Rider, Round, depths
+from specview.drafting.lookahead import window_grid
+from specview.gui.state.display_text import quoted
+from specview.gui.state.figures import milliseconds, number, probability
+from specview.gui.state.view_model import FINAL, LaneModel
+
+PieceTone = Literal["ink", "muted", "strong", "accepted", "rejected", "corrected", "bonus", "ignored", "warning"]
+Piece = tuple[str, PieceTone]
+Line = list[Piece]
+
+MAX_ROWS = 8
+MAX_IGNORED = 12
+"""Ignored drafts of a tree that are listed one by one; beyond, they are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A candidate: its id, text, p and q at temperature 1 (None where not recorded) and its role.
+
+    role is 'accepted', 'rejected' or 'ignored' for the drafted token, 'corrected', 'bonus' or 'plain'
+    for the token that the target gave, else ''.
+    """
+
+    id: int
+    text: str
+    p: float | None
+    q: float | None
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The draw: filled up to `accept`, a mark at `mark` (u, or the threshold); caption below."""
+
+    accept: float
+    mark: float | None
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A line of a round's draft tree: how deep it hangs, its text, its verdict, whether it is the one shown.
+
+    verdict '' is a line of words (what was left out).
+    """
+
+    depth: int
+    text: str
+    verdict: str
+    current: bool = False
+
+
+@dataclass(slots=True)
+class Inspection:
+    """Everything the inspector shows of one token.
+
+    drafts is the round's draft where it is a tree, depth first, siblings in the order they were tried;
+    window the guesses that rode along (lookahead): a row for each column, in each the levels.
+    """
+
+    title: str
+    subtitle: str
+    rows: list[Row] = field(default_factory=list)
+    rows_note: str = ""
+    has_q: bool = False
+    accept: list[Line] = field(default_factory=list)
+    bar: Bar | None = None
+    correction: list[Line] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
+    window: list[list[str]] = field(default_factory=list)
+
+
+def inspect(lane: LaneModel, round_index: int, token_index: int) -> Inspection | None:
+    """Describe a token of a lane; None where there is none."""
+    if lane.index_of(round_index, token_index) is None:
+        return None
+    round_ = lane.rounds[round_index]
+    position = lane.position_of(round_index, token_index)
+    if token_index == FINAL:
+        assert round_.final is not None
+        found = _final(lane, round_, round_.final, position)
+    else:
+        found = _drafted(lane, round_, token_index, position)
+    found.drafts = draft_tree(round_, token_index)
+    found.window = window_rows(round_.riders)
+    return found
+
+
+def siblings(round_: Round, place: int) -> list[int]:
+    """The drafts of a round that were tried for the same position as this one, itself among them, in order.
+
+    In a chain that is the draft alone.
+    """
+    if round_.parents is None:
+        return [place]
+    return [i for i, parent in enumerate(round_.parents) if parent == round_.parents[place]]
+
+
+def standing(round_: Round, place: int) -> DraftedToken | FinalToken | None:
+    """What stands in the output where a rejected draft was tried: an accepted sibling, else the final token."""
+    held = next((i for i in siblings(round_, place) if round_.drafted[i].verdict == "accepted"), None)
+    return round_.final if held is None else round_.drafted[held]
+
+
+def last_rejected(round_: Round) -> list[DraftedToken]:
+    """The rejected drafts that the final token stands for, in the order they were tried."""
+    rejected = [i for i, token in enumerate(round_.drafted) if token.verdict == "rejected"]
+    return [round_.drafted[i] for i in rejected if standing(round_, i) is round_.final]
+
+
+def draft_tree(round_: Round, current: int) -> list[Draft]:
+    """The lines of a round's draft tree, depth first; [] for a chain.
+
+    Ignored drafts are counted where they are many.
+    """
+    if round_.parents is None:
+        return []
+    children: dict[int, list[int]] = {}
+    for place, parent in enumerate(round_.parents):
+        children.setdefault(parent, []).append(place)
+    deep = depths(round_.parents)
+    lines: list[Draft] = []
+    left_out = 0
+    open_ = list(reversed(children.get(-1, [])))
+    many = sum(token.verdict == "ignored" for token in round_.drafted) > MAX_IGNORED
+    while open_:
+        place = open_.pop()
+        token = round_.drafted[place]
+        if token.verdict == "ignored" and many and place != current:
+            left_out += 1
+        else:
+            lines.append(Draft(deep[place], _named(token), token.verdict, place == current))
+        open_ += reversed(children.get(place, []))
+    if left_out:
+        lines.append(Draft(0, f"and {left_out} ignored {_plural('draft', left_out)}", ""))
+    return lines
+
+
+def window_rows(riders: Sequence[Rider]) -> list[list[str]]:
+    """The lookahead window, a row for each of its columns, in each the texts of the levels, first level first.
+
+    Row 0 begins with the context's last token, which is no rider: ''. [] where nothing rode along.
+    """
+    if not riders:
+        return []
+    levels = window_grid(riders)
+    first: list[Rider | None] = [None, *levels[0]] if levels else [None]
+    columns: list[Sequence[Rider | None]] = [first, *levels[1:]]
+    wide = max(len(column) for column in columns)
+    return [
+        ["" if place >= len(column) else _text_of(column[place]) for column in columns] for place in range(wide)
+    ]
+
+
+def _text_of(rider: Rider | None) -> str:
+    return "" if rider is None else rider.text or f"token {rider.id}"
+
+
+def _heading(lane: LaneModel, round_: Round, position: int | None, what: str) -> Inspection:
+    place = "" if position is None else f" · position {position}"
+    timing = f"verify {milliseconds(round_.verify_s)}"
+    if round_.k:
+        timing += f" · draft {milliseconds(round_.draft_s)}"
+    by = f" · drafted by {round_.drafter}" if round_.k and round_.drafter not in ("", lane.method) else ""
+    return Inspection(f"Round {round_.index}{place}", f"{lane.name} · {what}{by} · {timing}")
+
+
+# -- drafted tokens -------------------------------------------------------------------------------
+
+
+def _drafted(lane: LaneModel, round_: Round, place: int, position: int | None) -> Inspection:
+    token = round_.drafted[place]
+    rule = str(lane.settings.get("rule", "auto"))
+    found = _heading(lane, round_, position, _place_words(round_, place))
+    final = standing(round_, place) if token.verdict == "rejected" else None
+    extra: list[tuple[int, str, str]] = [(token.id, token.text, token.verdict)]
+    if final is not None:
+        extra.append((final.id, final.text, final.kind if isinstance(final, FinalToken) else final.verdict))
+    _fill_rows(found, token.p_top, token.q_top, extra, lane.settings, token.p, token.q)
+    _fill_accept(found, rule, token, final, round_.parents is not None)
+    if token.verdict == "rejected":
+        _fill_correction(found, rule, token, final)
+    later = sum(other.verdict == "ignored" for other in round_.drafted[place + 1 if round_.parents is None else 0:])
+    if later and token.verdict != "ignored":
+        which = f"later {_plural('draft', later)}" if round_.parents is None else f"{_plural('draft', later)} of the tree"
+        found.notes.append(f"{later} {which} ignored: never judged")
+    if token.confidence is not None:
+        found.notes.append(f"the drafter's own confidence: {probability(token.confidence)}")
+    _note_entropy(found, token.entropy)
+    _note_sampling(found, lane.settings, token)
+    return found
+
+
+def _place_words(round_: Round, place: int) -> str:
+    words = f"draft {place + 1} of {round_.k}"
+    if round_.parents is None:
+        return words
+    beside = siblings(round_, place)
+    depth = depths(round_.parents)[place] + 1
+    return f"{words} · depth {depth}, sibling {beside.index(place) + 1} of {len(beside)}"
+
+
+def _fill_accept(
+    found: Inspection, rule: str, token: DraftedToken, final: DraftedToken | FinalToken | None, tree: bool = False
+) -> None:
+    if token.verdict == "ignored":
+        why = "the path went another way, or ended above it" if tree else (
+            "an earlier draft of this round ended it: a rejection, or an accepted EOS")
+        found.accept = [[("never judged", "ignored")], [(why, "muted")]]
+        return
+    verdict: Piece = (token.verdict, "accepted" if token.verdict == "accepted" else "rejected")
+    drafted = _named(token)
+    match rule:
+        case "greedy":
+            decided = token if token.verdict == "accepted" else final
+            found.accept = [
+                [("accept = [x is the argmax of p]", "ink")],
+                [("x = ", "ink"), (drafted, "ink")],
+                [("argmax p = ", "ink"), ("not recorded" if decided is None else _named(decided), "ink")],
+                [("→ ", "ink"), verdict],
+            ]
+            if token.margin is not None:
+                found.accept.insert(3, [("margin, best two logits = ", "ink"), (number(token.margin), "strong")])
+        case "rejection" | "naive":
+            point = token.q == 1.0 and not token.q_top
+            found.accept = [
+                [("accept = min(1, p/q)", "ink")],
+                [(f"= min(1, {probability(token.p)} / {probability(token.q)}) = ", "ink"),
+                 (probability(token.accept), "strong")],
+                [(f"u = {_draw(token.u)} → ", "ink"), verdict],
+            ]
+            if point:
+                found.accept.insert(2, [("q = 1: a proposal without probabilities", "muted")])
+            if token.accept is not None:
+                found.bar = Bar(token.accept, token.u, f"accepted when the draw falls left of {probability(token.accept)}")
+        case "match":
+            drawn = _name_of(token, final)
+            found.accept = [
+                [("accept = [a draw y from p is x]", "ink")],
+                [("x = ", "ink"), (drafted, "ink")],
+                [("y = ", "ink"), (drawn, "strong")],
+                [(f"p(x) = {probability(token.p if token.p is not None else token.accept)} → ", "ink"), verdict],
+            ]
+            if token.accept is not None:
+                found.bar = Bar(token.accept, None, f"the draw agrees with x with probability {probability(token.accept)}")
+        case "typical":
+            found.accept = [
+                [("accept = [p(x) > min(ε, δ exp(-H(p)))]", "ink")],
+                [("ε = 0.09, δ = 0.3: threshold ", "ink"), (probability(token.threshold), "strong")],
+                [(f"p(x) = {probability(token.p)} → ", "ink"), verdict],
+                [("not exact: the output is not distributed as the target's", "warning")],
+            ]
+            if token.p is not None:
+                found.bar = Bar(token.p, token.threshold, "accepted when p(x) reaches past the mark, the threshold")
+        case _:
+            found.accept = [[(f"rule {rule}: ", "ink"), verdict]]
+    if rule == "naive":
+        found.accept.append([("teaching bug: a rejection draws from p itself, so the output drifts from p", "warning")])
+
+
+def _fill_correction(
+    found: Inspection, rule: str, token: DraftedToken, final: DraftedToken | FinalToken | None
+) -> None:
+    gives: Line = []
+    if isinstance(final, DraftedToken):
+        gives = [("→ ", "ink"), (_named(final), "accepted"), (" accepted: a later sibling", "ink")]
+        if rule in ("rejection", "naive", "typical"):
+            head: list[Line] = [[("the next sibling was tried, with p as this trial left it", "ink")]]
+        else:
+            head = [[("the next sibling was tried", "ink")]]
+        found.correction = [*head, gives]
+        return
+    if final is not None:
+        gives = [("→ ", "ink"), (_named(final), "corrected"),
+                 (" corrected", "ink")]
+    match rule:
+        case "greedy":
+            head = [[("the target's argmax stands instead", "ink")]]
+        case "rejection":
+            head = [[("residual max(0, p - q), normalised", "ink")], _list(token.residual_top)]
+        case "naive":
+            head = [[("drawn from p itself, not from max(0, p - q)", "warning")], _list(token.residual_top)]
+        case "match":
+            head = [[("the draw y stands instead", "ink")]]
+        case "typical":
+            head = [[("drawn from p instead", "ink")]]
+        case _:
+            head = []
+    found.correction = [*head, gives] if gives else head
+
+
+def _named(token: DraftedToken | FinalToken) -> str:
+    """Return a token's text in quotes, its name among the likeliest where it adds no text (EOS, say)."""
+    text = token.text or next((text for id_, text, _ in token.p_top if id_ == token.id), "")
+    return quoted(text, 24) if text else f"token {token.id}"
+
+
+def _list(top: tuple[Candidate, ...]) -> Line:
+    if not top:
+        return [("not recorded (light observation)", "muted")]
+    pieces: Line = []
+    for place, (_, text, value) in enumerate(top[:4]):
+        pieces.append((("" if place == 0 else " · ") + f"{quoted(text, 14)} {probability(value)}", "ink"))
+    if len(top) > 4:
+        pieces.append((" · …", "muted"))
+    return pieces
+
+
+def _name_of(token: DraftedToken, final: DraftedToken | FinalToken | None) -> str:
+    """Return the text of the drawn token of `match`, from wherever it is known."""
+    if token.draw is None:
+        return "not recorded"
+    if token.draw == token.id:
+        return _named(token)
+    if final is not None and final.id == token.draw:
+        return _named(final)
+    text = next((text for id_, text, _ in token.p_top if id_ == token.draw), None)
+    return f"token {token.draw}" if text is None else quoted(text, 24)
+
+
+def _draw(u: float | None) -> str:
+    return "not drawn" if u is None else f"{u:.2f}" if 0.005 <= u < 0.995 else f"{u:.4f}"
+
+
+# -- final tokens ---------------------------------------------------------------------------------
+
+
+def _final(lane: LaneModel, round_: Round, token: FinalToken, position: int | None) -> Inspection:
+    rule = str(lane.settings.get("rule", "auto"))
+    found = _heading(lane, round_, position, {"plain": "plain step"}.get(token.kind, f"{token.kind} token"))
+    tried = last_rejected(round_)
+    rejected = tried[-1] if tried else None
+    extra = [(token.id, token.text, str(token.kind))]
+    q_top: tuple[Candidate, ...] = ()
+    if token.kind == "corrected" and rejected is not None:
+        extra = [*((other.id, other.text, "rejected") for other in tried), *extra]
+        q_top = rejected.q_top
+    _fill_rows(found, token.p_top, q_top, extra, lane.settings, token.p, None)
+    shown = _named(token) + ("" if token.text else ", no text of its own")
+    match token.kind:
+        case "corrected":
+            replaced = ", ".join(_named(other) for other in tried)
+            found.accept = [[(shown, "corrected"), (" corrects the rejected ", "ink"), (replaced, "rejected")]]
+            if rejected is not None:
+                _fill_correction(found, rule, rejected, token)
+        case "bonus":
+            found.accept = [
+                [(shown, "bonus"), (f" after all {round_.k} drafts were accepted" if round_.parents is None
+                                    else f" after a path of {round_.accepted} accepted drafts to its end", "ink")],
+                [("the last row of the same target pass, so it costs nothing more", "muted")],
+            ]
+        case _:
+            found.accept = [
+                [(shown, "strong"), (" from the target alone", "ink")],
+                [("no draft in this round: one target pass, one token", "muted")],
+            ]
+    if token.p is not None:
+        found.accept.append([(f"p = {probability(token.p)}", "ink")])
+    if token.margin is not None:
+        found.accept.append([(f"margin, best two logits = {number(token.margin)}", "ink")])
+    ignored = sum(other.verdict == "ignored" for other in round_.drafted)
+    if ignored:
+        found.notes.append(f"{ignored} {_plural('draft', ignored)} of this round ignored: never judged")
+    _note_entropy(found, token.entropy)
+    if token.p_top:
+        _note_filters(found, lane.settings)
+    return found
+
+
+# -- rows and notes -----------------------------------------------------------------------------------
+
+
+def _fill_rows(
+    found: Inspection, p_top: tuple[Candidate, ...], q_top: tuple[Candidate, ...],
+    extra: list[tuple[int, str, str]], settings: Mapping[str, Any], decided_p: float | None, decided_q: float | None,
+) -> None:
+    """Collect the union of the likeliest of p and q, the drafted token and the one that stands instead."""
+    texts = {id_: text for id_, text, _ in (*q_top, *p_top)}
+    p = {id_: value for id_, _, value in p_top}
+    q = {id_: value for id_, _, value in q_top}
+    roles: dict[int, str] = {}
+    for id_, text, role in extra:
+        roles[id_] = role
+        texts[id_] = text or texts.get(id_, "")
+    if unfiltered(settings):  # then the decision's own p and q are these very ones
+        first = extra[-1][0] if decided_q is None else extra[0][0]
+        if decided_p is not None:
+            p.setdefault(first, decided_p)
+        if decided_q is not None and q_top:
+            q.setdefault(first, decided_q)
+    ordered = sorted(texts, key=lambda id_: -max(p.get(id_, 0.0), q.get(id_, 0.0)))
+    must = [id_ for id_ in ordered if id_ in roles]
+    rest = [id_ for id_ in ordered if id_ not in roles][: max(0, MAX_ROWS - len(must))]
+    chosen = set(must) | set(rest)
+    found.rows = [
+        Row(id_, texts[id_], p.get(id_), q.get(id_), roles.get(id_, "")) for id_ in ordered if id_ in chosen
+    ]
+    found.has_q = bool(q_top)
+    if not p_top and not q_top:
+        found.rows_note = "Likeliest tokens were not recorded: observation was light."
+    elif decided_q == 1.0 and not q_top:
+        found.rows_note = "No q bars: this drafter proposes without probabilities, q = 1."
+
+
+def unfiltered(settings: Mapping[str, Any]) -> bool:
+    """Whether decisions are made at temperature 1 without filters, as p_top and q_top are."""
+    return (
+        settings.get("temperature", 0.0) == 1.0 and not settings.get("top_k")
+        and settings.get("top_p", 1.0) == 1.0 and not settings.get("min_p")
+    )
+
+
+def sampling_words(settings: Mapping[str, Any]) -> str:
+    """Say the sampling settings that are on: 'temperature 0.7, top-k 40'."""
+    temperature = settings.get("temperature", 0.0)
+    if temperature == 0:
+        return "temperature 0"
+    words = [f"temperature {temperature:g}"]
+    if settings.get("top_k"):
+        words.append(f"top-k {settings['top_k']}")
+    if settings.get("top_p", 1.0) < 1.0:
+        words.append(f"top-p {settings['top_p']:g}")
+    if settings.get("min_p"):
+        words.append(f"min-p {settings['min_p']:g}")
+    return ", ".join(words)
+
+
+def _note_sampling(found: Inspection, settings: Mapping[str, Any], token: DraftedToken) -> None:
+    if not token.p_top and not token.q_top:
+        return
+    _note_filters(found, settings)
+
+
+def _note_filters(found: Inspection, settings: Mapping[str, Any]) -> None:
+    if not unfiltered(settings):
+        found.notes.append(
+            f"bars: temperature 1, no filters; the decision used {sampling_words(settings)}"
+        )
+
+
+def _note_entropy(found: Inspection, entropy: float | None) -> None:
+    if entropy is not None:
+        found.notes.append(f"entropy of p at temperature 1: {number(entropy)} nats")
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"

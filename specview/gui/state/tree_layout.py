@@ -1,0 +1,462 @@
+"""Where the nodes of one round's draft tree stand. Plain Python: no Qt.
+
+A column for each depth, the context's last token at the left, the token that the target gave at the end of the
+accepted path. Nodes that were judged keep room for their words; where ignored ones are too many for the space they
+shrink to ticks, so that a tree of 64 nodes is seen whole. A chain is one line, broken where it is wider than the space.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specview.decoding.ledger import DraftedToken, Round, depths
+from specview.gui.state.display_text import quoted
+from specview.gui.state.figures import milliseconds, probability, times
+from specview.gui.state.view_model import FINAL
+
+ROOT = -1
+"""The parent of the context's children, as an index into the nodes."""
+Needs = Sequence[tuple[float, float]]
+"""Pixels for a node's word and for its number, a pair for each node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Lengths in pixels: of a judged node in two lines or one, a node with its word only, a tick, and gaps."""
+
+    narrow: float = 36
+    usual: float = 66
+    wide: float = 118
+    two_lines: float = 29
+    one_line: float = 17
+    tick: float = 3
+    tick_wide: float = 16
+    gap: float = 3
+    column_gap: float = 10
+    root: float = 12
+
+    def times(self, factor: float) -> Sizes:
+        """The same, larger."""
+        return Sizes(*(getattr(self, name) * factor for name in self.__dataclass_fields__))
+
+
+@dataclass(slots=True)
+class Node:
+    """A drafted token (place: its index in the round) or the round's final one (FINAL), and its box in pixels.
+
+    parent is an index into the nodes, ROOT for a child of the context. words says whether the box has room for its
+    token, number besides for its probability.
+    """
+
+    place: int
+    parent: int
+    depth: int
+    verdict: str
+    x: float = 0.0
+    y: float = 0.0
+    width: float = 0.0
+    height: float = 0.0
+    words: bool = True
+    number: bool = False
+
+    @property
+    def judged(self) -> bool:
+        """Whether it was tried, or is the target's own."""
+        return self.verdict != "ignored"
+
+    @property
+    def bright(self) -> bool:
+        """Whether it is part of the output."""
+        return self.verdict not in ("ignored", "rejected")
+
+
+@dataclass(slots=True)
+class Layout:
+    """The nodes, drafted ones first and in their order, and the size of the whole in pixels.
+
+    root is the middle of the context's mark. lines tells that a chain is broken into so many.
+    """
+
+    nodes: list[Node]
+    width: float = 0.0
+    height: float = 0.0
+    root: tuple[float, float] = (0.0, 0.0)
+    lines: int = 1
+
+    def path(self) -> list[Node]:
+        """The accepted path and the final token, from the root on."""
+        return sorted((node for node in self.nodes if node.bright), key=lambda node: node.depth)
+
+    def at(self, x: float, y: float) -> Node | None:
+        """The node at a point; ticks are caught a little beside them."""
+        best, nearest = None, 4.0
+        for node in self.nodes:
+            dx = max(node.x - x, 0.0, x - node.x - node.width)
+            dy = max(node.y - y, 0.0, y - node.y - node.height)
+            if math.hypot(dx, dy) < nearest:
+                best, nearest = node, math.hypot(dx, dy)
+        return best
+
+
+def nodes_of(round_: Round) -> list[Node]:
+    """A round's drafted tokens and its final one, without places."""
+    parents = round_.parents or tuple(range(-1, round_.k - 1))
+    nodes = [
+        Node(place, parent, depth, token.verdict)
+        for place, (token, parent, depth) in enumerate(zip(round_.drafted, parents, depths(parents), strict=True))
+    ]
+    if round_.final is not None:
+        path = [place for place, node in enumerate(nodes) if node.verdict == "accepted"]
+        last = max(path, key=lambda place: nodes[place].depth, default=ROOT)
+        nodes.append(Node(FINAL, last, 0 if last == ROOT else nodes[last].depth + 1, round_.final.kind))
+    return nodes
+
+
+def lay_out(
+    round_: Round, width: float, height: float, sizes: Sizes | None = None, *, full: bool = False,
+    needs: Needs | None = None,
+) -> Layout:
+    """Place a round's nodes in a space of width x height pixels; `full` gives every node room, however large that is.
+
+    needs are the pixels that each node of `nodes_of` takes for its word and for its number; without them nodes are alike.
+    """
+    sizes = sizes or Sizes()
+    made = Layout(nodes_of(round_))
+    if made.nodes:
+        needs = needs or [(sizes.usual * 0.8, sizes.usual * 0.8)] * len(made.nodes)
+        if all(node.parent == place - 1 for place, node in enumerate(made.nodes) if node.place != FINAL):
+            _chain(made, width, height, sizes, needs, full)
+        else:
+            _tree(made, width, height, sizes, needs, full)
+        for node, (_, number) in zip(made.nodes, needs, strict=True):
+            node.number = node.number and number <= node.width + 0.5
+    made.width = max((node.x + node.width for node in made.nodes), default=0.0)
+    made.height = max((node.y + node.height for node in made.nodes), default=0.0)
+    return made
+
+
+def _columns(nodes: Sequence[Node]) -> list[list[int]]:
+    """The nodes by depth; children in their parents' order, the final token behind its siblings."""
+    children: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        children.setdefault(node.parent, []).append(index)
+    columns: list[list[int]] = []
+    here = children.get(ROOT, [])
+    while here:
+        columns.append(here)
+        here = [child for index in here for child in children.get(index, [])]
+    return columns
+
+
+def _tree(made: Layout, width: float, height: float, sizes: Sizes, needs: Needs, full: bool) -> None:
+    nodes, columns = made.nodes, _columns(made.nodes)
+    judged, ignored = _heights(nodes, columns, math.inf if full else height, sizes)
+    words = ignored >= sizes.one_line
+    for node in nodes:
+        node.height = judged if node.judged else ignored
+        node.words = node.judged or words
+        node.number = node.judged and judged >= sizes.two_lines
+    left = sizes.root + sizes.column_gap
+    widths, between = _widths(nodes, columns, width - left, sizes, needs, full)
+    for column, wide in zip(columns, widths, strict=True):
+        for index in column:
+            nodes[index].x, nodes[index].width = left, wide
+        left += wide + between
+    lowest = 0.0
+    for column in columns:
+        down = 0.0
+        for index in column:
+            node = nodes[index]
+            node.y = max(down, 0.0 if node.parent == ROOT else nodes[node.parent].y)
+            down = node.y + node.height + _gap(node, sizes)
+        lowest = max(lowest, nodes[column[-1]].y + node.height)
+    room = lowest if full else max(height, max(_height(nodes, column, sizes) for column in columns))
+    for column in columns:  # what hangs over the edge moves up as far as it must
+        below = room
+        for index, above in zip(reversed(column), [*reversed(column[:-1]), None], strict=True):
+            node = nodes[index]
+            node.y = min(node.y, below - node.height)
+            below = node.y - (0.0 if above is None else _gap(nodes[above], sizes))
+    if not full and room > height:
+        _squeeze(nodes, height / room, sizes)
+    first = nodes[columns[0][0]]
+    made.root = (sizes.root / 2, first.y + first.height / 2)
+
+
+def _squeeze(nodes: Sequence[Node], factor: float, sizes: Sizes) -> None:
+    """Make everything lower by a factor; what is too low for a word has none."""
+    for node in nodes:
+        node.y *= factor
+        node.height *= factor
+        node.words = node.words and node.height >= 0.7 * sizes.one_line
+        node.number = False
+
+
+def _gap(node: Node, sizes: Sizes) -> float:
+    return sizes.gap if node.words else _tick_gap(node.height)
+
+
+def _tick_gap(height: float) -> float:
+    return min(1.0, height / 3)
+
+
+def _height(nodes: Sequence[Node], column: Sequence[int], sizes: Sizes) -> float:
+    return sum(nodes[index].height + _gap(nodes[index], sizes) for index in column)
+
+
+def _heights(nodes: Sequence[Node], columns: Sequence[Sequence[int]], room: float, sizes: Sizes) -> tuple[float, float]:
+    """Heights of judged and of ignored nodes, the largest with which every column fits."""
+    counts = [(sum(nodes[index].judged for index in column), len(column)) for column in columns]
+
+    def fits(judged: float, ignored: float, gap: float) -> bool:
+        return all(n * (judged + sizes.gap) + (total - n) * (ignored + gap) <= room for n, total in counts)
+
+    for judged in (sizes.two_lines, sizes.one_line):
+        if fits(judged, sizes.one_line, sizes.gap):
+            return judged, sizes.one_line
+    for judged in (sizes.two_lines, sizes.one_line):
+        for share in (2.6, 2.0, 1.4, 1.0, 0.5):
+            if fits(judged, share * sizes.tick, _tick_gap(share * sizes.tick)):
+                return judged, share * sizes.tick
+    thin = next((share for share in (0.35, 0.2) if fits(judged, share * sizes.tick, _tick_gap(share * sizes.tick))), 0.2)
+    return sizes.one_line, thin * sizes.tick
+
+
+def _share(wishes: Sequence[float], room: float) -> list[float]:
+    """Widths that fit a room: each its wish where all fit, else none wider than a common bound."""
+    left, made = room, [0.0] * len(wishes)
+    order = sorted(range(len(wishes)), key=lambda place: wishes[place])
+    for done, place in enumerate(order):
+        made[place] = max(min(wishes[place], left / (len(order) - done)), 0.0)
+        left -= made[place]
+    return made
+
+
+def _widths(
+    nodes: Sequence[Node], columns: Sequence[Sequence[int]], room: float, sizes: Sizes, needs: Needs, full: bool
+) -> tuple[list[float], float]:
+    """A width for each column, by its longest word and number, and the gap between columns.
+
+    Where they have no room together numbers go first, then the words of columns of ignored nodes, which shrink to ticks;
+    then long words are cut, those of the accepted path last.
+    """
+    gap = sizes.column_gap
+    usual = sizes.usual * 1.3 if full else sizes.narrow
+    most = 2 * sizes.wide if full else sizes.wide
+    plain, whole = [], []
+    for column in columns:
+        shown = [index for index in column if nodes[index].words] or column
+        plain.append(min(max(usual, *(needs[index][0] for index in shown)), most))
+        numbers = [needs[index][1] for index in shown if nodes[index].number]
+        whole.append(min(max(plain[-1], *numbers, 0.0), most))
+    if full:
+        return whole, gap
+    space = room - gap * len(columns)
+    for wishes in (whole, plain):
+        if sum(wishes) <= space:
+            extra = (space - sum(wishes)) / len(columns)
+            return [min(wish + extra, max(wish, sizes.usual)) for wish in wishes], gap
+    judged = [any(nodes[index].judged for index in column) for column in columns]
+    for column, kept in zip(columns, judged, strict=True):
+        for index in column:  # a narrow column has ticks, whatever room there is above and below
+            nodes[index].words = nodes[index].words and kept
+    if not all(judged):
+        for column, kept, place in zip(columns, judged, range(len(columns)), strict=True):
+            if kept:
+                own = [index for index in column if nodes[index].judged]
+                plain[place] = min(max(usual, *(needs[index][0] for index in own)), most)
+            else:
+                plain[place] = sizes.tick_wide
+    if sum(plain) <= space:
+        return plain, gap
+    gap = max(min(0.4 * gap, room / len(columns) / 3), 0.0)
+    space = room - gap * len(columns)
+    path = []
+    for column, kept, most in zip(columns, judged, plain, strict=True):
+        lit = [needs[index][0] for index in column if nodes[index].bright]
+        path.append(min(max([sizes.narrow, *lit] if kept else [sizes.tick_wide]), most))
+    if sum(path) > space:
+        return _share(path, space), gap
+    more = _share([wish - least for wish, least in zip(plain, path, strict=True)], space - sum(path))
+    return [least + extra for least, extra in zip(path, more, strict=True)], gap
+
+
+def _chain(made: Layout, width: float, height: float, sizes: Sizes, needs: Needs, full: bool) -> None:
+    """Place a chain: in two-line boxes on as many lines as have room, else in low ones, at last cut to what fits."""
+    nodes = made.nodes
+    left = sizes.root + sizes.column_gap
+    order = sorted(range(len(nodes)), key=lambda index: (nodes[index].depth, nodes[index].place == FINAL))
+    beside = [index for index in order if nodes[index].place != FINAL]
+    final = next((index for index in order if nodes[index].place == FINAL), None)
+    # The final token follows the accepted ones; where a rejected draft stands in its place, it stands below that.
+    below = final is not None and any(nodes[index].depth == nodes[final].depth for index in beside)
+    line = beside if below or final is None else order
+    space = width - left
+    rank_below = nodes[final].depth if below and final is not None else None
+
+    def pitches(lines: Sequence[Sequence[int]], tall: float, gap: float) -> list[float]:
+        made, first = [], 0
+        for ranks in lines:
+            has = rank_below is not None and first <= rank_below < first + len(ranks)
+            made.append((tall + gap) + (tall + sizes.gap if has else 0.0))
+            first += len(ranks)
+        return made
+
+    most = 2 * sizes.wide if full else sizes.wide
+    floor = sizes.usual if full else sizes.usual * 0.8
+    numbered = [min(max(floor, *need), most) for need in needs]
+    worded = [min(max(sizes.narrow, need[0]), most) for need in needs]
+    between, tall, gap = sizes.column_gap, sizes.two_lines, 3 * sizes.gap
+    wishes = numbered
+    lines = [line]
+    if not full:
+        for wishes, tall, gap in (
+            (numbered, sizes.two_lines, 3 * sizes.gap), (worded, sizes.two_lines, 3 * sizes.gap),
+            (worded, sizes.one_line, 2 * sizes.gap),
+        ):
+            lines = _broken(line, wishes, space, between)
+            if sum(pitches(lines, tall, gap)) - gap <= height:
+                break
+        else:
+            rows = 1
+            while sum(pitches(_even(line, rows + 1), tall, gap)) - gap <= height and rows < len(line):
+                rows += 1
+            lines = _even(line, rows)
+            if (needed := sum(pitches(lines, tall, gap)) - gap) > height:
+                tall = max(tall * height / needed, 1.0)
+    tops, down = [], 0.0
+    for pitch in pitches(lines, tall, gap):
+        tops.append(down)
+        down += pitch
+    for ranks, top in zip(lines, tops, strict=True):
+        apart = between
+        if space - apart * (len(ranks) - 1) < sizes.narrow * len(ranks):
+            apart = min(0.4 * apart, max(space, 0.0) / len(ranks) / 3)
+        room = space - apart * (len(ranks) - 1)
+        own = [wishes[index] for index in ranks]
+        x = left
+        for index, wide in zip(ranks, own if full else _share(own, room), strict=True):
+            nodes[index].x, nodes[index].y, nodes[index].width = x, top, wide
+            x += wide + apart
+    if below and final is not None:
+        above = next(nodes[index] for index in beside if nodes[index].depth == nodes[final].depth)
+        nodes[final].x, nodes[final].y = above.x, above.y + tall + sizes.gap
+        most = math.inf if full else width - above.x
+        nodes[final].width = max(min(wishes[final], most), above.width)
+    for node in nodes:
+        node.height, node.number = tall, tall >= sizes.two_lines
+    made.lines = len(lines)
+    made.root = (sizes.root / 2, tall / 2)
+
+
+def _broken(line: Sequence[int], wishes: Sequence[float], space: float, gap: float) -> list[list[int]]:
+    """A chain in lines no wider than the space, as many nodes in each as fit."""
+    lines: list[list[int]] = []
+    used = math.inf
+    for index in line:
+        if used + gap + wishes[index] > space + 1e-9:
+            lines.append([])
+            used = -gap
+        lines[-1].append(index)
+        used += gap + wishes[index]
+    return lines
+
+
+def _even(line: Sequence[int], rows: int) -> list[list[int]]:
+    """A chain in so many lines (or fewer) of the same number of nodes."""
+    each = math.ceil(len(line) / rows)
+    return [list(line[start : start + each]) for start in range(0, len(line), each)]
+
+
+# -- what is said of nodes and rounds -----------------------------------------------------------------------
+
+
+def point_mass(token: DraftedToken) -> bool:
+    """Whether a draft was proposed without probabilities."""
+    return token.q is None or token.q == 1.0
+
+
+def own_probability(token: DraftedToken) -> float | None:
+    """What the drafter gave its token: q where the proposal has one, else its confidence, else None."""
+    return token.confidence if point_mass(token) else token.q
+
+
+def number_text(token: DraftedToken) -> str:
+    """The node's number: 'q 0.41', 'c 0.41' (its confidence) of a point mass, '' where the drafter has none."""
+    value = own_probability(token)
+    if value is None:
+        return ""
+    return f"{'c' if point_mass(token) else 'q'} {probability(value)}"
+
+
+def cumulative(round_: Round, place: int) -> float | None:
+    """The drafter's probability of the path down to a token: the product of its numbers; None where one lacks."""
+    parents = round_.parents or tuple(range(-1, round_.k - 1))
+    product = 1.0
+    while place >= 0:
+        own = own_probability(round_.drafted[place])
+        if own is None:
+            return None
+        product *= own
+        place = parents[place]
+    return product
+
+
+def name_of(round_: Round, place: int) -> str:
+    """A node's token in quotes, or its id where it has no text."""
+    token = round_.final if place == FINAL else round_.drafted[place]
+    assert token is not None
+    text = token.text or next((text for id_, text, _ in token.p_top if id_ == token.id), "")
+    return quoted(text, 60) if text else f"token {token.id}"
+
+
+def node_tip(round_: Round, place: int) -> str:
+    """Everything about a node: token, verdict, q, p, acceptance, draw, probability of its path."""
+    name = name_of(round_, place)
+    if place == FINAL:
+        final = round_.final
+        assert final is not None
+        return f"{name} · {final.kind}, the target's own\np {probability(final.p)}"
+    token = round_.drafted[place]
+    lines = [f"{name} · {token.verdict}" + (": never judged" if token.verdict == "ignored" else "")]
+    if point_mass(token):
+        lines.append("q: a point mass, proposed without probabilities")
+    else:
+        lines.append(f"q {probability(token.q)}")
+    if token.confidence is not None:
+        lines.append(f"the drafter's own confidence {probability(token.confidence)}")
+    lines.append("p not computed" if token.p is None else f"p {probability(token.p)}")
+    if token.accept is not None:
+        drawn = "" if token.u is None else f", drawn u {probability(token.u)}"
+        lines.append(f"acceptance probability {probability(token.accept)}{drawn}")
+    path = cumulative(round_, place)
+    if path is not None:
+        lines.append(f"the drafter's probability of the path down to it {probability(path)}")
+    return "\n".join(lines)
+
+
+def round_words(round_: Round, one_row_s: float | None) -> str:
+    """A round in few words: accepted / drafted, and its target pass against one of one row (else its time)."""
+    words = f"round {round_.index} · {round_.accepted}/{round_.k}"
+    if one_row_s:
+        return f"{words} · v {times(round_.verify_s / one_row_s)}"
+    return f"{words} · {milliseconds(round_.verify_s)}"
+
+
+def round_tip(round_: Round, one_row_s: float | None) -> str:
+    """The line about a round with its words in full."""
+    lines = [
+        f"Round {round_.index}: {round_.accepted} drafts accepted, {round_.judged} judged, {round_.k} drafted.",
+        f"The target pass had {round_.rows} rows (the last token, the drafts"
+        + (f", {len(round_.riders)} that rode along" if round_.riders else "")
+        + f") and took {milliseconds(round_.verify_s)}.",
+    ]
+    if one_row_s:
+        lines.append(
+            f"A pass of one row takes {milliseconds(one_row_s)} here (median): the verify cost v of this round is "
+            f"{times(round_.verify_s / one_row_s)}."
+        )
+    lines.append("Numbers in the nodes: q, or c for the drafter's own confidence where it proposed a point mass.")
+    return "\n".join(lines)

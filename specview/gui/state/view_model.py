@@ -1,0 +1,470 @@
+"""What the window shows of a race, folded from its events. Plain Python: no Qt.
+
+`RaceModel.apply(event)` is the only way in. Views keep a reference to a `LaneModel` and redraw what
+changed since they last looked: `generation` counts fresh starts, `tokens` and `series` only grow
+within one generation, `version` counts every change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specview.decoding.ledger import FINISHED, End, Round, depths
+from specview.decoding.metrics import Metrics, MetricsFold
+from specview.decoding.speedup import Speedup, speedup_of
+from specview.settings.events import (
+    Equality,
+    Event,
+    Failed,
+    LaneEnded,
+    LanePrefilled,
+    LaneRound,
+    Progress,
+    RaceEnded,
+    RaceStarted,
+)
+
+TokenKind = Literal["accepted", "corrected", "bonus", "plain", "rejected", "ignored"]
+LaneState = Literal["idle", "loading", "prefill", "running", "ended"]
+RaceState = Literal["idle", "loading", "running", "ended"]
+FINAL = -1
+"""The token index of a round's final token."""
+
+GHOSTS: frozenset[str] = frozenset({"rejected", "ignored"})
+SHOWN_IGNORED = 6
+"""Ignored drafts of a chain that are drawn one by one; the others, and all those of a tree, are counted."""
+
+Curve = NDArray[np.float64]
+
+
+class ViewToken(NamedTuple):
+    """One token to draw.
+
+    round_index counts within `LaneModel.rounds`; token_index within that round's draft, FINAL (-1)
+    for its final token; position is the place in the output, None for a ghost. folded is how many
+    ignored drafts this one stands for, token_index being the first of them; 0 for a token itself.
+    """
+
+    text: str
+    kind: TokenKind
+    round_index: int
+    token_index: int
+    position: int | None
+    folded: int = 0
+
+    @property
+    def ghost(self) -> bool:
+        """Whether this token was drafted but is not part of the output."""
+        return self.position is None
+
+
+def drawn(round_: Round) -> tuple[list[int], list[int]]:
+    """Which of a round's drafted tokens are drawn one by one, and which are folded into one count, by index.
+
+    Of a chain the first ignored drafts are drawn, of a tree none: a lookahead round has dozens.
+    """
+    if round_.parents is None and round_.k <= SHOWN_IGNORED + 1:
+        return list(range(round_.k)), []
+    room = SHOWN_IGNORED if round_.parents is None else 0
+    shown: list[int] = []
+    folded: list[int] = []
+    for place, token in enumerate(round_.drafted):
+        if token.verdict != "ignored":
+            shown.append(place)
+        elif room > 0:
+            shown.append(place)
+            room -= 1
+        else:
+            folded.append(place)
+    if len(folded) == 1 and round_.parents is None:  # a count of one takes as much room as the token
+        return shown + folded, []
+    return shown, folded
+
+
+class Series:
+    """What the plots need of a lane, one row per round, in arrays that grow by doubling.
+
+    Columns hold running sums, so a running or a windowed rate is one subtraction and one division.
+    """
+
+    _COLUMNS = ("position", "t", "judged", "accepted", "draft_s", "verify_s", "other_s", "proposed")
+
+    def __init__(self) -> None:
+        self._data: Curve = np.zeros((256, len(self._COLUMNS)))
+        self.length = 0
+
+    def add(self, round_: Round) -> None:
+        """Append one finished round."""
+        if self.length == len(self._data):
+            self._data = np.concatenate([self._data, np.zeros_like(self._data)])
+        gained = (
+            len(round_.emitted), 0.0, round_.judged, round_.accepted, round_.draft_s, round_.verify_s,
+            round_.other_s, round_.k,
+        )
+        self._data[self.length] = gained
+        if self.length:
+            self._data[self.length] += self._data[self.length - 1]
+        self._data[self.length, 1] = round_.t
+        self.length += 1
+
+    def _column(self, name: str) -> Curve:
+        return self._data[: self.length, self._COLUMNS.index(name)]
+
+    @property
+    def position(self) -> Curve:
+        """Output tokens after each round."""
+        return self._column("position")
+
+    @property
+    def seconds(self) -> Curve:
+        """The lane's clock at the end of each round, seconds since the end of prefill."""
+        return self._column("t")
+
+    @staticmethod
+    def _ratio(top: Curve, bottom: Curve, window: int | None) -> Curve:
+        """Divide running sums (or their differences over `window` rounds); NaN where the bottom is 0."""
+        if window is not None and window < len(top):
+            top, bottom = top.copy(), bottom.copy()
+            top[window:] -= top[:-window].copy()
+            bottom[window:] -= bottom[:-window].copy()
+        out = np.full(len(top), np.nan)
+        np.divide(top, bottom, out=out, where=bottom > 0)
+        return out
+
+    def acceptance_rate(self, window: int | None = None) -> Curve:
+        """Accepted / judged, running or over the last `window` rounds; NaN where nothing was judged."""
+        return self._ratio(self._column("accepted"), self._column("judged"), window)
+
+    def tokens_per_target_pass(self, window: int | None = None) -> Curve:
+        """Emitted / target passes, running or over the last `window` rounds."""
+        return self._ratio(self.position, np.arange(1.0, self.length + 1), window)
+
+    def tokens_per_s(self, window: int | None = None) -> Curve:
+        """Emitted / sum of round times, running or over the last `window` rounds."""
+        seconds = self._column("draft_s") + self._column("verify_s") + self._column("other_s")
+        return self._ratio(self.position, seconds, window)
+
+    def draft_lengths(self) -> Curve:
+        """Drafted tokens of each round, 0 for one without a draft."""
+        return np.diff(self._column("proposed"), prepend=0.0)
+
+    def mean_draft_length(self, window: int | None = None) -> Curve:
+        """Proposed / rounds, running or over the last `window` rounds; rounds without a draft count as 0."""
+        return self._ratio(self._column("proposed"), np.arange(1.0, self.length + 1), window)
+
+    def phases_ms(self) -> tuple[Curve, Curve, Curve]:
+        """Draft, verify and other time of each round, milliseconds."""
+        sums = (self._column(name) for name in ("draft_s", "verify_s", "other_s"))
+        draft, verify, other = (np.diff(column, prepend=0.0) * 1e3 for column in sums)
+        return draft, verify, other
+
+
+@dataclass(slots=True, eq=False)
+class LaneModel:
+    """One lane: its settings, state, tokens and figures."""
+
+    name: str = "plain"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    state: LaneState = "idle"
+    progress_text: str = ""
+    progress: float | None = None
+    prefill_s: float | None = None
+    kv_bytes: int = 0
+    draft_weight_bytes: int = 0
+    end: End | None = None
+    error: str = ""
+    rounds: list[Round] = field(default_factory=list)
+    tokens: list[ViewToken] = field(default_factory=list)
+    emitted: int = 0
+    series: Series = field(default_factory=Series)
+    final_metrics: Metrics | None = None
+    final_speedup: Speedup | None = None
+    equality: Equality | None = None
+    past_speedups: list[Speedup] = field(default_factory=list)
+    differs: str = ""  # of a lane laid beside another run's: what keeps it from being compared ("other prompt")
+    stale: bool = False  # of a run with other settings than those set now
+    generation: int = 0
+    version: int = 0
+    _fold: MetricsFold = field(default_factory=MetricsFold)
+    _starts: list[int] = field(default_factory=list)
+    _positions: list[int] = field(default_factory=list)
+    _counted: bool = False
+
+    @property
+    def method(self) -> str:
+        """The drafting method; 'plain' for plain decoding."""
+        return str(self.settings.get("method") or self.name)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is plain decoding, the baseline."""
+        return self.method == "plain"
+
+    @property
+    def text(self) -> str:
+        """The output text so far, without ghosts."""
+        return "".join(token.text for token in self.tokens if token.position is not None)
+
+    def metrics(self, plain_step_s: float | None = None) -> Metrics:
+        """The figures so far; after the end those the race computed.
+
+        plain_step_s, the plain lane's, brings costs and predictions: see `RaceModel.metrics`.
+        """
+        if self.final_metrics is not None:
+            return self.final_metrics
+        return self._fold.metrics(plain_step_s)
+
+    def plain_step_s(self) -> float | None:
+        """Median time of this lane's one-row target passes, seconds."""
+        return self._fold.plain_step_s()
+
+    @property
+    def draft_full(self) -> tuple[int, int] | None:
+        """(output tokens before it, length) where a draft's own context was full; None where none was."""
+        return self._fold.draft_full
+
+    @property
+    def clock_s(self) -> float:
+        """The lane's own clock, seconds since the end of prefill."""
+        return self.rounds[-1].t if self.rounds else 0.0
+
+    def index_of(self, round_index: int, token_index: int) -> int | None:
+        """Return where a round's token stands in `tokens`; one that is folded has its count's place."""
+        if not 0 <= round_index < len(self.rounds):
+            return None
+        start, round_ = self._starts[round_index], self.rounds[round_index]
+        shown, folded = drawn(round_)
+        if token_index == FINAL:
+            return None if round_.final is None else start + len(shown) + bool(folded)
+        if token_index in folded:
+            return start + len(shown)
+        return start + shown.index(token_index) if token_index in shown else None
+
+    def position_of(self, round_index: int, token_index: int) -> int:
+        """Return the output position that a round's token has, or was tried for: in a tree by its depth."""
+        first, round_ = self._positions[round_index], self.rounds[round_index]
+        if token_index == FINAL:
+            return first + round_.accepted
+        return first + (token_index if round_.parents is None else depths(round_.parents)[token_index])
+
+    def add(self, round_: Round) -> None:
+        """Append one finished round."""
+        index = len(self.rounds)
+        self.rounds.append(round_)
+        self._starts.append(len(self.tokens))
+        self._positions.append(self.emitted)
+        shown, folded = drawn(round_)
+        for place in shown:
+            token = round_.drafted[place]
+            position = None
+            if token.verdict == "accepted":
+                position, self.emitted = self.emitted, self.emitted + 1
+            self.tokens.append(ViewToken(token.text, token.verdict, index, place, position))
+        if folded:
+            count = len(folded)
+            self.tokens.append(ViewToken(f"+{count}", "ignored", index, folded[0], None, count))
+        if round_.final is not None:
+            self.tokens.append(ViewToken(round_.final.text, round_.final.kind, index, FINAL, self.emitted))
+            self.emitted += 1
+        self.series.add(round_)
+        self._fold.add(round_)
+        self.final_metrics = None
+        if self._counted:  # it goes on after an end: that end's speedup was not yet this run's
+            self.past_speedups.pop()
+            self._counted = False
+        self.final_speedup = None
+        self.equality = None
+        self.end = None
+        self.error = ""
+        self.state = "running"
+        self.version += 1
+
+    def restart(self, name: str, settings: Mapping[str, Any], past_speedups: list[Speedup]) -> None:
+        """Forget the run before; the lane is idle again."""
+        generation, version = self.generation + 1, self.version + 1
+        self.__init__(  # type: ignore[misc]
+            name=name, settings=settings, past_speedups=past_speedups, generation=generation, version=version
+        )
+
+
+class RaceModel:
+    """All lanes of the race on screen, and the run's own state."""
+
+    def __init__(self) -> None:
+        self.run_id = -1
+        self.lanes: list[LaneModel] = []
+        self.state: RaceState = "idle"
+        self.progress: Progress | None = None
+        self.prompt_text = ""
+        self.prompt_ids: tuple[int, ...] = ()
+        self.facts: Mapping[str, Any] = {}
+        self.error = ""
+        self.ended: RaceEnded | None = None
+        self._history: dict[tuple[Any, ...], list[Speedup]] = {}
+
+    # -- lanes before and between runs -------------------------------------------------------
+
+    def set_lanes(self, lanes: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Show these lanes (name, settings); a lane that is unchanged keeps what it holds."""
+        old = list(self.lanes)
+        made: list[LaneModel] = []
+        for name, settings in lanes:
+            same = next((lane for lane in old if lane.name == name and _same(lane.settings, settings)), None)
+            if same is not None:
+                old.remove(same)
+                made.append(same)
+            else:
+                made.append(LaneModel(name=name, settings=dict(settings)))
+        self.lanes = made
+
+    def begin(self, run_id: int) -> None:
+        """Follow the events of a new run; the lanes keep what they hold until it has loaded."""
+        self.run_id = run_id
+        self.state = "loading"
+        self.progress = None
+        self.error = ""
+        self.ended = None
+        for lane in self.lanes:
+            lane.state = "loading"
+            lane.progress_text, lane.progress = "", None
+            lane.version += 1
+
+    def show(self, other: RaceModel) -> None:
+        """Show another race in place of this one (a recorded run); the number of the run stays, for stale events."""
+        self.lanes = list(other.lanes)
+        self.state, self.progress, self.error, self.ended = other.state, None, other.error, other.ended
+        self.prompt_text, self.prompt_ids, self.facts = other.prompt_text, other.prompt_ids, other.facts
+
+    # -- events -------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> bool:
+        """Fold one event in; False when it belongs to a stale run."""
+        if event.run_id < self.run_id:
+            return False
+        if event.run_id > self.run_id:
+            self.begin(event.run_id)
+        match event:
+            case Progress():
+                self._progress(event)
+            case RaceStarted():
+                self._started(event)
+            case LanePrefilled():
+                if lane := self.lane(event.lane):
+                    lane.prefill_s, lane.kv_bytes = event.prefill_s, event.kv_bytes
+                    lane.draft_weight_bytes = event.draft_weight_bytes
+                    lane._fold.prefill_s = event.prefill_s
+                    lane.state, lane.progress_text, lane.progress = "running", "", None
+                    lane.version += 1
+            case LaneRound():
+                if lane := self.lane(event.lane):
+                    lane.add(event.round)
+                    self.state = "running"
+            case LaneEnded():
+                self._lane_ended(event)
+            case RaceEnded():
+                self._finish(event.end)
+                self.ended = event
+            case Failed():
+                self.error = event.message
+                self._finish("error")
+        return True
+
+    def lane(self, index: int) -> LaneModel | None:
+        """Return a lane by its index in the race, None where there is none."""
+        return self.lanes[index] if 0 <= index < len(self.lanes) else None
+
+    def _progress(self, event: Progress) -> None:
+        self.progress = event
+        if event.lane is None:
+            targets = [lane for lane in self.lanes if lane.state == "loading"]
+        else:
+            lane = self.lane(event.lane)
+            targets = [] if lane is None else [lane]
+        for lane in targets:
+            if event.phase != "decode" and lane.state not in ("running", "ended"):
+                lane.state = "prefill" if event.phase == "prefill" else "loading"
+            lane.progress_text, lane.progress = event.text, event.fraction
+            lane.version += 1
+
+    def _started(self, event: RaceStarted) -> None:
+        self.state = "running"
+        self.prompt_ids, self.prompt_text, self.facts = event.prompt_ids, event.prompt_text, event.facts
+        names, settings = event.lane_names, event.lane_settings
+        del self.lanes[len(names):]
+        while len(self.lanes) < len(names):
+            self.lanes.append(LaneModel())
+        seen: Counter[tuple[Any, ...]] = Counter()
+        for lane, name, flat in zip(self.lanes, names, settings, strict=True):
+            same: tuple[Any, ...] = (event.prompt_ids, *sorted((k, repr(v)) for k, v in flat.items()))
+            seen[same] += 1  # two lanes may have the same settings
+            key = (seen[same], *same)
+            lane.restart(name, flat, self._history.setdefault(key, []))
+            lane.state = "loading"
+
+    def _lane_ended(self, event: LaneEnded) -> None:
+        lane = self.lane(event.lane)
+        if lane is None:
+            return
+        lane.state, lane.end, lane.error = "ended", event.end, event.error
+        lane.progress_text, lane.progress = "", None
+        lane.final_metrics, lane.final_speedup, lane.equality = event.metrics, event.speedup, event.equality
+        if event.speedup is not None and event.end in FINISHED:
+            if lane._counted:  # the race's end tells it again, with all lanes done
+                lane.past_speedups.pop()
+            lane.past_speedups.append(event.speedup)
+            lane._counted = True
+        lane.version += 1
+
+    def _finish(self, end: str) -> None:
+        self.state = "ended"
+        self.progress = None
+        for lane in self.lanes:
+            if lane.state in ("ended", "idle"):
+                continue
+            lane.progress_text, lane.progress = "", None
+            lane.version += 1
+            if lane.rounds or end == "stopped":
+                lane.state = "ended"
+                lane.end = lane.end or ("stopped" if end == "stopped" else "error")
+            else:
+                lane.state = "idle"
+
+    # -- against plain --------------------------------------------------------------------------
+
+    @property
+    def baseline(self) -> LaneModel | None:
+        """The plain lane."""
+        return next((lane for lane in self.lanes if lane.plain and not lane.differs), None)
+
+    def metrics(self, lane: LaneModel) -> Metrics:
+        """The lane's figures so far, costs and predictions measured against the plain lane."""
+        plain = None if lane.differs else self.baseline
+        return lane.metrics(None if plain is None or plain is lane else plain.plain_step_s())
+
+    def speedup(self, lane: LaneModel) -> Speedup | None:
+        """Decode tok/s over plain's, over the virtual time both were running; None while unknown.
+
+        The spread of a finished run that had the same settings as others before it is over all of them.
+        """
+        plain = self.baseline
+        if plain is None or lane is plain or lane.differs:
+            return None
+        if lane.final_speedup is None:
+            return speedup_of(lane._fold.arrivals, plain._fold.arrivals)
+        return lane.final_speedup.beside(lane.past_speedups if lane._counted else [])
+
+
+def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two lanes' settings say the same; keys that only one of them has do not count."""
+    return all(first[key] == second[key] for key in first.keys() & second.keys())
+
+
+def target_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes the measured passes of one lane those of another: the same target on the same engine and device."""
+    return tuple(settings.get(key) for key in ("engine", "target", "device", "dtype", "threads", "gpu_layers", "check_mode"))

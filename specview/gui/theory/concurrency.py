@@ -1,0 +1,389 @@
+"""The concurrency plots: tokens/s per sequence and in total over the number of sequences, the crossing, the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from PySide6.QtWidgets import (
+    QGridLayout,
+    QLineEdit,
+    QVBoxLayout,
+)
+
+from specview.errors import SpecviewError, UsageError
+from specview.gui.link.engine_thread import JobProgress
+from specview.gui.parts import theme
+from specview.gui.parts.charts import Chart
+from specview.gui.parts.lab_panel import LabPanel, Tell, Work
+from specview.gui.parts.pages import PageContext
+from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, set_kind
+from specview.gui.state.display_text import tooltip
+from specview.gui.state.figures import rate, times
+from specview.lab.batch_times import BATCHES, CONTEXT, require_plan
+from specview.lab.concurrency import (
+    Acceptance,
+    Concurrency,
+    Point,
+    combine,
+    lane_acceptance,
+    stated_acceptance,
+)
+from specview.lab.concurrency_run import Plan, run_concurrency
+from specview.racing.settings import BUNDLED, RunSettings
+
+RACE, NUMBER = "race", "number"
+_FINE_DECADES = 1.5
+"""Of an axis: more powers of ten have marks at the powers alone, as more would not stand apart."""
+_EMPTY = (
+    "Measure times target passes over B sequences at once, with k + 1 tokens each, and joins them with an acceptance. "
+    "The plots then say for how many sequences sharing this device speculation still pays."
+)
+
+
+class NumbersEdit(QLineEdit):
+    """Whole numbers with commas between them; what does not fit is marked at once and refused in words."""
+
+    def __init__(self, name: str, values: Sequence[int]) -> None:
+        super().__init__()
+        self.name = name
+        self.setAccessibleName(name)
+        self.setMinimumWidth(theme.px(110))
+        self.set_values(values)
+        self.textChanged.connect(self._on_text)
+
+    def set_values(self, values: Sequence[int]) -> None:
+        """Show these."""
+        self.setText(",".join(str(value) for value in values))
+
+    def values(self) -> tuple[int, ...]:
+        """The numbers; raises UsageError."""
+        try:
+            found = tuple(int(part) for part in self.text().replace(" ", ",").split(",") if part)
+        except ValueError:
+            raise UsageError(f"{self.name} is {self.text()!r}.", "Use whole numbers with commas between them.") from None
+        if not found:
+            raise UsageError(f"{self.name} is empty.", "Use whole numbers with commas between them.")
+        return found
+
+    def problem(self) -> str:
+        """Say in one line why it does not fit; empty when it does."""
+        try:
+            self.values()
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    def _on_text(self) -> None:
+        problem = self.problem()
+        set_kind(self, "true" if problem else "false", "invalid")
+        self.setToolTip(tooltip(problem or self.accessibleDescription()))
+
+
+class ConcurrencyPanel(LabPanel):
+    """Settings, four plots and a sentence; `found` is what is shown."""
+
+    job = "concurrency"
+    run_tip = "Time the passes on this device; takes up to some minutes"
+    stop_tip = "Stop and keep what was measured (Esc)"
+    edits = ("batches", "ks", "tokens")
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.found: Concurrency | None = None
+        self._lanes: dict[str, tuple[Any, Any]] = {}
+        self._filling = False
+        self._chosen = False  # by the user: which acceptance
+        self._build()
+        self.show_lanes()
+        self.connect_job()
+
+    # -- layout ----------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self.batches = NumbersEdit("sequences B", BATCHES)
+        self.ks = NumbersEdit("draft lengths k", (0, 2, 4))
+        self.tokens = NumberEdit("context of each sequence", CONTEXT, whole=True, minimum=1, digits=5)
+        self.source = Choice(((RACE, "of a short race, run first"), (NUMBER, "a number")))
+        self.source.setMinimumContentsLength(17)
+        self.alpha = NumberEdit("acceptance", 0.6, minimum=0, maximum=1, step=0.05, digits=4)
+        self.cost = NumberEdit("draft cost c", None, minimum=0, maximum=1000, step=0.05, optional=True,
+                               placeholder="timed", digits=5)  # fmt: skip
+        self.run.setText("Measure")
+        self.source.activated.connect(self._source_chosen)
+        self.source.currentIndexChanged.connect(lambda _: self._acceptance_changed())
+        for edit in (self.alpha, self.cost):
+            edit.edited.connect(self._acceptance_changed)
+        row = self.settings_row(
+            Field("sequences B", self.batches, "How many share the device; those that memory does not hold are left out"),
+            Field("draft lengths k", self.ks, "0 is plain decoding, which is measured in any case"),
+            Field("context", self.tokens, "Tokens that each sequence holds already: attention over them is in every pass"),
+            Field("acceptance", self.source, "Joined with the measured passes; changing it afterwards measures nothing anew"),
+            Field("α", self.alpha, "Accepted / judged tokens"),
+            Field("c", self.cost, "A draft step in plain steps, in place of timing the draft model; empty times it"),
+        )
+        self.each = Chart("Tokens/s of one sequence", "tokens(k) / round(B, k)",
+                          "round = draft + pass over B (k + 1) tokens + the rest. Bars: middle half of the repeats. "
+                          "Solid: passes and drafts measured; dashed: the draft's cost is modelled.",
+                          x="B, sequences that share the device", y="tokens/s", log_x=True)  # fmt: skip
+        self.total = Chart("Tokens/s of all sequences", "B tokens(k) / round(B, k)",
+                           "Solid: passes and drafts measured; dashed: the draft's cost is modelled.",
+                           x="B, sequences that share the device", y="tokens/s", log_x=True)  # fmt: skip
+        self.speedup = Chart("Speedup over B", "tokens(k) plain(B) / round(B, k)",
+                             "Median of the repeats' ratios, with their middle half. Dotted: where a draft length crosses "
+                             "plain decoding, interpolated between measured B.",
+                             x="B, sequences that share the device", y="times plain decoding", log_x=True)  # fmt: skip
+        self.roofline = Chart("A target pass and its bounds", "max(bytes / bandwidth, operations / rate)",
+                              "Points: measured passes, by rows over all sequences. Dashed lines, modelled from measured "
+                              "rates: reading the weights, and computing the products; above the ridge products rule.",
+                              x="rows of a pass, B (k + 1)", y="milliseconds", log_x=True, log_y=True)  # fmt: skip
+        self.charts = (self.each, self.total, self.speedup, self.roofline)
+        grid = QGridLayout()
+        grid.setSpacing(theme.px(8))
+        for place, chart in enumerate(self.charts):
+            grid.addWidget(chart, place // 2, place % 2)
+        self.notes = ElidedLabel("", "small")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        column.setSpacing(theme.px(5))
+        column.addLayout(row)
+        column.addWidget(self.verdict)
+        column.addLayout(grid, 1)
+        column.addWidget(self.notes)
+
+    def heightForWidth(self, width: int) -> int:
+        """The least height at any width: where the verdict wraps, the plots give way."""
+        return self.minimumHeight()
+
+    # -- settings --------------------------------------------------------------------------------
+
+    def show_lanes(self) -> None:
+        """Offer the lanes of the race on screen as acceptances."""
+        race = self.controller.race
+        plain = race.baseline
+        self._lanes = {
+            f"lane {place}": (lane, None if lane.differs else plain)
+            for place, lane in enumerate(race.lanes)
+            if not lane.plain and any(round_.k for round_ in lane.rounds)
+        }
+        names = tuple((key, f"of lane {lane.name}") for key, (lane, _) in self._lanes.items())
+        items = ((RACE, "of a short race, run first"), *names, (NUMBER, "a number"))
+        if items != tuple((self.source.itemData(at), self.source.itemText(at)) for at in range(self.source.count())):
+            self._filling = True
+            self.source.set_items(items)
+            if not self._chosen and names:  # what ran already need not be run again
+                self.source.set_value(names[0][0])
+            self._filling = False
+        self.show_state()
+
+    def acceptance(self) -> Acceptance | None:
+        """The acceptance as set; None is to be recorded. Raises SpecviewError, one line."""
+        source = self.source.value()
+        cost = self.cost.value()
+        if source == NUMBER:
+            return stated_acceptance(self.alpha.value(), cost)
+        if source == RACE:
+            return None
+        lane, plain = self._lanes[source]
+        found = lane_acceptance(lane.name, lane.settings, lane.rounds, () if plain is None else plain.rounds)
+        return found if cost is None else replace(found, draft_cost=cost, scaling="pass")
+
+    def plan(self) -> Plan:
+        """What Measure would measure; raises SpecviewError, one line."""
+        batches, ks, context = self.batches.values(), self.ks.values(), self.tokens.value()
+        require_plan(batches, ks, context)
+        acceptance = self.acceptance()
+        settings: RunSettings = self.context.run_settings()
+        draft, draft_engine = "", None
+        if self.cost.value() is None:
+            ran: Mapping[str, Any] = {} if acceptance is None else acceptance.run
+            own = next((lane for lane in settings.lanes if lane.method == "draft-model"), None)
+            if ran.get("method", "draft-model") == "draft-model":
+                draft = str(ran.get("draft") or (own.draft if own is not None else BUNDLED))
+                draft_engine = ran.get("draft_engine") or (own.draft_engine if own is not None else None)
+        elif acceptance is None:
+            raise UsageError("a draft cost c was given, and no acceptance to go with it.",
+                             "Leave c empty, or choose a number or a lane.")  # fmt: skip
+        return Plan(settings, batches, ks, context, acceptance, draft, draft_engine)
+
+    def _source_chosen(self, _place: int) -> None:
+        self._chosen = True
+
+    def _acceptance_changed(self) -> None:
+        """Join what was measured with the acceptance as it is set now."""
+        self.show_state()
+        if self._filling or self.found is None:
+            return
+        try:
+            chosen = self.acceptance()
+        except SpecviewError as error:
+            self.status.set_full(str(error))
+            return
+        if chosen is not None:
+            self.found = combine(self.found.times, chosen)
+            self.draw()
+
+    # -- the job ---------------------------------------------------------------------------------
+
+    def work(self) -> tuple[Work, RunSettings | None]:
+        """Time the passes, and record an acceptance where none is there."""
+        plan = self.plan()
+
+        def work(pool: Any, tell: Tell, should_stop: Callable[[], bool]) -> Concurrency:
+            return run_concurrency(plan, pool, should_stop, lambda text, part: tell(JobProgress(text, part)))
+
+        return work, plan.settings
+
+    def take(self, found: Any) -> None:
+        """Show what was measured."""
+        if isinstance(found, Concurrency):
+            self.found = found
+            self.draw()
+
+    def show_state(self) -> None:
+        """Say by the buttons what can be done."""
+        super().show_state()
+        self.alpha.setEnabled(self.source.value() == NUMBER)
+
+    # -- drawing ---------------------------------------------------------------------------------
+
+    def draw(self) -> None:
+        """Draw what was found, or say what would be."""
+        found = self.found
+        for chart in self.charts:
+            chart.clear()
+            chart.say("" if found is not None else _EMPTY if chart is self.each else "Nothing measured yet.")
+        if found is None:
+            self.say("How many sequences can share this device before speculation stops paying?")
+            self.notes.set_full("")
+            return
+        self.say(found.sentence)
+        times_ = found.times
+        ticks = [(float(size), str(size)) for size in times_.batches]
+        crossed: set[int] = set()
+        for place, k in enumerate(found.ks):
+            line = found.line(k)
+            name, colour = ("plain" if not k else f"k {k}"), _colour(place)
+            style: dict[str, Any] = {
+                "colour": colour, "shape": place % 5, "points": True,
+                "dashed": any(point.draft_source == "modelled" for point in line), "width_px": 2.0,
+            }  # fmt: skip
+            at = [point.sequences for point in line]
+            tips = [point_words(point) for point in line]
+            for chart, values in (
+                (self.each, [point.user_tokens_per_s for point in line]),
+                (self.total, [point.total_tokens_per_s for point in line]),
+            ):
+                low, high = _spread(line, values)
+                chart.curve(name, at, values, low=low, high=high, spread="bars", tips=tips, **style)
+            if k:
+                low, high = _edges(line)
+                self.speedup.curve(name, at, [point.speedup for point in line], low=low, high=high, tips=tips, **style)
+        for crossing in found.crossings:
+            what = f"k {crossing.k} {'pays up to' if crossing.falls else 'pays from'} B {crossing.sequences:.1f}"
+            height = 0.94 - 0.12 * (len(crossed) % 6)  # words of near crossings stand beneath one another
+            self.speedup.mark(f"crossing {len(crossed)}", x=crossing.sequences, text=what, colour="ink", at=height)
+            if crossing.k == found.headline_k:
+                for chart in (self.each, self.total):
+                    chart.mark(f"crossing {len(crossed)}", x=crossing.sequences, text=what, colour="ink")
+            crossed.add(len(crossed))
+        self.speedup.mark("plain", y=1.0, text="" if found.crossings else "no crossing in range")
+        for chart in (self.each, self.total, self.speedup):
+            chart.ticks("x", ticks)
+            chart.set_range(x=(times_.batches[0] / 1.15, times_.batches[-1] * 1.15))
+        self._draw_roofline(found)
+        self.notes.set_full(self._words(found))
+
+    def _draw_roofline(self, found: Concurrency) -> None:
+        chart, roof = self.roofline, found.times.roofline
+        most = 1
+        drawn_ms: list[float] = []
+        for place, sequences in enumerate(found.times.batches):
+            rows = found.times.rows_at(sequences)
+            taken = [found.times.pass_s(sequences, each) for each in rows]
+            at = [sequences * each for each in rows]
+            most = max(most, *at)
+            drawn_ms += [1000 * seconds for seconds in taken if seconds]
+            tips = []
+            for each, seconds in zip(rows, taken, strict=True):
+                bound = None if roof is None else roof.bound(sequences, each)
+                rules = "" if bound is None else f"; {'reading memory' if bound == 'memory' else 'products'} rules here"
+                tips.append(f"B {sequences}, {each} rows each: {1000 * (seconds or math.nan):.1f} ms measured{rules}")
+            chart.curve(f"B {sequences}", at, [1000 * (one or math.nan) for one in taken], colour=_colour(place),
+                        shape=place % 5, line=False, points=True, tips=tips)  # fmt: skip
+        ticks = [2**power for power in range(math.ceil(math.log2(most)) + 1)]
+        chart.ticks("x", [(float(tick), str(tick)) for tick in ticks])
+        chart.set_range(x=(0.85, 1.2 * max(ticks)))
+        known = roof is not None and roof.bytes_per_s and roof.operations_per_s
+        if roof is not None and known:
+            places = [float(tick) for tick in ticks]
+            memory = 1000 * (roof.memory_s() or math.nan)
+            compute = [1000 * (roof.compute_s(rows) or math.nan) for rows in places]
+            chart.curve("reading the weights", places, [memory] * len(places), colour="bonus", dashed=True)
+            chart.curve("computing the products", places, compute, colour="corrected", dashed=True)
+            drawn_ms += [one for one in (memory, *compute) if one > 0]
+        chart.ticks("y", _milliseconds(drawn_ms))
+        if roof is None or not known:
+            return
+        ridge = roof.ridge_rows
+        if ridge is not None and 1 <= ridge <= max(ticks):
+            chart.mark("ridge", x=ridge, text=f"ridge: {ridge:.1f} rows")
+
+    def _words(self, found: Concurrency) -> str:
+        """What the figures rest on."""
+        times_, roof = found.times, found.times.roofline
+        parts = [*times_.skipped]
+        parts += ["Stopped: what was measured so far."] if times_.stopped else []
+        parts += [times_.busy] if times_.busy else []
+        parts.append(f"{times_.model}, {times_.engine}, {times_.context} tokens each; measured: {times_.how}.")
+        parts.append(f"Acceptance {found.acceptance.alpha:.3f} ({found.acceptance.name}); draft cost {found.draft_how}.")
+        if roof is not None and roof.bytes_per_s and roof.operations_per_s:
+            parts.append(
+                f"Rates measured: {roof.bytes_per_s / 1e9:.1f} GB/s ({roof.bytes_how}), "
+                f"{roof.operations_per_s / 1e9:.0f} Gop/s ({roof.operations_how})."
+            )
+        return " ".join(parts)
+
+
+def _milliseconds(drawn_ms: Sequence[float]) -> list[tuple[float, str]]:
+    """The marks of a logarithmic axis: 1, 2, 5 of each power of ten, or the powers alone where those are many."""
+    decades = math.log10(max(drawn_ms) / min(drawn_ms)) if drawn_ms else 0.0
+    steps = (1, 2, 5) if decades <= _FINE_DECADES else (1,)
+    return [(step * 10.0**power, f"{step * 10.0**power:g}") for power in range(-3, 6) for step in steps]
+
+
+def point_words(point: Point) -> str:
+    """A point in a line."""
+    if not point.k:
+        return f"plain, B {point.sequences}: {rate(point.user_tokens_per_s)} tok/s each, {rate(point.total_tokens_per_s)} in all"
+    return (
+        f"k {point.k}, B {point.sequences}: {rate(point.user_tokens_per_s)} tok/s each, {rate(point.total_tokens_per_s)} in "
+        f"all, {times(point.speedup)}; draft {point.draft_source}"
+    )
+
+
+def _spread(line: Sequence[Point], values: Sequence[float]) -> tuple[list[float], list[float]] | tuple[None, None]:
+    """The speedup's middle half, in tokens/s."""
+    if not any(point.spread for point in line):
+        return None, None
+    low, high = [], []
+    for point, value in zip(line, values, strict=True):
+        edges = point.spread or (point.speedup, point.speedup)
+        low.append(value * min(1.0, edges[0] / point.speedup))
+        high.append(value * max(1.0, edges[1] / point.speedup))
+    return low, high
+
+
+def _edges(line: Sequence[Point]) -> tuple[list[float], list[float]]:
+    return (
+        [point.spread[0] if point.spread else point.speedup for point in line],
+        [point.spread[1] if point.spread else point.speedup for point in line],
+    )
+
+
+def _colour(place: int) -> str:
+    """A line's colour, '#rrggbb': grey for plain, then the lanes' hues."""
+    colours = theme.current().lane_colors
+    return colours[place % len(colours)]

@@ -1,0 +1,563 @@
+"""The theory explorer: expected tokens and speedup over alpha, k, c and v as live curves, measured lanes among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from PySide6.QtCore import QEvent, Qt, QTimer, Signal
+from PySide6.QtGui import QFontMetrics
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QHeaderView,
+    QLabel,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.decoding import theory
+from specview.errors import UsageError
+from specview.gui.parts import theme
+from specview.gui.parts.charts import Chart
+from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, caption_height, label, set_tip
+from specview.gui.state.display_text import brief
+from specview.gui.state.figures import MISSING, number, times
+from specview.lab.theory_points import LanePoint
+from specview.racing.settings import MAX_K
+
+ASSUMPTION = (
+    "Assumed (i.i.d.): every drafted token is accepted with the same chance α, whatever came before it. Real text is not so: "
+    "easy stretches come together, which makes long drafts worth a little more than this says."
+)
+MODES = (("constant", "the same for every k"), ("line", "1 + r per row"), ("measured", "as measured"))
+MEASURE = ("measure", "measure it here…")
+_FAMILY = (0.5, 0.6, 0.7, 0.8, 0.9)
+_LENGTHS = (1, 2, 4, 8)
+_LEAST_K_SHOWN = 12
+_LEAST_COST_SHOWN = 2.0
+_HEAT_COLUMNS, _HEAT_ROWS = 40, 26
+_MARGIN_PX = 12
+
+
+@dataclass(slots=True)
+class Point:
+    """Where the explorer stands. value is v, per_row is r of 1 + r k, passes are measured seconds by rows."""
+
+    alpha: float = 0.7
+    k: int = 4
+    c: float = 0.1
+    mode: str = "constant"
+    value: float = 1.0
+    per_row: float = 0.1
+    passes: Mapping[int, float] = field(default_factory=dict)
+
+    def v(self, k: int) -> float:
+        """Verify cost at k."""
+        if self.mode == "measured" and self.passes:
+            return theory.measured_v(self.passes)(k)
+        if self.mode == "line":
+            return theory.line_v(self.per_row)(k)
+        return self.value
+
+    def speedup(self, alpha: float | None = None, k: int | None = None, c: float | None = None) -> float:
+        """Speedup here, or with one of the figures another."""
+        length = self.k if k is None else k
+        return theory.speedup(self.alpha if alpha is None else alpha, length, self.c if c is None else c, self.v(length))
+
+
+class Fact(QWidget):
+    """A figure with its caption above, and room for its longest text; the tooltip has the formula."""
+
+    def __init__(self, caption: str, longest: str, tip: str) -> None:
+        super().__init__()
+        self.value = label(MISSING, "title")
+        self.caption = label(caption, "small")
+        self._longest = longest
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column.addWidget(self.caption)
+        self._column.addWidget(self.value)
+        self._column.addStretch(1)
+        set_tip(self, tip)
+        self.setAccessibleName(caption)
+        theme.signals.changed.connect(self._fit)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Follow the font."""
+        self.caption.setFixedHeight(caption_height())
+        self._column.setSpacing(theme.px(7))
+        self.value.setMinimumWidth(QFontMetrics(theme.ui_font(bold=True)).horizontalAdvance(self._longest) + theme.px(2))
+
+    def show_text(self, text: str) -> None:
+        """Show a value."""
+        self.value.setText(text)
+
+
+class TheoryPanel(QWidget):
+    """Fields, facts, five charts and the literature's tables; `point` is where it stands.
+
+    `measure_asked`: the user wants v(k) measured on this machine.
+    """
+
+    measure_asked = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.point = Point()
+        self.lanes: tuple[tuple[int, LanePoint], ...] = ()
+        self._filling = False
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.setInterval(0)
+        self._later.timeout.connect(self.draw)
+        self._build_fields()
+        self._build_charts()
+        self._lay_out()
+        theme.signals.changed.connect(self._later.start)
+        self._fill_fields()
+        self.draw()
+
+    # -- layout ----------------------------------------------------------------------------------
+
+    def _build_fields(self) -> None:
+        self.alpha = NumberEdit("acceptance α", 0.7, minimum=0, maximum=1, step=0.01)
+        self.k = NumberEdit("draft length k", 4, whole=True, minimum=1, maximum=MAX_K, digits=3)
+        self.c = NumberEdit("draft cost c", 0.1, minimum=0, maximum=1000, step=0.01)
+        self.v = NumberEdit("verify cost", 1.0, minimum=0.01, maximum=1000, step=0.05)
+        self.mode = Choice((*MODES[:2], MEASURE))
+        self.lane = Choice((("", "own figures"),))
+        self.lane.setMinimumContentsLength(14)
+        for choice in (self.mode, self.lane):  # what they offer changes, and must not be cut
+            choice.setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToContents)
+        for edit in (self.alpha, self.k, self.c, self.v):
+            edit.edited.connect(self._edited)
+        self.mode.currentIndexChanged.connect(lambda _: self._mode_chosen())
+        self.lane.currentIndexChanged.connect(lambda _: self._lane_chosen())
+        self.facts = {
+            "speedup": Fact("speedup", "64.00×",
+                            "(expected tokens) / (k c + v), Leviathan et al. 2023, theorem 3.8; v is 1 there"),
+            "tokens": Fact("tokens per pass", "65.00",
+                           "expected tokens = (1 - α^(k+1)) / (1 - α), Leviathan et al. 2023, equation 1"),
+            "best": Fact("best k", "64 (64.00×)",
+                         f"the k from 0 (plain) to {MAX_K} with the highest speedup at this α, c and v(k)"),
+            "even": Fact("breaks even at α", "never", "the acceptance at which drafting k tokens just pays: speedup 1"),
+            "thumb": Fact("α k says", "60.00 accepted, 60.00 too many",
+                          "α k is often quoted for the accepted tokens of a round. It counts tokens behind a rejection "
+                          "too: (expected tokens) - 1 are accepted"),
+        }  # fmt: skip
+
+    def _build_charts(self) -> None:
+        self.over_k = Chart("Speedup over draft length", "E(α, k) / (k c + v(k))",
+                            "Each curve is an acceptance. Points are measured lanes, at their mean k.",
+                            x="k, drafted tokens a round", y="times plain decoding")  # fmt: skip
+        self.over_alpha = Chart("Speedup over acceptance", "E(α, k) / (k c + v(k))",
+                                "Each curve is a draft length. Points are measured lanes.",
+                                x="α, accepted / judged", y="times plain decoding")  # fmt: skip
+        self.tokens = Chart("Tokens per target pass", "E = (1 - α^(k+1)) / (1 - α)",
+                            "The target's own token is in it. Dashed: 1 + α k, the rule of thumb, which also counts tokens "
+                            "behind a rejection. The shaded gap is its error.",
+                            x="k, drafted tokens a round", y="tokens")  # fmt: skip
+        self.heat = Chart("Speedup over α and c", "blue gains, orange loses",
+                          "At this k and v. The neutral colour is 1, plain decoding's speed.",
+                          x="α, accepted / judged", y="c, draft step / plain step", zero=False)  # fmt: skip
+        self.over_cost = Chart("Speedup over costs", "E / (k c + v)",
+                               "One cost varies, the other stays where it is set.",
+                               x="cost, in plain steps", y="times plain decoding")  # fmt: skip
+        self.charts = (self.over_k, self.over_alpha, self.tokens, self.heat, self.over_cost)
+        for chart in self.charts:
+            chart.moved.connect(self._moved)
+            chart.released.connect(lambda _: self._settle())
+
+    def _lay_out(self) -> None:
+        self._fields, self._figures = QWidget(), QWidget()
+        fields, figures = QHBoxLayout(self._fields), QHBoxLayout(self._figures)
+        self._first, self._second = QHBoxLayout(), QHBoxLayout()
+        for line in (fields, figures, self._first, self._second):
+            line.setContentsMargins(0, 0, 0, 0)
+            line.setSpacing(theme.px(10))
+        self.v_field = Field("v", self.v)
+        for one in (
+            Field("α", self.alpha, "Acceptance rate: accepted / judged tokens, 0 to 1"),
+            Field("k", self.k, "Drafted tokens a round"),
+            Field("c", self.c, "A draft step in plain target steps"),
+            Field("verify cost v(k)", self.mode,
+                  "What a pass of k + 1 rows costs, in one-row passes; as measured: by "
+                  "the race's lanes, or by timing the target's passes here, lines between the measured rows"),
+            self.v_field,
+            Field("figures of", self.lane, "Take α, k, c and v as a lane of the race on screen measured them"),
+        ):
+            fields.addWidget(one)
+        for fact in self.facts.values():
+            figures.addWidget(fact)
+        figures.addStretch(1)
+        fields.addStretch(1)
+        self._first.setSpacing(theme.px(14))
+        self._first.addWidget(self._fields)
+        self._first.addWidget(self._figures, 1)
+        grid = QGridLayout()
+        grid.setSpacing(theme.px(8))
+        for place, widget in enumerate((*self.charts, self._tables())):
+            grid.addWidget(widget, place // 3, place % 3)
+        for place in range(3):
+            grid.setColumnStretch(place, 1)
+        for row in range(2):
+            grid.setRowStretch(row, 1)
+        self.assumption = ElidedLabel(ASSUMPTION, "small")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.px(_MARGIN_PX), theme.px(6), theme.px(_MARGIN_PX), theme.px(8))
+        column.setSpacing(theme.px(6))
+        column.addLayout(self._first)
+        column.addLayout(self._second)
+        column.addLayout(grid, 1)
+        column.addWidget(self.assumption)
+
+    def _fold(self) -> None:
+        """Put the figures behind the fields where both have room, else beneath them."""
+        room = self.width() - 2 * theme.px(_MARGIN_PX)
+        whole = self._fields.sizeHint().width() + self._first.spacing() + self._figures.sizeHint().width()
+        line, other = (self._first, self._second) if room >= whole else (self._second, self._first)
+        if line.indexOf(self._figures) < 0:
+            other.removeWidget(self._figures)
+            line.addWidget(self._figures, 1)
+
+    def event(self, event: QEvent) -> bool:
+        """Fold anew where the room, or what it has to hold, has changed."""
+        done = super().event(event)
+        if event.type() in (QEvent.Type.Resize, QEvent.Type.LayoutRequest):
+            self._fold()
+        return done
+
+    def _tables(self) -> QWidget:
+        card = QFrame()
+        card.setProperty("kind", "panel")
+        self.which = Choice((*((f"{c:g}", f"c {c:g}, v 1 (literature)") for c in theory.TABLE_COSTS),
+                             ("own", "c and v as set"), ("free", "c 0: Leviathan 2023, table 1")))  # fmt: skip
+        self.which.setAccessibleName("Which table")
+        set_tip(self.which, "Theorem 3.8 for α 0.5 to 0.9 and k 1 to 8; table 1 of the paper has no draft cost")
+        self.which.currentIndexChanged.connect(lambda _: self._fill_table())
+        self.table = QTableWidget()
+        self.table.setAccessibleName("Speedups by α and k")
+        self.table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
+        self.table.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
+        self.table.horizontalHeader().setMinimumSectionSize(theme.px(24))
+        self.table.verticalHeader().setMinimumSectionSize(theme.px(16))
+        self.table.setTextElideMode(Qt.TextElideMode.ElideNone)
+        self.table.setStyleSheet("QTableView::item { padding: 0; }")
+        self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        row = QHBoxLayout()
+        title: QLabel = label("Tables of the formula", "title")
+        row.addWidget(title)
+        row.addStretch(1)
+        row.addWidget(self.which)
+        self.table_words = ElidedLabel("", "small")
+        column = QVBoxLayout(card)
+        column.setContentsMargins(theme.px(9), theme.px(5), theme.px(9), theme.px(6))
+        column.setSpacing(theme.px(4))
+        column.addLayout(row)
+        column.addWidget(self.table, 1)
+        column.addWidget(self.table_words)
+        return card
+
+    # -- what is set -----------------------------------------------------------------------------
+
+    def set_point(self, point: Point) -> None:
+        """Stand there."""
+        self.point = point
+        self._fill_fields()
+        self._later.start()
+
+    def show_lanes(self, lanes: Sequence[tuple[int, LanePoint]], passes: Mapping[int, float] | None) -> None:
+        """Show measured lanes, (place in the race, point), and offer their v(k): passes are seconds by rows.
+
+        Comes twice a second while a race runs: what is being typed or chosen stays.
+        """
+        self.lanes = tuple(lanes)
+        usable = dict(passes) if passes and len(passes) > 1 else {}
+        self.point.passes = usable
+        was_measured = self.point.mode == "measured"
+        if not usable and self.point.mode == "measured":
+            self.point.mode = "constant"
+        self._filling = True
+        self.mode.set_items((*(MODES if usable else MODES[:2]), MEASURE))
+        self.mode.set_value(self.point.mode)
+        self.lane.set_items((("", "own figures"), *((str(place), brief(point.name)) for place, point in self.lanes)))
+        self._filling = False
+        if was_measured:
+            self._fill_cost()
+        self._later.start()
+
+    def _fill_fields(self) -> None:
+        self._filling = True
+        point = self.point
+        for edit, value in ((self.alpha, point.alpha), (self.k, point.k), (self.c, point.c)):
+            if edit.problem() or edit.value() != value:
+                edit.set_value(value if isinstance(value, int) else round(value, 4))
+        self._filling = False
+        self._fill_cost()
+
+    def _fill_cost(self) -> None:
+        """Show v(k): how it is set, and what of it can be typed."""
+        self._filling = True
+        point = self.point
+        self.mode.set_value(point.mode)
+        shown = {"constant": point.value, "line": point.per_row, "measured": point.v(point.k)}[point.mode]
+        self.v_field.caption.setText({"constant": "v", "line": "r", "measured": f"v({point.k})"}[point.mode])
+        self.v.setEnabled(point.mode != "measured")
+        if self.v.problem() or self.v.value() != shown:
+            self.v.set_value(round(shown, 4))
+        self._filling = False
+
+    def _edited(self) -> None:
+        if self._filling:
+            return
+        point = self.point
+        try:
+            point.alpha, point.k, point.c = self.alpha.value(), self.k.value(), self.c.value()
+            if point.mode == "constant":
+                point.value = self.v.value()
+            elif point.mode == "line":
+                point.per_row = self.v.value()
+        except UsageError:
+            return  # the field itself says what is wrong
+        self._own_figures()
+        self._later.start()
+
+    def _mode_chosen(self) -> None:
+        if self._filling:
+            return
+        if self.mode.value() == MEASURE[0]:
+            self._fill_fields()  # back to what holds until it is measured
+            self.measure_asked.emit()
+            return
+        self.point.mode = self.mode.value()
+        self._fill_fields()
+        self._later.start()
+
+    def show_measured(self) -> None:
+        """Take v(k) as measured, where it is there."""
+        if self.point.passes:
+            self.point.mode = "measured"
+            self._fill_fields()
+            self._later.start()
+
+    def _lane_chosen(self) -> None:
+        chosen = next((point for place, point in self.lanes if str(place) == self.lane.value()), None)
+        if self._filling or chosen is None:
+            return
+        point = self.point
+        point.alpha, point.k = chosen.alpha, max(1, min(MAX_K, round(chosen.k)))
+        point.c = point.c if chosen.c is None else chosen.c
+        if chosen.v is not None:
+            point.mode, point.value = "constant", chosen.v
+        self._fill_fields()
+        self._later.start()
+
+    def _own_figures(self) -> None:
+        self._filling = True
+        self.lane.set_value("")
+        self._filling = False
+
+    def _moved(self, name: str, value: float) -> None:
+        point, value = self.point, round(value, 3)  # a hand is no finer, and the fields show it whole
+        if name == "α":
+            point.alpha = min(max(value, 0.0), 1.0)
+        elif name == "k":
+            point.k = min(max(round(value), 1), MAX_K)
+        elif name == "c":
+            point.c = max(value, 0.0)
+        elif point.mode == "constant":
+            point.value = max(value, 0.01)
+        elif point.mode == "line":
+            point.per_row = max(round((value - 1) / point.k, 3), 0.01)
+        self._own_figures()
+        self._fill_fields()
+        self._later.start()
+
+    def _settle(self) -> None:
+        """A handle was let go: its own chart is drawn too."""
+        self._later.start()
+
+    # -- drawing ---------------------------------------------------------------------------------
+
+    def draw(self) -> None:
+        """Draw everything for where it stands; not the chart whose handle is being dragged."""
+        self._show_facts()
+        for chart, draw in (
+            (self.over_k, self._draw_over_k),
+            (self.over_alpha, self._draw_over_alpha),
+            (self.tokens, self._draw_tokens),
+            (self.heat, self._draw_heat),
+            (self.over_cost, self._draw_over_cost),
+        ):
+            if not chart.is_dragging():
+                chart.clear()
+                draw(chart)
+        self._fill_table()
+
+    def _show_facts(self) -> None:
+        point = self.point
+        tokens = theory.expected_tokens(point.alpha, point.k)
+        best = theory.best_k(point.alpha, point.c, point.v, MAX_K)
+        even = theory.break_even_alpha(point.k, point.c, point.v(point.k))
+        self.facts["speedup"].show_text(times(point.speedup()))
+        self.facts["tokens"].show_text(number(tokens))
+        self.facts["best"].show_text(f"{best} ({times(point.speedup(k=best))})" if best else "plain")
+        self.facts["even"].show_text("never" if even is None else number(even))
+        error = theory.rule_of_thumb_error(point.alpha, point.k)
+        self.facts["thumb"].show_text(f"{point.alpha * point.k:.2f} accepted, {error:.2f} too many")
+
+    @property
+    def _most_k(self) -> int:
+        return min(MAX_K, max(_LEAST_K_SHOWN, round(1.5 * self.point.k)))
+
+    def _draw_over_k(self, chart: Chart) -> None:
+        point, most = self.point, self._most_k
+        lengths = list(range(most + 1))
+        colours = _ramp(len(_FAMILY))
+        for alpha, colour in zip(_FAMILY, colours, strict=True):
+            speedups = [point.speedup(alpha=alpha, k=k) if k else 1.0 for k in lengths]
+            chart.curve(f"α {alpha:g}", lengths, speedups, colour=colour, width_px=1.0, in_key=False, end=f"α {alpha:g}")
+        own = [point.speedup(k=k) if k else 1.0 for k in lengths]
+        chart.curve(f"α {point.alpha:.2f}, as set", lengths, own, colour="focus", width_px=2.4)
+        best = theory.best_k(point.alpha, point.c, point.v, MAX_K)
+        if best <= most:
+            chart.mark("best", x=best, text=f"best k {best}" if best else "plain is best", colour="accepted")
+        self._draw_lanes(chart, lambda lane: (lane.k, lane.measured))
+        chart.mark("plain", y=1.0)
+        chart.handle("k", x=point.k, text=f"k {point.k}", bounds=(1, most))
+        chart.set_range(x=(0, most))
+
+    def _draw_over_alpha(self, chart: Chart) -> None:
+        point = self.point
+        alphas = [step / 100 for step in range(101)]
+        for k, colour in zip(_LENGTHS, _ramp(len(_LENGTHS)), strict=True):
+            speedups = [point.speedup(alpha=alpha, k=k) for alpha in alphas]
+            chart.curve(f"k {k}", alphas, speedups, colour=colour, width_px=1.0, in_key=False, end=f"k {k}")
+        own = [point.speedup(alpha=alpha) for alpha in alphas]
+        chart.curve(f"k {point.k}, as set", alphas, own, colour="focus", width_px=2.4)
+        even = theory.break_even_alpha(point.k, point.c, point.v(point.k))
+        if even is not None:
+            chart.mark("even", x=even, text=f"breaks even at {even:.2f}", colour="corrected")
+        self._draw_lanes(chart, lambda lane: (lane.alpha, lane.measured))
+        chart.mark("plain", y=1.0)
+        chart.handle("α", x=point.alpha, text=f"α {point.alpha:.2f}", bounds=(0, 1))
+        chart.set_range(x=(0, 1))
+
+    def _draw_tokens(self, chart: Chart) -> None:
+        point, most = self.point, self._most_k
+        lengths = list(range(most + 1))
+        right = [theory.expected_tokens(point.alpha, k) for k in lengths]
+        rough = [1 + point.alpha * k for k in lengths]
+        chart.curve("expected tokens", lengths, right, colour="focus", width_px=2.4, low=right, high=rough)
+        chart.curve("1 + α k, the rule of thumb", lengths, rough, colour="corrected", dashed=True)
+        chart.mark("k", x=point.k, text=f"α k is {theory.rule_of_thumb_error(point.alpha, point.k):.2f} too high")
+        chart.set_range(x=(0, most))
+
+    def _draw_heat(self, chart: Chart) -> None:
+        point = self.point
+        most = max(0.5, 1.25 * point.c)
+        alphas = [(place + 0.5) / _HEAT_COLUMNS for place in range(_HEAT_COLUMNS)]
+        costs = [most * (place + 0.5) / _HEAT_ROWS for place in range(_HEAT_ROWS)]
+        v = point.v(point.k)
+        grid = [[theory.speedup(alpha, point.k, c, v) for alpha in alphas] for c in costs]
+        chart.heat(alphas, costs, grid, centre=1.0, form=times)
+        evens = [theory.break_even_alpha(point.k, c, v) for c in costs]
+        chart.curve("speedup 1", [math.nan if even is None else even for even in evens], costs, colour="ink", dashed=True)
+        self._draw_lanes(chart, lambda lane: (lane.alpha, lane.c))
+        chart.handle("α", x=point.alpha, text=f"α {point.alpha:.2f}", bounds=(0, 1))
+        chart.handle("c", y=point.c, text=f"c {point.c:.2f}", bounds=(0, most))
+        chart.set_range(x=(0, 1), y=(0, most))
+
+    def _draw_over_cost(self, chart: Chart) -> None:
+        point = self.point
+        v = point.v(point.k)
+        most = max(_LEAST_COST_SHOWN, 1.4 * v, 1.25 * point.c)
+        places = [most * step / 100 for step in range(101)]
+        over_c = [theory.speedup(point.alpha, point.k, cost, v) for cost in places]
+        over_v = [theory.speedup(point.alpha, point.k, point.c, cost) if cost >= 0.1 else math.nan for cost in places]
+        chart.curve(f"over c, at v {v:.2f}", places, over_c, colour="focus", width_px=2.4)
+        chart.curve(f"over v, at c {point.c:.2f}", places, over_v, colour="rejected", width_px=2.4)
+        self._draw_lanes(chart, lambda lane: (lane.c, lane.measured))
+        chart.mark("plain", y=1.0)
+        chart.handle("c", x=point.c, text=f"c {point.c:.2f}", bounds=(0, most))
+        if point.mode == "measured":
+            chart.mark("v", x=v, text=f"v {v:.2f}, measured")
+        else:
+            chart.handle("v", x=v, text=f"v {v:.2f}", bounds=(0.1 if point.mode == "constant" else 1.0, most))
+        chart.set_range(x=(0, most), y=(0, max(1.2, 1.3 * max(point.speedup(), theory.speedup(point.alpha, point.k, 0, v)))))
+
+    def _draw_lanes(self, chart: Chart, where: Any) -> None:
+        """The measured lanes as points with their names."""
+        for place, lane in self.lanes:
+            x, y = where(lane)
+            if x is not None and y is not None:
+                chart.curve(lane.name, [x], [y], lane=place, line=False, points=True, tips=[lane_words(lane)])
+
+    def _fill_table(self) -> None:
+        which = self.which.value()
+        if which == "free":
+            self._fill_free()
+            return
+        point = self.point
+        c = point.c if which == "own" else float(which)
+        v = point.v if which == "own" else theory.constant_v(1.0)
+        rows = theory.table(c, theory.TABLE_ALPHAS, theory.TABLE_KS, v)
+        self._size_table([f"α {alpha:g}" for alpha in theory.TABLE_ALPHAS], [f"k {k}" for k in theory.TABLE_KS])
+        for row, values in enumerate(rows):
+            best = values.index(max(values))
+            for column, value in enumerate(values):
+                self._put(row, column, f"{value:.2f}", bold=column == best and value > 1)
+        self.table_words.set_full(f"Times plain decoding at c {c:.3g}; the best k of each α is bold.")
+
+    def _fill_free(self) -> None:
+        self._size_table(["" for _ in theory.FREE_DRAFTS], ["α", "k", "operations", "speedup"])
+        for row, (alpha, k, _, _) in enumerate(theory.FREE_DRAFTS):
+            texts = (f"{alpha:g}", str(k), f"{theory.operations(alpha, k):.2f}×", f"{theory.speedup(alpha, k, 0.0):.2f}×")
+            for column, text in enumerate(texts):
+                self._put(row, column, text)
+        self.table_words.set_full("Drafts that cost nothing: arithmetic operations and speed, both of plain decoding's.")
+
+    def _size_table(self, rows: Sequence[str], columns: Sequence[str]) -> None:
+        self.table.setRowCount(len(rows))
+        self.table.setColumnCount(len(columns))
+        self.table.setVerticalHeaderLabels(list(rows))
+        self.table.setHorizontalHeaderLabels(list(columns))
+        self.table.verticalHeader().setVisible(any(rows))
+
+    def _put(self, row: int, column: int, text: str, *, bold: bool = False) -> None:
+        item = self.table.item(row, column)
+        if item is None:
+            item = QTableWidgetItem()
+            item.setTextAlignment(Qt.AlignmentFlag.AlignCenter)
+            self.table.setItem(row, column, item)
+        item.setText(text)
+        item.setFont(theme.ui_font(11.5, bold=bold))
+
+
+def lane_words(lane: LanePoint) -> str:
+    """A measured lane in a line."""
+    return (
+        f"{lane.name}: α {lane.alpha:.2f}, k {lane.k:.1f}, c {number(lane.c)}, v {number(lane.v)}; "
+        f"measured {times(lane.measured)}, formula {times(lane.predicted)}"
+    )
+
+
+def _ramp(count: int) -> list[str]:
+    """Greys from faint to ink, so that a family of curves recedes behind the one that is set."""
+    now = theme.current()
+    low, high = (_rgb(now.border), _rgb(now.muted))
+    shares = [0.45 + 0.55 * place / max(count - 1, 1) for place in range(count)]
+    return ["#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(low, high, strict=True)) for share in shares]
+
+
+def _rgb(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

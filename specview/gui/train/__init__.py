@@ -1,0 +1,1 @@
+"""The training dialog and its process."""

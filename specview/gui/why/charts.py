@@ -1,0 +1,432 @@
+"""The plots of the Why page: the waterfall, predictions, draft lengths, and a lane's deep figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QScrollBar, QStackedWidget, QVBoxLayout, QWidget
+
+from specview.decoding.details import Bin, Details
+from specview.decoding.metrics import Metrics
+from specview.gui.parts import theme
+from specview.gui.parts.charts import Chart
+from specview.gui.parts.widgets import ElidedLabel
+from specview.gui.state.figures import milliseconds, number, percent, times
+from specview.gui.why.timeline import RoundTimeline
+from specview.lab.explain import Explanation, Step, Waterfall, signed
+
+ROUNDS_SHOWN = 96
+"""Rounds that the bars of single rounds show at once."""
+
+STEP_TIPS = {
+    "plain": "plain decoding: one token a round, 1 by definition",
+    "tokens": "tokens per target pass: what the rounds would give if drafting and verifying were free",
+    "draft": "drafting: S d, where d is the draft's time in plain rounds",
+    "verify": "verify surplus: S (v - 1), what a pass of many rows costs above a one-row pass",
+    "other": "other time: what a round's rest costs above a plain round's rest",
+    "uneven": "uneven rounds: what the medians leave out, slow rounds of this lane (or, where it gains, of plain)",
+    "net": "the measured speedup: tok/s / plain's, over the time both ran",
+}
+
+
+def _step_colours(lane: int) -> dict[str, str]:
+    now = theme.current()
+    return {
+        "plain": now.lane_colors[0],
+        "tokens": now.accepted,
+        "draft": now.phases[0],
+        "verify": now.phases[1],
+        "other": now.phases[2],
+        "uneven": now.rejected,
+        "net": now.lane_colors[lane % len(now.lane_colors)],
+    }
+
+
+def _signed(step: Step) -> str:
+    return number(step.after) if step.name in ("plain", "net") else signed(step.change)
+
+
+class WaterfallView(QWidget):
+    """Bars from plain to the speedup, of the medians or round by round; `picked(round)` where a round's bar was."""
+
+    picked = Signal(int)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.median = Chart(
+            "From plain to speculative", "medians of rounds",
+            "Everything in times plain. A round of T tokens that costs C = 1 + d + s + o plain rounds gives S = T / C.\n"
+            "It gains T - 1 and pays S d for drafting, S s for verifying more rows, S o for the rest: the steps add up "
+            "exactly, in any order.",
+            x="", y="speed (× plain)",
+        )  # fmt: skip
+        self.rounds = Chart(
+            "From plain to speculative", "round by round",
+            "Each bar is as tall as the round's tokens: the lower part is what is left of them as speed, above it what "
+            "drafting, the verify surplus and other time took. A click selects the round.",
+            x="round", y="tokens = speed + what was paid",
+        )  # fmt: skip
+        self.along = QScrollBar(Qt.Orientation.Horizontal)
+        self.along.setAccessibleName("Which rounds are shown")
+        self.along.setRange(0, 0)
+        self.along.valueChanged.connect(self._draw_rounds)
+        self.rounds.picked.connect(lambda _, place: self.picked.emit(self.along.value() + place))
+        holder = QWidget()
+        column = QVBoxLayout(holder)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(2)
+        column.addWidget(self.rounds, 1)
+        column.addWidget(self.along)
+        self.stack = QStackedWidget()
+        self.stack.addWidget(self.median)
+        self.stack.addWidget(holder)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.addWidget(self.stack)
+        self._falls: Sequence[Waterfall | None] = ()
+        self._lane = 0
+        self._selected = -1
+
+    def set_per_round(self, on: bool) -> None:
+        """Show single rounds, or their medians."""
+        self.stack.setCurrentIndex(int(on))
+
+    @property
+    def per_round(self) -> bool:
+        """Whether single rounds are shown."""
+        return self.stack.currentIndex() == 1
+
+    def show_fall(self, fall: Waterfall | None, lane: int, why: str = "") -> None:
+        """Show the lane's waterfall; why says why there is none."""
+        self._lane = lane
+        chart = self.median
+        chart.clear()
+        if fall is None:
+            chart.say(why or "There is no plain lane to start from.")
+            return
+        chart.say("")
+        steps, colours = fall.steps, _step_colours(lane)
+        chart.bars(
+            "steps", range(len(steps)), [step.change for step in steps], bottom=[step.before for step in steps],
+            width=0.72, colours=[colours[step.name] for step in steps], texts=[_signed(step) for step in steps],
+            tips=[f"{_signed(step)} · {STEP_TIPS[step.name]}" for step in steps], in_key=False,
+        )  # fmt: skip
+        for place, (left, right) in enumerate(zip(steps[:-1], steps[1:], strict=True)):  # from bar to bar
+            level = left.after
+            chart.curve(f"level {place}", [place + 0.36, place + 0.64], [level, level], colour="muted", in_key=False,
+                        width_px=1, quiet=True)  # fmt: skip
+            if right.name == "net":
+                break
+        chart.ticks("x", [(float(place), step.label) for place, step in enumerate(steps)])
+        chart.mark("plain", y=1.0, colour="muted")
+
+    def show_rounds(self, falls: Sequence[Waterfall | None], lane: int) -> None:
+        """Show one bar a round."""
+        self._falls, self._lane = falls, lane
+        at_end = self.along.value() >= self.along.maximum()
+        self.along.blockSignals(True)
+        self.along.setRange(0, max(0, len(falls) - ROUNDS_SHOWN))
+        self.along.setPageStep(ROUNDS_SHOWN)
+        if at_end:
+            self.along.setValue(self.along.maximum())
+        self.along.blockSignals(False)
+        self.along.setVisible(self.along.maximum() > 0)
+        self._draw_rounds()
+
+    def select(self, place: int) -> None:
+        """Mark a round, and bring it into view."""
+        self._selected = place
+        start = self.along.value()
+        if place >= 0 and not start <= place < start + ROUNDS_SHOWN:
+            self.along.setValue(place - ROUNDS_SHOWN // 2)
+        self._draw_rounds()
+
+    def _draw_rounds(self) -> None:
+        chart, start = self.rounds, self.along.value()
+        shown = self._falls[start : start + ROUNDS_SHOWN]
+        chart.clear()
+        if not shown:
+            chart.say("No rounds with a cost to show.")
+            return
+        chart.say("")
+        x = [start + place for place in range(len(shown))]
+        colours = _step_colours(self._lane)
+        parts: dict[str, list[float]] = {"speed": [], "drafting": [], "verify surplus": [], "other time": []}
+        tips: list[str] = []
+        for place, fall in enumerate(shown):
+            for name in parts:
+                parts[name].append(math.nan)
+            tips.append(f"round {start + place}: it took no time")
+            if fall is not None:
+                losses = fall.losses
+                parts["speed"][-1] = max(0.0, min(fall.net, fall.tokens))
+                for name, key in (("drafting", "draft"), ("verify surplus", "verify"), ("other time", "other")):
+                    parts[name][-1] = max(0.0, losses[key])  # type: ignore[index]
+                tips[-1] = (
+                    f"round {start + place}: {fall.tokens:.0f} tokens for {fall.cost:.2f} plain rounds = {times(fall.net)}; paid: "
+                    f"drafting {losses['draft']:.2f}, verify {losses['verify']:.2f}, other {losses['other']:.2f}"
+                )
+        bottom = np.zeros(len(shown))
+        for name, key in (("speed", "net"), ("drafting", "draft"), ("verify surplus", "verify"), ("other time", "other")):
+            height = np.array(parts[name])
+            chart.bars(name, x, height, bottom=bottom, width=0.9, colour=colours[key], tips=tips)
+            bottom = bottom + np.nan_to_num(height)
+        chart.mark("plain", y=1.0, text="plain", colour="muted")
+        if start <= self._selected < start + len(shown):
+            chart.mark("selected", x=float(self._selected), text=f"round {self._selected}", colour="focus")
+
+
+class PredictionChart(Chart):
+    """What the formulas predict beside what was measured."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Predicted and measured", "speedup",
+            "The closed form with the draft's cost c alone (a verifying pass taken to cost one plain pass), with the "
+            "measured v(k) too, with all a round's time, and the measurement. What is modelled is grey.",
+            x="", y="speed (× plain)",
+        )  # fmt: skip
+
+    def show_predictions(self, found: Explanation, lane: int) -> None:
+        """Show a lane's."""
+        self.clear()
+        if not found.predictions:
+            self.say("Predictions need judged drafts and a plain lane.")
+            return
+        self.say("")
+        now = theme.current()
+        own = now.lane_colors[lane % len(now.lane_colors)]
+        measured = found.measured_speedup
+        tips = []
+        for one in found.predictions:
+            off = f" ({100 * (one.speedup / measured - 1):+.0f}% off)" if measured and not one.measured else ""
+            tips.append(f"{times(one.speedup)}{off} · {one.formula} · {one.parts}")
+        self.bars(
+            "speedup", range(len(found.predictions)), [one.speedup for one in found.predictions], width=0.62,
+            colours=[own if one.measured else now.q_grey for one in found.predictions],
+            texts=[number(one.speedup) for one in found.predictions], tips=tips, in_key=False,
+        )  # fmt: skip
+        names = {"c, v(k) and other time": "c, v(k), other"}
+        self.ticks("x", [(float(i), names.get(one.name, one.name)) for i, one in enumerate(found.predictions)])
+        self.mark("plain", y=1.0, colour="muted")
+
+
+class LengthChart(Chart):
+    """Predicted speedup over the draft length, with the lane's own length and the best one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Which k would be best", "by this lane's costs",
+            "By α: the closed form with one acceptance rate for all positions. By positions: this lane's drafts cut at k, "
+            "and beyond its own k continued with α. Both are modelled; the costs are measured or calibrated. Where they make "
+            "too much of the lane itself, both are scaled down to what it measured.",
+            x="k (drafted tokens)", y="speed (× plain)",
+        )  # fmt: skip
+
+    def show_lengths(self, found: Explanation, lane: int) -> None:
+        """Show a lane's."""
+        self.clear()
+        if not found.lengths:
+            self.say("No closed form for trees: only the measurement speaks." if found.shape == "tree"
+                     else "This needs judged drafts and the cost of a plain pass.")  # fmt: skip
+            return
+        self.say("")
+        k = [point.k for point in found.lengths]
+        costs = found.costs
+        words = [
+            "k 0: plain decoding, 1 by definition" if not point.k or costs is None else
+            f"k {point.k}: predicted {times(point.predicted)}; v({point.k}) = {costs.v(point.k):.2f}, {point.source}; "
+            f"c = {costs.c_at(point.k):.3f}" for point in found.lengths
+        ]  # fmt: skip
+        self.curve("by α", k, [point.by_formula * point.limit for point in found.lengths], colour="muted", dashed=True, tips=words)
+        if found.lengths[-1].by_positions is not None:
+            cut = [math.nan if point.by_positions is None else point.predicted for point in found.lengths]
+            self.curve("by positions", k, cut, lane=lane, dashed=True, points=True,
+                       tips=words)  # fmt: skip
+        if found.measured_speedup is not None and found.k is not None:
+            self.curve("measured", [found.k], [found.measured_speedup], colour="bonus", line=False, points=True,
+                       tips=[f"measured at k {found.k:g}: {times(found.measured_speedup)}"])  # fmt: skip
+        step = max(1, math.ceil(k[-1] / 12))
+        self.ticks("x", [(float(place), str(place)) for place in range(0, k[-1] + 1, step)])
+        self.mark("plain", y=1.0, text="plain", colour="muted")
+        if found.best_k is not None:
+            best = f"best: k {found.best_k}" if found.best_k else "best: plain"
+            self.mark("best", x=float(found.best_k), text=best, colour="accepted")
+
+
+class DetailView(QWidget):
+    """A lane's deep figures: lengths, positions, entropy, along the output, gaps, bursts, and the timeline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = ElidedLabel("", "muted")
+        self.lengths = Chart("Accepted lengths", "rounds by accepted tokens", "How many drafted tokens a round's draft kept. "
+                             "Rounds without a draft are not in it.", x="accepted tokens", y="rounds")  # fmt: skip
+        self.positions = Chart("Acceptance by position", "i = 1 is the first drafted token",
+                               "Unconditional: rounds with i or more accepted / rounds with a draft.\nConditional: accepted at "
+                               "i / judged at i, given that all before it stood. In trees i is a depth.",
+                               x="position in the draft", y="acceptance")  # fmt: skip
+        self.entropy = Chart("Entropy against acceptance", "accepted / judged by H(p)",
+                             "H(p) is the entropy of the target's own distribution where the token was judged, at temperature 1 "
+                             "without filters. Lines: Wilson's 95% interval; numbers: trials.", x="entropy of p (nats)", y="acceptance rate")  # fmt: skip
+        self.output = Chart("Acceptance along the output", "accepted / judged",
+                            "By the output position that a drafted token was judged for. Band: Wilson's 95% interval.",
+                            x="output position (tokens)", y="acceptance rate")  # fmt: skip
+        self.gaps = Chart("Gaps between bursts", "rounds by their time",
+                          "Tokens of one round arrive together; the gap is the time to the next burst. The slowest 1% is "
+                          "counted in the last bar.", x="gap (ms)", y="rounds")  # fmt: skip
+        self.bursts = Chart("Bursts", "rounds by emitted tokens", "How many tokens arrive together at the end of a round.",
+                            x="tokens that arrive together", y="rounds")  # fmt: skip
+        self.timeline = RoundTimeline()
+        grid = QGridLayout()
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setSpacing(8)
+        charts = (self.lengths, self.positions, self.entropy, self.bursts, self.gaps, self.output)
+        for place, chart in enumerate(charts):
+            grid.addWidget(chart, place // 3, place % 3)
+        for column in range(3):
+            grid.setColumnStretch(column, 1)
+        self.charts = charts
+        line = QHBoxLayout()
+        line.addWidget(self.line)
+        whole = QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.setSpacing(6)
+        whole.addLayout(line)
+        whole.addLayout(grid, 5)
+        whole.addWidget(self.timeline, 2)
+
+    def show_details(self, details: Details, metrics: Metrics, lane: int) -> None:
+        """Show a lane's."""
+        self.line.set_full(_arrival_words(details))
+        self._show_lengths(details, lane)
+        self._show_positions(metrics, lane)
+        self._show_entropy(details, lane)
+        self._show_output(details, lane)
+        self._show_gaps(details, lane)
+        self.timeline.show_spans(details.timeline)
+
+    def _show_lengths(self, details: Details, lane: int) -> None:
+        _counts(self.lengths, details.accepted_lengths, lane, "accepted")
+        self.lengths.say("" if details.accepted_lengths else "Nothing was drafted.")
+        _counts(self.bursts, details.bursts, lane, "emitted")
+        self.bursts.say("" if details.bursts else "No rounds yet.")
+
+    def _show_positions(self, metrics: Metrics, lane: int) -> None:
+        chart = self.positions
+        chart.clear()
+        if not metrics.position_acceptance:
+            chart.say("Nothing was drafted.")
+            return
+        chart.say("")
+        x = range(1, len(metrics.position_acceptance) + 1)
+        chart.curve("unconditional", x, metrics.position_acceptance, lane=lane, points=True)
+        chart.curve("conditional", x, [math.nan if v is None else v for v in metrics.position_acceptance_conditional],
+                    colour="muted", points=True)  # fmt: skip
+        chart.ticks("x", [(float(i), str(i)) for i in x if len(x) <= 12 or i % 2])
+        chart.set_range(y=(0.0, 1.05))
+
+    def _show_entropy(self, details: Details, lane: int) -> None:
+        chart = self.entropy
+        chart.clear()
+        if not details.entropy_known:
+            chart.say(details.entropy_note)
+            return
+        chart.say("")
+        shown = [(place, one) for place, one in enumerate(details.entropy) if one.judged]
+        tips = [_bin_words(one) for _, one in shown]
+        chart.bars("acceptance", [place for place, _ in shown], [one.accepted / one.judged for _, one in shown], width=0.8,
+                   lane=lane, tips=tips, in_key=False)  # fmt: skip
+        ends = [one.interval or (math.nan, math.nan) for _, one in shown]
+        chart.curve("interval", [place for place, _ in shown], [one.accepted / one.judged for _, one in shown], colour="focus",
+                    line=False, low=[low for low, _ in ends], high=[high for _, high in ends], spread="bars", tips=tips,
+                    in_key=False)  # fmt: skip
+        chart.bars("trials", [place for place, _ in shown], [high for _, high in ends], width=0.8, colours=["#00000000"] * len(shown),
+                   texts=[str(one.judged) for _, one in shown], tips=tips, in_key=False)  # fmt: skip
+        chart.ticks("x", [(place - 0.5, f"{one.low:g}") for place, one in enumerate(details.entropy)])  # the bins' edges
+        chart.set_range(x=(-0.6, len(details.entropy) - 0.4), y=(0.0, 1.2))
+
+    def _show_output(self, details: Details, lane: int) -> None:
+        chart = self.output
+        chart.clear()
+        if not details.judged:
+            chart.say("Nothing was judged.")
+            return
+        chart.say("")
+        middles = [(one.low + (one.high or one.low)) / 2 for one in details.along]
+        _rates(chart, details.along, middles, lane)
+        chart.set_range(y=(0.0, 1.05))
+
+    def _show_gaps(self, details: Details, lane: int) -> None:
+        chart = self.gaps
+        chart.clear()
+        if not details.gaps_s:
+            chart.say("One round has no gap yet.")
+            return
+        chart.say("")
+        ms = np.array(details.gaps_s) * 1e3
+        high = float(np.percentile(ms, 99))
+        low = float(ms.min())
+        if high <= low:
+            high = low + max(1e-3, low * 0.01)
+        counts, edges = np.histogram(np.minimum(ms, high), bins=min(24, max(6, len(ms) // 4)), range=(low, high))
+        width = float(edges[1] - edges[0])
+        chart.bars("gaps", (edges[:-1] + edges[1:]) / 2, counts, width=width * 0.95, lane=lane,
+                   tips=[f"{a:.1f} to {b:.1f} ms: {n} rounds" for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)])  # fmt: skip
+        for name, value in (("p50", details.gap_p50_s), ("p95", details.gap_p95_s)):
+            if value is not None:
+                chart.mark(name, x=min(value * 1e3, high), text=name, colour="muted")
+
+
+def _counts(chart: Chart, counts: object, lane: int, what: str) -> None:
+    """Bars of how many rounds had 0, 1, 2, ... of something."""
+    chart.clear()
+    found = dict(counts)  # type: ignore[call-overload]
+    if not found:
+        return
+    x = list(range(max(found) + 1))
+    heights = [found.get(value, 0) for value in x]
+    total = sum(heights)
+    chart.bars("rounds", x, heights, lane=lane,
+               texts=[str(n) if n and len(x) <= 16 else "" for n in heights],
+               tips=[f"{value} {what}: {n} rounds, {percent(n / total)}" for value, n in zip(x, heights, strict=True)])  # fmt: skip
+    chart.ticks("x", [(float(value), str(value)) for value in x if len(x) <= 16 or value % 4 == 0])
+
+
+def _bin_words(one: Bin) -> str:
+    end = "and over" if one.high is None else f"to {one.high:g}"
+    return f"{one.low:g} {end}: {number(one.accepted / one.judged)}, {one.accepted} of {one.judged}"
+
+
+def _rates(chart: Chart, bins: Sequence[Bin], x: Sequence[float], lane: int) -> None:
+    """Rates of bins with their intervals; those without a trial are left out."""
+    known = [(place, one) for place, one in zip(x, bins, strict=True) if one.judged]
+    at = [float(place) for place, _ in known]
+    rates = [one.accepted / one.judged for _, one in known]
+    ends = [one.interval or (math.nan, math.nan) for _, one in known]
+    chart.curve("acceptance", at, rates, lane=lane, points=True, low=[a for a, _ in ends], high=[b for _, b in ends],
+                tips=[_bin_words(one) for _, one in known], in_key=False)  # fmt: skip
+
+
+def _arrival_words(details: Details) -> str:
+    parts = []
+    if details.ttft_s is not None:
+        parts.append(
+            f"First token after {milliseconds(details.ttft_s)}: prefill {milliseconds(details.prefill_s)} + first round "
+            f"{milliseconds(details.first_round_s)}"
+        )
+    elif details.first_round_s is not None:
+        parts.append(f"First round {milliseconds(details.first_round_s)} (the prefill was not recorded)")
+    if details.gap_p50_s is not None:
+        parts.append(
+            f"gaps between bursts p50 {milliseconds(details.gap_p50_s)}, p95 {milliseconds(details.gap_p95_s)}, longest "
+            f"{milliseconds(details.gap_max_s)}"
+        )
+    if details.together_share:
+        parts.append(f"{percent(details.together_share)} of tokens come together with the one before")
+    if details.empty_drafts and details.accepted_lengths:
+        parts.append(f"{details.empty_drafts} rounds without a draft")
+    return " · ".join(parts)

@@ -1,0 +1,672 @@
+"""The Why tab: for each lane of the race on screen, why it is as fast as it is, and what would be faster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QFont
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QSizePolicy,
+    QStackedWidget,
+    QTabBar,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.decoding.details import DetailsFold
+from specview.errors import SpecviewError
+from specview.gui.link.engine_thread import JobEnded, JobProgress
+from specview.gui.parts import theme
+from specview.gui.parts.pages import RACE, Page, PageContext
+from specview.gui.parts.widgets import Choice, ElidedLabel, Scrolled, label, set_kind, set_tip
+from specview.gui.state import lane_words
+from specview.gui.state.display_text import tooltip, visible
+from specview.gui.state.figures import MISSING, number, times
+from specview.gui.state.view_model import LaneModel, target_of
+from specview.gui.why.charts import DetailView, LengthChart, PredictionChart, WaterfallView
+from specview.gui.why.figures import FigureTable
+from specview.gui.why.what_if import WhatIfPanel
+from specview.lab.advice import measured_beside
+from specview.lab.explain import Banner, Explanation, explain, per_round
+from specview.lab.what_if import passes_of
+from specview.racing.settings import RunSettings
+
+MEASURE = "measuring v(k)"
+"""The job's name."""
+VIEWS = ("Explanation", "Rounds and tokens", "All figures")
+WHAT_IF = "What-if"
+_SHARE = 0.05
+"""Of the Qt thread's time: what this page may take while a race runs."""
+
+
+class BannerRow(QWidget):
+    """Warnings as chips in one row, the chosen one's words beneath; the room is kept, so nothing jumps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.banners: tuple[Banner, ...] = ()
+        self.dismissed: set[str] = set()
+        self._chosen = ""
+        self._row = QHBoxLayout()
+        self._row.setContentsMargins(0, 0, 0, 0)
+        self._row.setSpacing(theme.px(6))
+        self._row.addStretch(1)
+        self.words = ElidedLabel("", "small")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(2))
+        column.addLayout(self._row)
+        column.addWidget(self.words)
+        self._chips: list[tuple[QFrame, QToolButton]] = []
+        self._fit()
+        theme.signals.changed.connect(self._fit)
+
+    def _fit(self) -> None:
+        self.setFixedHeight(theme.px(46))
+
+    def show_banners(self, banners: Sequence[Banner]) -> None:
+        """Show these, but for the kinds that were dismissed."""
+        shown = tuple(banner for banner in banners if banner.kind not in self.dismissed)
+        if shown == self.banners and self._chips:
+            return
+        kinds = [banner.kind for banner in shown]
+        if [banner.kind for banner in self.banners] != kinds or not self._chips:
+            self._rebuild(shown)
+        self.banners = shown
+        for banner, (_, button) in zip(shown, self._chips, strict=True):
+            button.setText(f"! {banner.short}")
+            set_tip(button, banner.text)
+        if self._chosen not in kinds:
+            self._chosen = kinds[0] if kinds else ""
+        self._say()
+
+    def _rebuild(self, banners: Sequence[Banner]) -> None:
+        for chip, _ in self._chips:
+            self._row.removeWidget(chip)
+            chip.hide()
+            chip.deleteLater()
+        self._chips = []
+        for place, banner in enumerate(banners):
+            chip = QFrame()
+            chip.setObjectName("banner")
+            chip.setProperty("kind", "warning")
+            row = QHBoxLayout(chip)
+            row.setContentsMargins(theme.px(6), 0, theme.px(2), 0)
+            row.setSpacing(0)
+            words, close = QToolButton(), QToolButton()
+            close.setText("×")
+            close.setAccessibleName("Dismiss")
+            set_tip(close, "Dismiss this warning for this lane's run")
+            for button in (words, close):
+                button.setProperty("kind", "caption")
+            words.clicked.connect(lambda _=False, kind=banner.kind: self.choose(kind))
+            close.clicked.connect(lambda _=False, kind=banner.kind: self.dismiss(kind))
+            row.addWidget(words)
+            row.addWidget(close)
+            self._row.insertWidget(place, chip)
+            self._chips.append((chip, words))
+
+    def choose(self, kind: str) -> None:
+        """Show a banner's words."""
+        self._chosen = kind
+        self._say()
+
+    def dismiss(self, kind: str) -> None:
+        """Take a banner away until the lane's next run."""
+        self.dismissed.add(kind)
+        self.show_banners(self.banners)
+
+    def _say(self) -> None:
+        chosen = next((banner.text for banner in self.banners if banner.kind == self._chosen), "")
+        self.words.set_full(chosen or "No warnings.")
+
+
+class Facts(QScrollArea):
+    """Names and values in two columns, then paragraphs; it scrolls where there is no room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setAccessibleName("Figures of the explanation")
+        inner = QFrame()
+        inner.setProperty("kind", "panel")
+        self.setWidget(inner)
+        self._grid = QGridLayout()
+        self._grid.setColumnStretch(1, 1)
+        self._grid.setVerticalSpacing(theme.px(3))
+        self._grid.setHorizontalSpacing(theme.px(10))
+        self.text = label("")
+        self.text.setWordWrap(True)
+        self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+        column = QVBoxLayout(inner)
+        column.setContentsMargins(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
+        column.setSpacing(theme.px(8))
+        column.addLayout(self._grid)
+        column.addWidget(self.text)
+        column.addStretch(1)
+        self._cells: list[tuple[QLabel, QLabel]] = []
+
+    def show_facts(self, facts: Sequence[tuple[str, str, str]], paragraphs: Sequence[str]) -> None:
+        """Show (name, value, tip) rows and paragraphs."""
+        while len(self._cells) < len(facts):
+            name, value = label("", "muted"), label("")
+            value.setWordWrap(True)
+            row = len(self._cells)
+            self._grid.addWidget(name, row, 0, Qt.AlignmentFlag.AlignTop)
+            self._grid.addWidget(value, row, 1)
+            self._cells.append((name, value))
+        for place, (name, value) in enumerate(self._cells):
+            shown = place < len(facts)
+            name.setVisible(shown)
+            value.setVisible(shown)
+            if shown:
+                words, text, tip = facts[place]
+                name.setText(words)
+                value.setText(text)
+                for widget in (name, value):
+                    widget.setToolTip(tooltip(tip))
+        self.text.setText("\n\n".join(paragraphs))
+
+
+class WhyPage(Page):
+    """Lane chooser, sentence, warnings, and four views: the explanation, rounds and tokens, all figures, what-if."""
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(context)
+        self.controller = context.controller
+        self._shown: tuple[Any, ...] = ()
+        self._open = False
+        self._lane_place = -1
+        self._followed: tuple[int, int] = (-1, -1)
+        self._fold = DetailsFold()
+        self._folded: tuple[int, int, int] = (-1, -1, 0)
+        self._calibrated: dict[tuple[Any, ...], dict[int, float]] = {}
+        self._measuring: dict[int, tuple[Any, ...]] = {}
+        self._not_measured = ""
+        self._rest_until = self._began = 0.0
+        self._drawn = QTimer(self)  # once the charts have drawn, which they do in timers of their own
+        self._drawn.setSingleShot(True)
+        self._drawn.setInterval(0)
+        self._drawn.timeout.connect(self._rest)
+        self.explanation: Explanation | None = None
+        self._build()
+        controller = self.controller
+        controller.number_tick.connect(self._tick)
+        controller.lanes_changed.connect(self._lanes_changed)
+        controller.state_changed.connect(self._state_changed)
+        controller.job_news.connect(self._job_news)
+        controller.job_ended.connect(self._job_ended)
+        context.selection.round_selected.connect(self._round_selected)
+        theme.signals.changed.connect(self._restyle)
+        self._restyle()
+        self._lanes_changed()
+
+    # -- layout ----------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self.lanes = Choice()
+        self.lanes.setAccessibleName("Lane to explain")
+        self.lanes.setMinimumContentsLength(18)
+        set_tip(self.lanes, "The lane that is explained")
+        self.lanes.currentIndexChanged.connect(lambda _: self._lane_chosen())
+        self.measure = QPushButton("Measure v(k)")
+        self.measure.clicked.connect(self.measure_v)
+        self.measured_words = ElidedLabel("", "small")
+        self.median, self.per_round = QPushButton("Median"), QPushButton("Per round")
+        for button, on, tip in (
+            (self.median, False, "The lane's median rounds as one waterfall"),
+            (self.per_round, True, "One bar a round; a click selects it in the race"),
+        ):
+            button.setCheckable(True)
+            button.setAutoExclusive(True)
+            set_tip(button, tip)
+            button.clicked.connect(lambda _=False, on=on: self.set_per_round(on))
+        self.median.setChecked(True)
+        top = QHBoxLayout()
+        top.setSpacing(theme.px(8))
+        top.addWidget(label("Lane", "muted"))
+        top.addWidget(self.lanes)
+        top.addWidget(self.measure)
+        top.addWidget(self.measured_words, 1)
+        self.sentence = label("")
+        self.sentence.setWordWrap(True)
+        self.sentence.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.sentence.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.sentence.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        self.banners = BannerRow()
+        self.views = QTabBar()
+        self.views.setDrawBase(False)
+        self.views.setExpanding(False)
+        self.views.setAccessibleName("Views of the explanation")
+        self.views.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.stack = QStackedWidget()
+        self.waterfall = WaterfallView()
+        self.waterfall.picked.connect(self._picked)
+        self.predictions = PredictionChart()
+        self.lengths = LengthChart()
+        self.facts = Facts()
+        self.details = DetailView()
+        self.details.timeline.picked.connect(self._picked)
+        self.figures = FigureTable()
+        views = (Scrolled(self._explanation_view(), 360), Scrolled(self.details, 400), self.figures)
+        for title, view in zip(VIEWS, views, strict=True):
+            self.views.addTab(title)
+            self.stack.addWidget(view)
+        self.what_if: WhatIfPanel | None = None  # made when it is first looked at
+        self.views.addTab(WHAT_IF)
+        self._what_if_slot = QVBoxLayout()
+        self._what_if_slot.setContentsMargins(0, 0, 0, 0)
+        holder = QWidget()
+        holder.setLayout(self._what_if_slot)
+        self.stack.addWidget(Scrolled(holder, 420))
+        self.views.currentChanged.connect(self._view_changed)
+        switch = QHBoxLayout()
+        switch.setSpacing(theme.px(6))
+        switch.addWidget(self.views, 1)
+        switch.addWidget(self.median)
+        switch.addWidget(self.per_round)
+        content = QWidget()
+        column = QVBoxLayout(content)
+        column.setContentsMargins(12, 8, 12, 10)
+        column.setSpacing(theme.px(5))
+        column.addLayout(top)
+        column.addWidget(self.sentence)
+        column.addWidget(self.banners)
+        column.addLayout(switch)
+        column.addWidget(self.stack, 1)
+        self.whole = QStackedWidget()
+        self.whole.addWidget(self._empty_view())
+        self.whole.addWidget(content)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(self.whole)
+
+    def _explanation_view(self) -> QWidget:
+        view = QWidget()
+        grid = QGridLayout(view)
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setSpacing(8)
+        grid.addWidget(self.waterfall, 0, 0)
+        grid.addWidget(self.predictions, 0, 1)
+        grid.addWidget(self.lengths, 1, 0)
+        grid.addWidget(self.facts, 1, 1)
+        grid.setColumnStretch(0, 3)
+        grid.setColumnStretch(1, 2)
+        grid.setRowStretch(0, 1)
+        grid.setRowStretch(1, 1)
+        return view
+
+    def _empty_view(self) -> QWidget:
+        view = QWidget()
+        self.empty_words = label(
+            "Run a race, or open a recorded run from Runs. This page then says for each lane why it is fast or slow here, "
+            "what the formulas predict, where it breaks even and which draft length would be best.", "muted",
+        )  # fmt: skip
+        self.empty_words.setWordWrap(True)
+        self.empty_words.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        go = QPushButton("Go to the race")
+        go.clicked.connect(lambda: self.context.goto(RACE))
+        self.empty_button = go
+        column = QVBoxLayout(view)
+        column.addStretch(2)
+        column.addWidget(self.empty_words, 0, Qt.AlignmentFlag.AlignHCenter)
+        column.addSpacing(theme.px(10))
+        column.addWidget(go, 0, Qt.AlignmentFlag.AlignHCenter)
+        column.addStretch(3)
+        return view
+
+    def _restyle(self) -> None:
+        # Wrapped words that are centred in a column get the height of fewer lines: both are given.
+        self.empty_words.setFixedWidth(min(theme.px(560), 600))
+        self.empty_words.setFixedHeight(self.empty_words.heightForWidth(self.empty_words.width()))
+        font = QFont(theme.ui_font(18, bold=True))
+        self.sentence.setFont(font)
+        self.sentence.setFixedHeight(2 * self.sentence.fontMetrics().lineSpacing() + theme.px(4))
+        self._shown = ()
+        if self._open:
+            self.refresh()
+
+    # -- the page --------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """Show what there is now."""
+        self._open = True
+        self._shown = ()
+        self.refresh()
+
+    def left(self) -> None:
+        """Stop drawing."""
+        self._open = False
+
+    def shut(self) -> None:
+        """End what what-if runs on threads of its own."""
+        if self.what_if is not None:
+            self.what_if.shut()
+
+    def kept(self) -> dict[str, Any]:
+        """The view and how the waterfall is shown."""
+        return {"view": self.views.tabText(self.views.currentIndex()), "per_round": self.waterfall.per_round}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take the view and how the waterfall is shown."""
+        titles = [self.views.tabText(place) for place in range(self.views.count())]
+        if kept.get("view") in titles:
+            self.views.setCurrentIndex(titles.index(kept["view"]))
+        if isinstance(kept.get("per_round"), bool):
+            self.set_per_round(kept["per_round"])
+
+    @property
+    def lane(self) -> LaneModel | None:
+        """The lane that is explained."""
+        return self.controller.race.lane(self._lane_place)
+
+    @property
+    def calibrated(self) -> dict[int, float] | None:
+        """Seconds of the target's passes by rows, where they were measured for the lane's target."""
+        return None if self.lane is None else self._calibrated.get(target_of(self.lane.settings))
+
+    def show_lane(self, place: int) -> None:
+        """Explain this lane of the race."""
+        if 0 <= place < len(self.controller.race.lanes):
+            self._lane_place = place
+            self._name_lanes()
+            self._shown = ()
+            self.refresh()
+
+    def set_per_round(self, on: bool) -> None:
+        """Show single rounds in the waterfall, or their medians."""
+        (self.per_round if on else self.median).setChecked(True)
+        self.waterfall.set_per_round(on)
+        self._shown = ()
+        if self._open:
+            self.refresh()
+
+    def _view_changed(self, place: int) -> None:
+        self.stack.setCurrentIndex(place)
+        for button in (self.median, self.per_round):
+            button.setVisible(place == 0)
+        self._shown = ()
+        if self._open:
+            self.refresh()
+
+    def _lanes_changed(self) -> None:
+        lanes = self.controller.race.lanes
+        if not 0 <= self._lane_place < len(lanes) or lanes[self._lane_place].plain:
+            self._lane_place = next((place for place, lane in enumerate(lanes) if not lane.plain), 0 if lanes else -1)
+        self._name_lanes()
+        self._shown = ()
+        if self._open:
+            self.refresh()
+
+    def _name_lanes(self) -> None:
+        items = tuple(
+            (str(place), f"{visible(lane.name)}{f' ({lane_words.LOSSY})' if lane_words.lossy(lane.settings) else ''}")
+            for place, lane in enumerate(self.controller.race.lanes)
+        )
+        self.lanes.blockSignals(True)
+        self.lanes.set_items(items)
+        self.lanes.set_value(str(self._lane_place))
+        self.lanes.blockSignals(False)
+
+    def _lane_chosen(self) -> None:
+        value = self.lanes.value()
+        if value and int(value) != self._lane_place:
+            self._not_measured = ""
+            self._lane_place = int(value)
+            self._shown = ()
+            self.refresh()
+
+    # -- drawing ---------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        if self._open and (now >= self._rest_until or not self.controller.racing):
+            self._began = now
+            self.refresh()
+            self._drawn.start()
+
+    def _rest(self) -> None:
+        """Rest after a refresh, the longer the more it took with the charts' redraws."""
+        now = time.perf_counter()
+        self._rest_until = now + (now - self._began) / _SHARE
+
+    def refresh(self) -> None:
+        """Show the chosen lane as it stands; only what is in front is drawn."""
+        lane, race = self.lane, self.controller.race
+        if lane is None or not any(other.rounds for other in race.lanes):
+            self.whole.setCurrentIndex(0)
+            return
+        self.whole.setCurrentIndex(1)
+        plain = race.baseline
+        beside = plain.version if plain is not None else -1
+        state = (id(lane), lane.generation, lane.version, beside, self.views.currentIndex(), self.waterfall.per_round,
+                 len(self.calibrated or ()), len(race.lanes))  # fmt: skip
+        if state == self._shown:
+            return
+        self._shown = state
+        if self._followed != (id(lane), lane.generation):
+            self._followed = id(lane), lane.generation
+            self.banners.dismissed.clear()
+        rounds = list(lane.rounds)
+        metrics = race.metrics(lane)
+        apart = plain is None or plain is lane or bool(lane.differs)  # a lane of another run has no plain one here
+        own_passes = apart or lane.settings.get("method") == "early-exit"
+        others = passes_of([] if own_passes else [one for one in race.lanes if not one.differs])
+        alike = measured_beside(lane.settings, [(one.settings, race.speedup(one)) for one in race.lanes if one is not lane])
+        found = explain(rounds, () if apart or plain is None else list(plain.rounds), lane.settings, calibrated=self.calibrated,
+                        others=others, metrics=metrics, faster=race.speedup(lane), beside=alike)  # fmt: skip
+        self.explanation = found
+        self.sentence.setText(found.sentence)
+        self.banners.show_banners(found.banners)
+        self._name_measure()
+        view = self.views.tabText(self.views.currentIndex())
+        if view == VIEWS[0]:
+            self._show_explanation(found, lane)
+        elif view == VIEWS[1]:
+            self.details.show_details(self._folded_details(lane), metrics, self._lane_place)
+        elif view == VIEWS[2]:
+            self.figures.show_race(race)
+        else:
+            self._show_what_if(lane, None if apart else plain)
+        self._mark_selected()
+
+    def _show_explanation(self, found: Explanation, lane: LaneModel) -> None:
+        place = self._lane_place
+        if self.waterfall.per_round:
+            falls = () if found.costs is None else per_round(lane.rounds, found.costs)
+            self.waterfall.show_rounds(falls, place)
+        else:
+            why = "This lane is plain decoding itself." if lane.plain else ""
+            self.waterfall.show_fall(found.waterfall, place, why)
+        self.predictions.show_predictions(found, place)
+        self.lengths.show_lengths(found, place)
+        self.facts.show_facts(*explanation_facts(found))
+
+    def _folded_details(self, lane: LaneModel) -> Any:
+        """The lane's details; only rounds that are new since the last look are folded."""
+        ident, generation, done = self._folded
+        if (ident, generation) != (id(lane), lane.generation) or done > len(lane.rounds):
+            self._fold, done = DetailsFold(lane.prefill_s), 0
+        self._fold.prefill_s = lane.prefill_s
+        for round_ in lane.rounds[done:]:
+            self._fold.add(round_)
+        self._folded = id(lane), lane.generation, self._fold.rounds
+        return self._fold.details()
+
+    def _show_what_if(self, lane: LaneModel, plain: LaneModel | None) -> None:
+        if self.what_if is None:
+            self.what_if = WhatIfPanel(self.context)
+            self._what_if_slot.addWidget(self.what_if)
+        self.what_if.show_lane(lane, plain, self.calibrated)
+
+    # -- the selected round ----------------------------------------------------------------------
+
+    def _picked(self, round_index: int) -> None:
+        lane = self.lane
+        if lane is not None and 0 <= round_index < len(lane.rounds):
+            self.context.selection.select(self._lane_place, round_index, self)
+            self._mark_selected()
+
+    def _round_selected(self, lane: int, round_index: int, source: object) -> None:
+        if source is self:
+            return
+        if lane != self._lane_place and 0 <= lane < len(self.controller.race.lanes):
+            self._lane_place = lane
+            self._name_lanes()
+            self._shown = ()
+        if self._open:
+            self.refresh()
+            self._mark_selected()
+
+    def _mark_selected(self) -> None:
+        selection = self.context.selection
+        place = selection.round if selection.lane == self._lane_place else -1
+        if self.waterfall.per_round:
+            self.waterfall.select(place)
+        self.details.timeline.select(place)
+
+    # -- measuring v(k) --------------------------------------------------------------------------
+
+    def _state_changed(self) -> None:
+        self._name_measure()
+        if self._open and not self.controller.racing:
+            self.refresh()
+
+    def _name_measure(self) -> None:
+        busy = self.controller.busy_with
+        running = bool(self._measuring)
+        self.measure.setEnabled(not busy and self.lane is not None)
+        if running:
+            set_tip(self.measure, "The target's passes are being measured (Esc stops it)")
+        elif busy:
+            set_tip(self.measure, f"Wait: {busy} is under way")
+        else:
+            set_tip(self.measure, "Measure what target passes of 1 to 9 rows cost here (some seconds), so that the best k "
+                                  "rests on measured v(k)")  # fmt: skip
+        if running:
+            return
+        known = self.calibrated
+        set_kind(self.measured_words, "warning" if self._not_measured else "small")
+        words = (
+            f"v(k) measured here for passes of {min(known)} to {max(known)} rows" if known
+            else "v(k) is known for the lengths that ran; others lie between them"
+        )
+        self.measured_words.set_full(self._not_measured or words)
+
+    def measure_v(self) -> None:
+        """Measure the target's passes for the lane on screen, on the engine thread."""
+        lane, controller = self.lane, self.controller
+        if lane is None or controller.busy_with:
+            return
+        try:
+            settings = self._settings_for(lane)
+        except SpecviewError as error:
+            self.context.show_message(str(error))
+            return
+        if not self.context.confirm_models(settings):
+            return
+        k = max((round_.k for round_ in lane.rounds), default=0)
+
+        def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> dict[int, float]:
+            from specview.lab.calibrate import calibrate_passes
+
+            def progress(text: str, fraction: float | None) -> None:
+                tell(JobProgress(text, fraction))
+
+            return calibrate_passes(pool, settings, k, tell=progress, should_stop=should_stop, afresh=True)
+
+        key = target_of(lane.settings)
+        self._measuring[controller.start_job(MEASURE, work, settings)] = key
+        self._not_measured = ""
+        set_kind(self.measured_words, "small")
+        self.measured_words.set_full("Measuring the target's passes…")
+        self._name_measure()
+
+    def _settings_for(self, lane: LaneModel) -> RunSettings:
+        """The run's settings with the lane's own target: a lane on screen may be of an opened run."""
+        base = self.controller.settings or self.context.run_settings()
+        names = ("engine", "target", "device", "dtype", "threads", "gpu_layers", "context", "check_mode")
+        own = {name: lane.settings[name] for name in names if name in lane.settings}
+        same = own.get("target", base.target) == base.target and own.get("engine", base.engine) == base.engine
+        return replace(base, **own, trust_remote_code=base.trust_remote_code and same).checked()
+
+    def _job_news(self, news: Any) -> None:
+        if news.run_id in self._measuring and isinstance(news.news, JobProgress):
+            part = "" if news.news.fraction is None else f" {100 * news.news.fraction:.0f}%"
+            self.measured_words.set_full(f"{news.news.text}{part}")
+
+    def _job_ended(self, ended: JobEnded) -> None:
+        key = self._measuring.pop(ended.run_id, None)
+        if key is None:
+            return
+        if ended.result:
+            self._calibrated[key] = ended.result
+        else:
+            self._not_measured = "v(k) was not measured: stopped." if ended.stopped else "v(k) was not measured."
+        if ended.message:
+            self.context.show_message(ended.message)
+        self._name_measure()
+        self._shown = ()
+        if self._open:
+            self.refresh()
+
+
+def explanation_facts(found: Explanation) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """The facts beside the plots, (name, value, tip), and paragraphs."""
+    facts: list[tuple[str, str, str]] = []
+    if found.measured_speedup is not None:
+        low, high = found.speedup_spread or (None, None)
+        spread = f" ({low:.2f}–{high:.2f})" if low is not None and high is not None else ""
+        facts.append(("speedup", f"{times(found.measured_speedup)}{spread}",
+                      "tok/s / plain's, over the time both ran; behind it its spread, as in the race"))  # fmt: skip
+    if found.alpha is not None:
+        facts.append(("acceptance rate α", number(found.alpha, 3), "accepted / judged"))
+    if found.tokens_per_pass is not None:
+        facts.append(("tokens per pass", number(found.tokens_per_pass), "emitted / target passes"))
+    if found.c is not None:
+        facts.append(("c, of medians", number(found.c, 3), "a drafted token's time / a plain target pass's, both medians; the "
+                      "race and All figures have the mean, which slow rounds raise"))  # fmt: skip
+    if found.v is not None and found.rows is not None:
+        rows = f"{found.rows:.0f}" if found.shape == "chain" else f"{found.rows:.1f}"
+        facts.append((f"v, {rows} rows", f"{found.v:.2f} {found.v_source or ''}".strip(),
+                      "a verifying pass's time / a one-row pass's"))  # fmt: skip
+    if found.break_even_tokens is not None:
+        words = f"{found.break_even_tokens:.2f} tokens per pass"
+        if found.break_even_alpha is not None:
+            words += f", α {found.break_even_alpha:.2f}"
+        elif found.shape in ("chain", "varying"):
+            words += ", more than this k can give"
+        facts.append(("break-even", words, "where a round gives just as many tokens as it costs plain rounds; α: where the closed "
+                                           "form does"))  # fmt: skip
+    if found.best_k is not None:
+        best = f"k {found.best_k}" if found.best_k else "plain decoding"
+        worth = f", {times(found.best_k_speedup)}" if found.best_k else ""
+        by = ""
+        if found.as_good:
+            by = f" (not told apart: {', '.join('plain' if not k else f'k {k}' for k in found.as_good)})"
+        elif found.measured_speedup is None and found.best_k_formula not in (None, found.best_k):
+            by = f" (by one α for all positions: k {found.best_k_formula})"
+        facts.append(("best at this acceptance", f"{best}{worth}{by}", found.best_k_note or MISSING))
+    rule = found.rule_of_thumb
+    if rule is not None:
+        facts.append(("rule of thumb α k", f"{rule.value:.2f}; the formula says {times(rule.right)}", rule.words))
+    paragraphs = [*found.notes]
+    if rule is not None:
+        paragraphs.append(rule.words)
+    if found.best_k_note:
+        paragraphs.append(f"Best k: {found.best_k_note}.")
+    return facts, paragraphs

@@ -1,0 +1,586 @@
+"""What-if in the Why tab: sliders for k and the threshold, the length policies, and what they would have cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtWidgets import (
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QSlider,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from specview.decoding.ledger import RunRecord
+from specview.drafting.policies import POLICIES
+from specview.errors import SpecviewError
+from specview.files.tables import Column
+from specview.gui.link.latest_work import LatestWork, Tell
+from specview.gui.parts import theme
+from specview.gui.parts.charts import Chart
+from specview.gui.parts.pages import PageContext
+from specview.gui.parts.results_table import ResultsTable
+from specview.gui.parts.widgets import Choice, ElidedLabel, Field, label, set_kind, set_tip
+from specview.gui.state.display_text import tooltip, visible
+from specview.gui.state.figures import MISSING, number, times
+from specview.gui.state.view_model import LaneModel
+from specview.lab.what_if import replay_of_lane, what_if
+from specview.lab.what_if_figures import Alternative, Range, WhatIf
+from specview.lab.what_if_lane import Replay
+from specview.racing.settings import MAX_K
+
+THRESHOLDS = tuple(place / 20 for place in range(21))
+"""What the slider of the threshold can be set to."""
+CHART_THRESHOLDS = tuple(place / 10 for place in range(11))
+WITH_THRESHOLD = {"confidence": "threshold", "off-below": "threshold"}
+"""Policies with a threshold, and its option."""
+HOW = {
+    "measured": "the run itself",
+    "exact": "every answer is in the trace",
+    "modelled": "the trace leaves something open that was answered by the drafter's record",
+    "bounds": "the true figure lies within the range",
+}
+
+COLUMNS = (
+    Column("name", "what if", "The length policy, its threshold and k; the oracles choose knowing the text"),
+    Column("speedup", "speedup", "plain's time / this one's, both by the measured costs of this run", 2, unit="×"),
+    Column("speedup_low", "at least", "The least that the speedup can be, where the trace leaves something open", 2, unit="×"),
+    Column("speedup_high", "at most", "The most that the speedup can be", 2, unit="×"),
+    Column("tokens_per_pass", "tok/pass", "emitted tokens / target passes", 2),
+    Column("rounds", "passes", "target passes", 0),
+    Column("drafted", "drafted", "tokens drafted a round, on average", 2),
+    Column("seconds", "time", "of all rounds, by the measured costs", 2, unit=" s"),
+    Column("how", "figures", "measured; exact; modelled; bounds (the true figure lies within)"),
+    Column("cost_words", "pass times", "where the costs of its passes come from"),
+    Column("why", "rests on"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the sliders ask for: a policy with its options, and k."""
+
+    policy: str
+    k: int
+    threshold: float | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The policy's options."""
+        return {} if self.threshold is None else {WITH_THRESHOLD[self.policy]: self.threshold}
+
+
+class Answer(QWidget):
+    """One figure: what was recorded, and what would have been."""
+
+    def __init__(self, caption: str, tip: str) -> None:
+        super().__init__()
+        self.value = label(MISSING, "title")
+        self.recorded = label("", "small")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.px(1))
+        column.addWidget(label(caption, "small"))
+        column.addWidget(self.value)
+        column.addWidget(self.recorded)
+        set_tip(self, tip)
+        self.setAccessibleName(caption)
+
+    def show_figure(self, asked: Range | None, recorded: Range | None, form: Callable[[float | None], str]) -> None:
+        """Show a figure with its range, and the recorded one beneath."""
+        self.value.setText(range_text(asked, form))
+        self.recorded.setText(f"recorded {form(None if recorded is None else recorded.value)}")
+
+
+class WhatIfPanel(QWidget):
+    """What other lengths and policies would have cost on the lane on screen; replays run off the Qt thread.
+
+    answered: what the sliders ask for is shown now, or why it cannot be.
+    """
+
+    answered = Signal()
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__()
+        self.context = context
+        self.replay: Replay | None = None
+        self.found: WhatIf | None = None
+        self.answer: Alternative | None = None
+        self._shown: tuple[Any, ...] = ()
+        self._place = 0
+        self._lengths: tuple[Alternative, ...] = ()
+        self._overview = LatestWork(self)
+        self._single = LatestWork(self)
+        self._overview.done.connect(self._overview_done)
+        self._overview.failed.connect(self._refused)
+        self._overview.progressed.connect(self._progressed)
+        self._single.done.connect(self._single_done)
+        self._single.failed.connect(self._single_failed)
+        self._curve_work = LatestWork(self)
+        self._curve_work.done.connect(self._curve_done)
+        self._curve_asked: Any = None
+        self._later = QTimer(self)
+        self._later.setSingleShot(True)
+        self._later.setInterval(60)
+        self._later.timeout.connect(self._ask)
+        self._build()
+        theme.signals.changed.connect(self._draw)
+        self._say("Run a race, or open a recorded run: this page then recomputes it with other draft lengths.")
+
+    # -- layout ----------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self.policy = Choice(tuple((info.name, info.label) for info in POLICIES.values()))
+        self.policy.currentIndexChanged.connect(lambda _: self._changed())
+        self.k = self._slider(1, 8, "Draft length k: drafted tokens a round, or the most of them")
+        self.threshold = self._slider(0, len(THRESHOLDS) - 1, "The threshold of the policy")
+        self.k_words, self.threshold_words = label("k 4"), label("0.40")
+        for words in (self.k_words, self.threshold_words):
+            words.setMinimumWidth(theme.px(34))
+        self.k_field = Field("draft length k", _beside(self.k, self.k_words))
+        self.threshold_field = Field("threshold", _beside(self.threshold, self.threshold_words))
+        self.figures = {
+            "speedup": Answer("speedup", "plain's time / this one's, both by this run's measured costs"),
+            "tokens": Answer("tokens per pass", "emitted tokens / target passes"),
+            "seconds": Answer("time", "of all rounds, by this run's measured costs: draft, pass and the rest"),
+        }
+        self.how = label("", "small")
+        self.how.setMinimumWidth(theme.px(60))
+        self.why = ElidedLabel("", "small")
+        top = QHBoxLayout()
+        top.setSpacing(theme.px(12))
+        top.addWidget(Field("length policy", self.policy, "How many tokens each round drafts"))
+        top.addWidget(self.k_field)
+        top.addWidget(self.threshold_field)
+        for figure in self.figures.values():
+            figure.setMinimumWidth(theme.px(108))
+            top.addWidget(figure)
+        top.addStretch(1)
+        basis = QHBoxLayout()
+        basis.setSpacing(theme.px(8))
+        basis.addWidget(self.how)
+        basis.addWidget(self.why, 1)
+        self.over_k = Chart(
+            "Predicted speedup over draft length", "plain's time / sum of (draft + pass + rest)",
+            "Recomputed from the recorded rounds by this run's measured costs; the band is what the trace leaves open. The "
+            "lines are oracles: always the right length, and always the right method of the race.",
+            x="k, drafted tokens a round", y="times plain decoding",
+        )  # fmt: skip
+        self.over_threshold = Chart(
+            "Predicted speedup over the confidence threshold", "the draft ends after a token below it",
+            "The confidence policy with the chosen k as its longest draft.",
+            x="threshold, drafter's probability of its token", y="times plain decoding",
+        )  # fmt: skip
+        self.tokens_over_k = Chart(
+            "Tokens per target pass over draft length", "emitted / target passes",
+            "Recomputed from the recorded rounds; no costs are in it.", x="k, drafted tokens a round", y="tokens",
+        )  # fmt: skip
+        for chart in (self.over_k, self.tokens_over_k):
+            chart.picked.connect(self._picked_length)
+        self.over_threshold.picked.connect(self._picked_threshold)
+        hidden = ("speedup_low", "speedup_high", "rounds", "seconds", "cost_words", "why")
+        self.table = ResultsTable(COLUMNS, identity="name", hidden=hidden, name="what-if")
+        self.table.selected.connect(self._picked_row)
+        self.sentence = ElidedLabel("", "")
+        self.notes = ElidedLabel("", "small")
+        grid = QGridLayout()
+        grid.setSpacing(theme.px(8))
+        grid.addWidget(self.over_k, 0, 0)
+        grid.addWidget(self.table, 0, 1)
+        grid.addWidget(self.tokens_over_k, 1, 0)
+        grid.addWidget(self.over_threshold, 1, 1)
+        for place in range(2):
+            grid.setColumnStretch(place, 1)
+            grid.setRowStretch(place, 1)
+        content = QWidget()
+        column = QVBoxLayout(content)
+        column.setContentsMargins(0, theme.px(2), 0, 0)
+        column.setSpacing(theme.px(5))
+        column.addLayout(top)
+        column.addLayout(basis)
+        column.addWidget(self.sentence)
+        column.addLayout(grid, 1)
+        column.addWidget(self.notes)
+        self.words: QLabel = label("", "muted")
+        self.words.setWordWrap(True)
+        self.words.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self.words.setAccessibleName("Why there is no what-if")
+        self.stack = QStackedWidget()
+        self.stack.addWidget(self.words)
+        self.stack.addWidget(content)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(self.stack)
+
+    def _slider(self, low: int, high: int, tip: str) -> QSlider:
+        made = QSlider(Qt.Orientation.Horizontal)
+        made.setRange(low, high)
+        made.setPageStep(1)
+        made.setFixedWidth(theme.px(150))
+        made.setAccessibleName(tip.split(":")[0])
+        set_tip(made, f"{tip}. Arrow keys change it")
+        made.valueChanged.connect(lambda _: self._changed())
+        return made
+
+    # -- the lane --------------------------------------------------------------------------------
+
+    def show_lane(
+        self, lane: LaneModel, plain: LaneModel | None, calibrated: Mapping[int, float] | None = None
+    ) -> None:
+        """Recompute this lane; plain is its race's plain lane, calibrated {rows: seconds} of passes measured here."""
+        known = tuple(sorted((calibrated or {}).items()))
+        beside = -1 if plain is None else len(plain.rounds)
+        state = (id(lane), lane.generation, lane.state, len(lane.rounds), beside, known)
+        if state == self._shown:
+            return
+        self._shown = state
+        for work in (self._overview, self._single, self._curve_work):
+            work.drop()
+        self._curve_asked = None
+        self.replay = self.found = self.answer = None
+        if not lane.rounds:
+            self._say("This lane has no rounds yet.")
+            return
+        if lane.state not in ("ended", "idle"):
+            self._say("The race is under way: what-if comes when it has ended.")
+            return
+        race = self.context.controller.race
+        lanes = list(race.lanes)
+        if not any(one is lane for one in lanes):
+            lanes = [lane] if plain is None else [plain, lane]
+        self._place = next(place for place, one in enumerate(lanes) if one is lane)
+        # A lane of another run has other texts, and other costs: of it nothing but itself counts.
+        records = [
+            _record(one, race.prompt_ids) if one is lane or not (one.differs or lane.differs) else RunRecord(one.name, {})
+            for one in lanes
+        ]
+        place, facts = self._place, dict(race.facts)
+        measured = dict(known)
+        self._say("Replaying the recorded rounds…")
+        self._overview.want(state, lambda tell: _replayed(records, place, facts, measured, tell))
+
+    def _say(self, text: str) -> None:
+        """Words in place of the charts."""
+        self.words.setText(visible(text))
+        self.stack.setCurrentIndex(0)
+
+    def _progressed(self, what: str, fraction: float) -> None:
+        self.words.setText(f"{what}: {100 * fraction:.0f}%")
+
+    def _refused(self, state: Any, line: str) -> None:
+        if state == self._shown:
+            self._say(line)
+            self.answered.emit()
+
+    def _overview_done(self, state: Any, made: tuple[Replay, WhatIf]) -> None:
+        if state != self._shown:
+            return
+        self.replay, self.found = made
+        replay, found = made
+        self._lengths = tuple(one for one in found.alternatives if one.kind == "length")
+        self._filling(lambda: self._fit_controls(replay))
+        self.stack.setCurrentIndex(1)
+        self.sentence.set_full(found.sentence)
+        self.notes.set_full(" ".join(found.notes))
+        self.table.set_rows([_row(one) for one in (found.recorded, *found.alternatives)])
+        self._name_controls()
+        self._draw()
+        if not replay.knows_confidence:
+            self._draw_thresholds([])
+        self._ask()
+
+    # -- the sliders -----------------------------------------------------------------------------
+
+    def _fit_controls(self, replay: Replay) -> None:
+        """Set the sliders to the recorded run, and to what can be asked."""
+        most = min(replay.longest, max(8, 2 * replay.k), MAX_K)
+        self.k.setRange(1, most)
+        self.k.setValue(min(replay.k, most))
+        names = [name for name in POLICIES if name != "confidence" or replay.knows_confidence]
+        self.policy.set_items(tuple((name, POLICIES[name].label) for name in names))
+        self.policy.set_value(replay.policy if replay.policy in names else "constant")
+        given = replay.settings.get("policy_threshold", 0.4)
+        value = float(given) if isinstance(given, (int, float)) else 0.4
+        self.threshold.setValue(min(range(len(THRESHOLDS)), key=lambda place: abs(THRESHOLDS[place] - value)))
+
+    def _filling(self, work: Callable[[], None]) -> None:
+        for widget in (self.k, self.threshold, self.policy):
+            widget.blockSignals(True)
+        try:
+            work()
+        finally:
+            for widget in (self.k, self.threshold, self.policy):
+                widget.blockSignals(False)
+
+    @property
+    def asked(self) -> Asked:
+        """What the sliders stand at."""
+        policy = self.policy.value() or "constant"
+        return Asked(policy, self.k.value(), THRESHOLDS[self.threshold.value()] if policy in WITH_THRESHOLD else None)
+
+    def _changed(self) -> None:
+        self._name_controls()
+        self._later.start()
+
+    def _name_controls(self) -> None:
+        asked = self.asked
+        self.k_words.setText(str(asked.k))
+        self.threshold_words.setText(f"{THRESHOLDS[self.threshold.value()]:.2f}")
+        self.threshold.setEnabled(asked.threshold is not None)
+        self.threshold_words.setEnabled(asked.threshold is not None)
+        self.k_field.caption.setText({"heuristic": "first k", "constant": "draft length k"}.get(asked.policy, "longest k"))
+        self.threshold_field.caption.setText(
+            {"confidence": "confidence threshold", "off-below": "acceptance threshold"}.get(asked.policy, "threshold")
+        )
+
+    def _ask(self) -> None:
+        """Recompute what the sliders ask for, and the curve over thresholds at this k."""
+        replay, asked = self.replay, self.asked
+        if replay is None:
+            return
+        self._mark_asked()
+
+        self._single.want(
+            (self._shown, asked),
+            lambda tell: replay.policy_of(asked.policy, asked.options, asked.k, _told(tell)),
+        )
+        if replay.knows_confidence and self._curve_asked != asked.k:
+            self._curve_asked = asked.k
+            self._curve_work.want((self._shown, asked.k), lambda tell: [
+                replay.policy_of("confidence", {"threshold": value}, asked.k, _told(tell)) for value in CHART_THRESHOLDS
+            ])
+
+    def _single_done(self, question: Any, one: Alternative) -> None:
+        if question[0] != self._shown or self.found is None:
+            return
+        self.answer, recorded = one, self.found.recorded
+        self.figures["speedup"].show_figure(one.speedup, recorded.speedup, times)
+        self.figures["tokens"].show_figure(one.tokens_per_pass, recorded.tokens_per_pass, number)
+        self.figures["seconds"].show_figure(one.seconds, recorded.seconds, _seconds)
+        costs = f"; pass times {one.cost_words}" if one.cost_words else ""
+        set_kind(self.how, "small" if one.how in ("exact", "measured") else "warning")
+        self.how.setText(one.how)
+        self.how.setToolTip(tooltip(f"{one.how}: {HOW[one.how]}"))
+        self.why.set_full(f"{one.name}: {one.why}{costs}")
+        self.answered.emit()
+
+    def _curve_done(self, question: Any, curve: list[Alternative]) -> None:
+        if question[0] == self._shown:
+            self._draw_thresholds(curve)
+            self._mark_asked()
+
+    def _single_failed(self, question: Any, line: str) -> None:
+        if question[0] != self._shown:
+            return
+        self.answer = None
+        for figure in self.figures.values():
+            figure.value.setText(MISSING)
+        self.how.setText("")
+        self.why.set_full(line)
+        self.answered.emit()
+
+    def _picked_length(self, name: str, index: int) -> None:
+        """A point of a curve over k: ask for it."""
+        if name == "recorded" and self.replay is not None:
+            self._set(self.replay.policy, self.replay.k, None)
+        elif index < len(self._lengths):
+            self._set("constant", self._lengths[index].k, None)
+
+    def _picked_threshold(self, name: str, index: int) -> None:
+        if name != "recorded" and index < len(CHART_THRESHOLDS):
+            self._set("confidence", self.k.value(), CHART_THRESHOLDS[index])
+
+    def _picked_row(self, rows: list[int]) -> None:
+        if self.found is None or len(rows) != 1:
+            return
+        one = (self.found.recorded, *self.found.alternatives)[rows[0]]
+        if one.kind != "oracle" and one.policy in POLICIES:
+            self._set(one.policy, one.k, one.options.get(WITH_THRESHOLD.get(one.policy, "")))
+
+    def _set(self, policy: str, k: int, threshold: float | None) -> None:
+        def fill() -> None:
+            self.policy.set_value(policy)
+            self.k.setValue(k)
+            if threshold is not None:
+                nearest = min(range(len(THRESHOLDS)), key=lambda place: abs(THRESHOLDS[place] - threshold))
+                self.threshold.setValue(nearest)
+
+        self._filling(fill)
+        self._changed()
+
+    # -- drawing ---------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        found = self.found
+        if found is None:
+            return
+        recorded, lane = found.recorded, self._place
+        ks = [one.k for one in self._lengths]
+        for chart in (self.over_k, self.tokens_over_k):
+            chart.clear()
+            chart.ticks("x", [(float(k), str(k)) for k in ks])
+        tokens = [one.tokens_per_pass for one in self._lengths]
+        self._curve(self.tokens_over_k, "recomputed", ks, tokens, self._lengths)
+        self._point(self.tokens_over_k, recorded, recorded.tokens_per_pass, lane)
+        _leave_room(self.tokens_over_k, [figure.high for figure in tokens] + [recorded.tokens_per_pass.high])
+        if found.costs is None:
+            self.over_k.say("No times: the trace has no one-row pass. Run the method beside plain decoding.")
+            self.over_threshold.say("No times: the trace has no one-row pass.")
+            return
+        self.over_k.say("")
+        self._curve(self.over_k, "recomputed", ks, [one.speedup for one in self._lengths], self._lengths)
+        self._point(self.over_k, recorded, recorded.speedup, lane)
+        self.over_k.mark("plain", y=1.0, text="plain")
+        for one in found.alternatives:
+            if one.kind == "oracle" and one.speedup is not None:
+                self.over_k.mark(one.name, y=one.speedup.value, text=f"{one.name} {times(one.speedup.value)}", colour="accepted")
+        _leave_room(self.over_k, [1.0, *(one.speedup.high for one in self._lengths if one.speedup is not None),
+                                  *(one.speedup.value for one in found.alternatives if one.speedup is not None),
+                                  recorded.speedup.value if recorded.speedup is not None else 0.0])  # fmt: skip
+        self._mark_asked()
+
+    def _curve(
+        self, chart: Chart, name: str, x: list[Any], figures: list[Any], ones: tuple[Alternative, ...] | list[Alternative]
+    ) -> None:
+        """A modelled curve with points, and a band where the trace leaves something open."""
+        present = [figure if figure is not None else Range(math.nan, math.nan, math.nan) for figure in figures]
+        spread = any(not figure.known for figure in figures if figure is not None)
+        chart.curve(
+            name, x, [figure.value for figure in present], colour="bonus", dashed=True, points=True,
+            low=[figure.low for figure in present] if spread else None,
+            high=[figure.high for figure in present] if spread else None,
+            tips=[f"{one.name}: {range_text(figure, number)} ({one.how})" for one, figure in zip(ones, figures, strict=True)],
+        )  # fmt: skip
+
+    def _point(self, chart: Chart, recorded: Alternative, figure: Range | None, lane: int) -> None:
+        if figure is not None:
+            chart.curve("recorded", [recorded.k], [figure.value], lane=lane, line=False, points=True,
+                        tips=[f"{recorded.name}: {number(figure.value)}, measured"])  # fmt: skip
+
+    def _draw_thresholds(self, curve: list[Alternative]) -> None:
+        chart = self.over_threshold
+        chart.clear()
+        if not curve:
+            chart.say("The run does not say how sure the drafter was: record it with observe light or full.")
+            return
+        if any(one.speedup is None for one in curve):
+            return
+        chart.say("")
+        self._curve(chart, f"up to {curve[0].k}", list(CHART_THRESHOLDS), [one.speedup for one in curve], curve)
+        chart.mark("plain", y=1.0, text="plain")
+        _leave_room(chart, [1.0, *(one.speedup.high for one in curve if one.speedup is not None)])
+
+    def _mark_asked(self) -> None:
+        asked = self.asked
+        if self.found is None:
+            return
+        for chart in (self.over_k, self.tokens_over_k):
+            chart.mark("asked", x=float(asked.k), text="asked", colour="focus")
+        if asked.policy == "confidence" and asked.threshold is not None:
+            self.over_threshold.mark("asked", x=asked.threshold, text="asked", colour="focus")
+        else:
+            self.over_threshold.remove("asked")
+
+    def closeEvent(self, event: Any) -> None:
+        """End what runs."""
+        self.shut()
+        super().closeEvent(event)
+
+    def shut(self) -> None:
+        """End what runs on threads of its own."""
+        self._later.stop()
+        for work in (self._overview, self._single, self._curve_work):
+            work.close()
+
+
+def _told(tell: Tell) -> Callable[[int, int], None]:
+    """Lets a replay notice that it is no longer wanted."""
+
+    def told(done: int, total: int) -> None:
+        if done % 32 == 0:
+            tell("", 0.0)
+
+    return told
+
+
+def _replayed(
+    records: list[RunRecord], lane: int, facts: Mapping[str, Any], calibrated: Mapping[int, float], tell: Tell
+) -> tuple[Replay, WhatIf]:
+    """The replay of a lane and all that is shown of it; runs off the Qt thread."""
+    tell("Reading the rounds", 0.0)
+    replay = replay_of_lane(records, lane, facts, calibrated)
+    others = []
+    for place, record in enumerate(records):
+        if place != lane and record.rounds:
+            try:
+                others.append(replay_of_lane(records, place, facts, calibrated))
+            except SpecviewError:
+                continue
+    return replay, what_if(replay, others=others, tell=tell)
+
+
+def _record(lane: LaneModel, prompt_ids: tuple[int, ...]) -> RunRecord:
+    """A lane on screen as a recorded one."""
+    return RunRecord(
+        name=lane.name,
+        settings=dict(lane.settings),
+        prompt_ids=tuple(prompt_ids),
+        prefill_s=lane.prefill_s or 0.0,
+        rounds=list(lane.rounds),
+        end=lane.end,
+    )
+
+
+def _row(one: Alternative) -> dict[str, Any]:
+    """An alternative as a row of the table."""
+    speedup, seconds = one.speedup, one.seconds
+    open_ = speedup is not None and not speedup.known
+    return {
+        "name": one.name,
+        "speedup": None if speedup is None else speedup.value,
+        "speedup_low": speedup.low if speedup is not None and open_ else None,
+        "speedup_high": speedup.high if speedup is not None and open_ else None,
+        "tokens_per_pass": one.tokens_per_pass.value,
+        "rounds": one.rounds.value,
+        "drafted": one.drafted,
+        "seconds": None if seconds is None else seconds.value,
+        "how": one.how,
+        "cost_words": one.cost_words,
+        "why": one.why,
+    }
+
+
+def range_text(figure: Range | None, form: Callable[[float | None], str]) -> str:
+    """A figure; with its range where there is one."""
+    if figure is None:
+        return MISSING
+    low, high = form(figure.low), form(figure.high)
+    return form(figure.value) if low == high else f"{form(figure.value)} ({low}–{high})"
+
+
+def _seconds(value: float | None) -> str:
+    return MISSING if value is None or not math.isfinite(value) else f"{value:.2f} s"
+
+
+def _leave_room(chart: Chart, heights: Sequence[float]) -> None:
+    """Let the y axis go a little beyond what is drawn, so that the words above the highest line are seen whole."""
+    chart.set_range(y=(0.0, 1.18 * max(heights)))
+
+
+def _beside(slider: QSlider, words: QLabel) -> QWidget:
+    """A slider with its value beside it; the keyboard goes to the slider."""
+    made = QWidget()
+    row = QHBoxLayout(made)
+    row.setContentsMargins(0, 0, 0, 0)
+    row.setSpacing(theme.px(6))
+    row.addWidget(slider)
+    row.addWidget(words)
+    made.setFocusProxy(slider)
+    return made

@@ -1,0 +1,1 @@
+"""Kept runs: index, keeping, import, export."""

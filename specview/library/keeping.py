@@ -1,0 +1,103 @@
+"""Keeping a run in the library while it happens: a file is made at its first round and written line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from specview.errors import SpecviewError
+from specview.files.writer import TraceRecorder, TraceWriter
+from specview.library.library import RunLibrary
+from specview.racing.workloads import Prompt
+from specview.settings.events import Event, LaneRound, RaceEnded, RaceStarted
+
+
+class RunKeeper:
+    """Takes a race's events and keeps them as a run of the library; a race without a round leaves no file.
+
+    It works between rounds, off the lanes' clocks, like whoever else listens to the race. What goes wrong (a full
+    disk, a folder that cannot be made) is told once to `on_trouble`, and the race goes on unkept. Each RaceStarted
+    begins a file of its own; rounds that come after a race's end (it is continued) go on in its file.
+    """
+
+    def __init__(
+        self,
+        library: RunLibrary | None = None,
+        facts: Mapping[str, Any] | None = None,
+        on_trouble: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`facts` stand in the file's header beside the race's own: source, history, part."""
+        self.path: Path | None = None
+        self.facts = dict(facts or {})
+        self._library = library or RunLibrary()
+        self._on_trouble = on_trouble
+        self._before: list[Event] = []
+        self._recorder: TraceRecorder | None = None
+        self._writer: TraceWriter | None = None
+        self._given_up = False
+
+    def take(self, event: Event) -> None:
+        """Keep what `event` adds."""
+        if isinstance(event, RaceStarted):
+            self.close()
+            self.path, self._writer, self._recorder = None, None, None
+            self._before = []
+        if self._given_up:
+            return
+        if self._recorder is None:
+            self._before.append(event)
+            if isinstance(event, LaneRound) and isinstance(self._before[0], RaceStarted):
+                self._begin()
+            return
+        if isinstance(event, LaneRound) and self._writer is not None and not self._writer.writing:
+            self._writer.reopen()
+        self._recorder.take(event)
+        if isinstance(event, RaceEnded):
+            self.close()
+
+    def close(self) -> None:
+        """Close the file; rounds that come later open it again."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _begin(self) -> None:
+        try:
+            path = self._library.new_path()
+            self._writer = TraceWriter(path, on_trouble=self._trouble)
+        except SpecviewError as error:
+            self._trouble(f"this run is not kept: {error}")
+            return
+        self.path = path
+        now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        self._recorder = TraceRecorder(self._writer, {"recorded_at": now, **self.facts})
+        before, self._before = self._before, []
+        for event in before:
+            self._recorder.take(event)
+
+    def _trouble(self, line: str) -> None:
+        self._given_up = True
+        self._on_trouble(line)
+
+
+class SetParts:
+    """Says of a prompt set's races which part each is, and which turns came before its prompt."""
+
+    def __init__(self, prompts: Sequence[Prompt], repeats: int) -> None:
+        self._count, self._repeats = len(prompts), repeats
+        self.begin(1, 1, ())
+
+    def begin(self, number: int, repeat: int, history: Sequence[Mapping[str, str]]) -> None:
+        """The race of this request begins, after these turns; both numbers count from 1."""
+        self._history = [dict(turn) for turn in history]
+        self.part = f"request {number} of {self._count}"
+        if self._repeats > 1:
+            self.part += f", repeat {repeat} of {self._repeats}"
+
+    def told(self, event: Event) -> Event:
+        """The race's event; its beginning with the turns before the prompt: no trace without them shows what was run."""
+        if isinstance(event, RaceStarted) and self._history:
+            return replace(event, facts={**event.facts, "history": self._history})
+        return event

@@ -1,0 +1,290 @@
+"""A recorded run's settings: as RunSettings for the window, and as the command line that repeats it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+from specview.decoding.sampling import SamplingParams
+from specview.decoding.verification import resolve_rule
+from specview.drafting.policies import POLICIES
+from specview.drafting.registry import METHODS
+from specview.errors import SpecviewError
+from specview.files.reader import Trace
+from specview.models.hub import is_repo_id, split_gguf_id
+from specview.racing import workloads
+from specview.racing.foreign import files_named, harmless, models_named
+from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
+
+_SHARED: Mapping[str, tuple[type, bool]] = {
+    # key of a lane's flat settings -> (type, may be None)
+    "engine": (str, False),
+    "target": (str, False),
+    "device": (str, True),
+    "dtype": (str, True),
+    "threads": (int, True),
+    "gpu_layers": (int, False),
+    "context": (int, True),
+    "check_mode": (bool, False),
+    "system": (str, False),
+    "chat": (bool, False),
+    "chat_template": (str, True),
+    "workload": (str, True),
+    "max_tokens": (int, False),
+    "observe": (str, False),
+}
+PROMPT_FILE = "prompt.txt"
+
+
+def settings_of_trace(trace: Trace) -> RunSettings:
+    """Return the settings that a trace was run with, checked; its conversation so far is in them where it was kept.
+
+    What may name a file to read or write is left out, and the tick to trust a model's own code (`racing.foreign`).
+    Raises SpecviewError, one line, where this specview knows no such settings.
+    """
+    return _checked(_named(trace))
+
+
+def _checked(settings: RunSettings) -> RunSettings:
+    try:
+        return harmless(settings).checked()
+    except (TypeError, ValueError, KeyError) as error:
+        raise _foreign(error) from None
+
+
+def _named(trace: Trace) -> RunSettings:
+    """The settings as the file names them, not checked."""
+    records = trace.records[:MAX_LANES]
+    first = records[0].settings
+    try:
+        shared = {key: _typed(first, key, *kind) for key, kind in _SHARED.items() if key in first}
+        sampling = SamplingParams(
+            **{item.name: _sampling(first, item.name) for item in fields(SamplingParams) if item.name in first}
+        )
+        usual = resolve_rule("auto", sampling)
+        lanes = tuple(_lane(record.name, record.settings, usual) for record in records)
+        return RunSettings(
+            **shared,
+            sampling=sampling,
+            prompt=trace.prompt_text,
+            history=_history(trace.run.get("history")),
+            lanes=lanes,
+            baseline=lanes[0].method == "plain",
+        )
+    except (TypeError, ValueError, KeyError) as error:
+        raise _foreign(error) from None
+
+
+def _foreign(error: Exception) -> SpecviewError:
+    return SpecviewError(f"its settings are not those of a specview run: {error}.")
+
+
+def _typed(flat: Mapping[str, Any], key: str, kind: type, optional: bool) -> Any:
+    value = flat[key]
+    if (value is None and optional) or type(value) is kind:
+        return value
+    raise TypeError(f"{key} is {value!r:.60}")
+
+
+def _sampling(flat: Mapping[str, Any], key: str) -> Any:
+    value = flat[key]
+    if type(value) not in (int, float):
+        raise TypeError(f"{key} is {value!r:.60}")
+    standing = next(item.default for item in fields(SamplingParams) if item.name == key)
+    return float(value) if standing is not MISSING and isinstance(standing, float) else value
+
+
+def _history(value: Any) -> tuple[Mapping[str, str], ...]:
+    turns = value if isinstance(value, list) else []
+    return tuple(
+        {"role": turn["role"], "content": turn["content"]}
+        for turn in turns
+        if isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
+    )
+
+
+def _lane(name: str, flat: Mapping[str, Any], usual_rule: str) -> LaneSettings:
+    method = flat.get("method")
+    known = METHODS.get(method) if isinstance(method, str) else None
+    if known is None:
+        raise SpecviewError(f"there is no method {method!r:.60} in this specview.")
+    draft, engine, k = flat.get("draft"), flat.get("draft_engine"), flat.get("k")
+    policy = flat.get("policy")
+    return LaneSettings(
+        method=known.name,
+        name="" if name == known.name else name,
+        draft=_draft(draft) if isinstance(draft, str) else BUNDLED,
+        draft_engine=engine if isinstance(engine, str) and engine != flat.get("engine") else None,
+        k=k if type(k) is int else None,
+        policy=policy if isinstance(policy, str) else "constant",
+        policy_options=_own(flat, "policy_") if isinstance(policy, str) and policy in POLICIES else {},
+        rule=flat["rule"] if isinstance(flat.get("rule"), str) and flat["rule"] != usual_rule else "auto",
+        options=_own(flat, "option_"),
+    )
+
+
+def _draft(named: str) -> str:
+    """The draft of a lane as it was given: where several members have one each, the first of them."""
+    for name in METHODS:
+        if named.startswith(f"{name}: "):
+            rest = named.removeprefix(f"{name}: ")
+            ends = [place for other in METHODS if (place := rest.find(f", {other}: ")) >= 0]
+            return rest[: min(ends)] if ends else rest
+    return named
+
+
+def _own(flat: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {
+        key.removeprefix(prefix): value
+        for key, value in flat.items()
+        if key.startswith(prefix) and isinstance(value, (str, int, float, bool))
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """How a run is repeated: the command line, the file it reads its prompt from ('' where none), what it leaves out."""
+
+    command: str
+    prompt_file: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def command_line(trace: Trace) -> Repeat:
+    """Return the command line that repeats a trace; raises SpecviewError where its settings are not this specview's."""
+    named = _named(trace)
+    settings, notes = _checked(named), _named_notes(named)
+    one = len(settings.lanes) == 1
+    words = ["specview", "run" if one else "compare"]
+
+    def give(flag: str, value: Any, standing: Any) -> None:
+        if value != standing and value is not None:
+            words.extend(_flag(flag, str(value)))
+
+    give("--engine", settings.engine, "transformers")
+    give("--target", settings.target, BUNDLED)
+    facts = trace.run
+    threads = facts.get("threads")
+    give("--threads", settings.threads or (threads if type(threads) is int and threads > 0 else None), None)
+    if settings.engine == "transformers":
+        give("--device", settings.device, None)
+        dtype = facts.get("target_dtype")
+        known = dtype if dtype in ("float32", "bfloat16", "float16") else None
+        give("--dtype", settings.dtype or known, None)
+    if settings.engine == "llama.cpp" or any(lane.draft_engine == "llama.cpp" for lane in settings.lanes):
+        give("--gpu-layers", settings.gpu_layers, 0)
+        give("--context", settings.context, None)
+    if settings.check_mode:
+        words.append("--check-mode")
+    if trace.records[0].settings.get("trust_remote_code") is True:
+        notes.append("The target came with Python code that its user had chosen to trust: --trust-remote-code.")
+    for lane in settings.lanes:
+        words.extend(["--lane", lane_text(lane)])
+    sampling = settings.sampling
+    for item in fields(SamplingParams):
+        value, standing = getattr(sampling, item.name), item.default
+        if item.name == "temperature":
+            standing = 0.0
+        give(f"--{item.name.replace('_', '-')}", value, standing)
+    prompt_file = _prompt_words(words, trace, settings)
+    if not settings.chat:
+        words.append("--raw")
+    else:
+        give("--chat-template", settings.chat_template, None)
+    give("--max-tokens", settings.max_tokens, 128)
+    words.extend(["--observe", settings.observe])
+    if settings.history:
+        notes.append(
+            f"This was a later turn of a conversation ({len(settings.history)} messages before it, which a command "
+            "line cannot give): repeat it in the window, which keeps them in the run."
+        )
+    return Repeat(" ".join(map(_shell, words)), prompt_file, tuple(notes))
+
+
+def _named_notes(settings: RunSettings) -> list[str]:
+    """What the user must know before he runs a command that a file gave: what it would ask for, what it leaves out."""
+    notes = []
+    for name, role in models_named(settings).items():
+        if is_repo_id(name) or split_gguf_id(name) is not None:
+            notes.append(f"The run's file names {name} ({role}): the command asks the Hub for it where it is not here.")
+    for lane in settings.lanes:
+        for key, value in files_named(lane).items():
+            notes.append(f"Left out, as it names a file: {key}={value} of the lane {lane.label}.")
+    return notes
+
+
+def _flag(flag: str, value: str) -> list[str]:
+    """A flag with its value; in one word where the value looks like a flag itself."""
+    return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
+
+
+def _shell(word: str) -> str:
+    """A word for a shell, in characters that are seen: others would drive the terminal it is shown or pasted in."""
+    if all(char.isprintable() or char in "\n\t" for char in word):
+        return shlex.quote(word)
+    return "$'" + "".join(_escaped(char) for char in word) + "'"
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return f"\\{char}" if char in "\\'" else char
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _prompt_words(words: list[str], trace: Trace, settings: RunSettings) -> str:
+    """Add the prompt's flags; returns the file that must hold the prompt, '' where none is needed."""
+    system = ""
+    prompt_file = ""
+    if settings.workload is not None and _is_workload(settings.workload, trace.prompt_text):
+        words.extend(["--workload", settings.workload])
+        system = workloads.load(settings.workload).system
+    elif len(trace.prompt_text) <= 200 and trace.prompt_text.isprintable() and not trace.prompt_text.startswith("-"):
+        words.extend(["--prompt", trace.prompt_text])
+    else:
+        prompt_file = PROMPT_FILE
+        words.extend(["--prompt-file", PROMPT_FILE])
+    if settings.chat and settings.system != system:
+        words.extend(_flag("--system", settings.system))
+    return prompt_file
+
+
+def _is_workload(name: str, prompt: str) -> bool:
+    try:
+        return workloads.load(name).prompt == prompt
+    except (SpecviewError, OSError):
+        return False
+
+
+def lane_text(lane: LaneSettings) -> str:
+    """Return a lane as `--lane` takes it."""
+    given: dict[str, Any] = {}
+    if METHODS[lane.method].drafts:
+        given["k"] = lane.k
+        if lane.rule != "auto":
+            given["rule"] = lane.rule
+        if lane.policy != "constant":
+            given["policy"] = lane.policy
+        if lane.drafts_named is not None and lane.draft != BUNDLED:
+            given["draft"] = lane.draft
+        given["draft-engine"] = lane.draft_engine
+    given["name"] = lane.name or None
+    standing = METHODS[lane.method].resolve({key: lane.options[key] for key in ("members", "preset") if key in lane.options})
+    given |= {key: value for key, value in lane.options.items() if standing.get(key) != value}
+    if METHODS[lane.method].drafts:
+        defaults = {option.name: option.default for option in POLICIES[lane.policy].options}
+        given |= {f"policy.{key}": value for key, value in lane.policy_options.items() if defaults.get(key) != value}
+    return ",".join([lane.method, *(f"{key}={_quoted(value)}" for key, value in given.items() if value is not None)])
+
+
+def _quoted(value: Any) -> str:
+    """Quote a value so that `--lane` reads it whole; "yes" and "no" for switches."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = str(value)
+    if not any(mark in text for mark in ",'\"") and text == text.strip():
+        return text
+    pieces = text.split('"')  # in double quotes all but a double quote stands for itself
+    return "'\"'".join(f'"{piece}"' for piece in pieces)

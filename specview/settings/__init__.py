@@ -1,0 +1,1 @@
+"""What a run is asked for and what it tells: options and events."""

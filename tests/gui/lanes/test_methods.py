@@ -1,0 +1,737 @@
+"""Every method one click away: the menu, the editor's forms from declarations, the scan, the pair's words."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QDialog, QDialogButtonBox, QFileDialog, QLabel, QWidget
+from shiboken6 import isValid
+
+from specview.decoding.interfaces import Declared, End
+from specview.drafting.policies import POLICIES
+from specview.drafting.registry import METHODS
+from specview.gui.lanes import head_chooser, members_editor
+from specview.gui.lanes.editor import LaneEditor, default_k_text
+from specview.gui.lanes.exit_scan_dialog import ExitScanDialog, ExitScans
+from specview.gui.lanes.menu import LaneMenu, by_family, known_problems
+from specview.gui.lanes.option_form import OptionForm
+from specview.gui.link import head_checks, pair_checks
+from specview.gui.link.head_checks import needs_choice
+from specview.gui.link.library import Found, FoundModel, Library
+from specview.gui.link.pair_checks import PairChecks, check, pair_words
+from specview.models.pair_check import PairReport
+from specview.racing.settings import LaneSettings, RunSettings
+from tests.gui.methods_fake import FAKES, PRESETS, made_up_methods
+
+
+@pytest.fixture(autouse=True)
+def _methods() -> Iterator[None]:
+    with made_up_methods():
+        yield
+
+
+@pytest.fixture
+def library(qtbot) -> Library:
+    made = Library()
+    made.found = Found(models=(FoundModel("bundled", "SmolLM2", "bundled"),))
+    return made
+
+
+@pytest.fixture
+def make_editor(qtbot, library, monkeypatch) -> Iterator[object]:
+    """Make editors; comparing tokenizers reads no files."""
+    monkeypatch.setattr(pair_checks, "check", lambda pair: ("small", f"compared {pair[2]}"))
+    monkeypatch.setattr(head_checks, "check", lambda question: ("small", f"read {question.ref}"))
+    for module in (head_checks, head_chooser, members_editor):
+        monkeypatch.setattr(module, "has_bundled", lambda kind: True)
+    made = []
+
+    def make(lane: LaneSettings, run: RunSettings | None = None, **more) -> LaneEditor:
+        parent = QWidget()
+        qtbot.addWidget(parent)
+        editor = LaneEditor(lane, run or RunSettings(), "auto", library, parent, **more)
+        made.append((editor, parent))
+        with qtbot.waitExposed(editor):
+            editor.show()
+        return editor
+
+    yield make
+    for editor, _ in made:
+        if isValid(editor):
+            editor.reject()
+
+
+def ok(editor: LaneEditor) -> bool:
+    return editor.buttons.button(QDialogButtonBox.StandardButton.Ok).isEnabled()
+
+
+def wait_ended(qtbot, window) -> None:
+    window.run()
+    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+
+
+# -- the menu ---------------------------------------------------------------------------------------------
+
+
+def test_the_menu_lists_every_method_by_family(qtbot):
+    parent = QWidget()
+    qtbot.addWidget(parent)
+    menu = LaneMenu(parent)
+    menu.fill({"x-suffix": "no room"})
+    found = menu.actions_by_name()
+    assert set(found) == {name for name, info in METHODS.items() if info.drafts}
+    for name, action in found.items():
+        info = METHODS[name]
+        asks = "…" if needs_choice(name) else ""
+        assert action.text().replace("&&", "&") == info.label + asks
+        assert info.description in action.whatsThis() and action.toolTip()
+        assert action.isEnabled() == (name != "x-suffix")
+    assert "Not here: no room" in found["x-suffix"].whatsThis()
+    order = [name for _, names in by_family(found) for name in names]
+    assert list(found) == order
+    assert [family for family, _ in by_family(found)] == [
+        "draft model", "trained head", "n-gram", "self", "combined",
+    ]
+    # its words are plain text, and follow the line the keyboard is on
+    menu._describe(found["x-cascade"])
+    assert menu._words.text() == METHODS["x-cascade"].description
+    # and the mouse, on lines that cannot be chosen too
+    menu.open_under(parent)
+    qtbot.mouseMove(menu, menu.actionGeometry(found["x-window"]).center())
+    qtbot.mouseMove(menu, menu.actionGeometry(found["x-suffix"]).center())
+    qtbot.waitUntil(lambda: menu._words.text() == "Not here: no room")
+    qtbot.mouseMove(menu, menu.actionGeometry(found["x-window"]).center())
+    qtbot.waitUntil(lambda: menu._words.text() == METHODS["x-window"].description)
+    menu.hide()
+    assert all(label.textFormat() == Qt.TextFormat.PlainText for label in menu.findChildren(QLabel))
+
+
+def test_a_method_is_a_lane_one_click_away(window, qtbot):
+    before = list(window.lane_settings)
+    qtbot.mouseClick(window.setup.add_lane, Qt.MouseButton.LeftButton)
+    menu = window.lane_menu
+    assert menu.isVisible()
+    menu.actions_by_name()["x-cascade"].trigger()
+    menu.hide()
+    assert window.lane_settings == [*before, LaneSettings(method="x-cascade")]
+    assert [panel.lane.name for panel in window.page.panels][-1] == "x-cascade"
+    assert window.run_settings().lanes[-1].options["members"] == "x-simple+draft-model"
+    wait_ended(qtbot, window)
+    lane = window.controller.race.lanes[-1]
+    assert set(lane.metrics().by_drafter) == {"x-simple", "draft-model"}
+    assert "of oracle" in " ".join(window.page.panels[-1]._badge.notes)
+
+
+def test_the_menu_is_reached_and_used_with_the_keyboard(window, qtbot):
+    qtbot.keyClick(window, Qt.Key.Key_L, Qt.KeyboardModifier.ControlModifier)
+    menu = window.lane_menu
+    qtbot.waitUntil(menu.isVisible)
+    first = menu.activeAction()
+    assert first is not None and first.data() == "draft-model"
+    enabled = [name for name, action in menu.actions_by_name().items() if action.isEnabled()]
+    for name in enabled[1 : enabled.index("prompt-lookup") + 1]:
+        qtbot.keyClick(menu, Qt.Key.Key_Down)
+        chosen = menu.activeAction()
+        assert chosen is not None and chosen.data() == name
+    qtbot.keyClick(menu, Qt.Key.Key_Return)
+    assert window.lane_settings[-1] == LaneSettings(method="prompt-lookup")
+    assert not menu.isVisible()
+    # space on the button opens it too
+    window.setup.add_lane.setFocus()
+    qtbot.keyClick(window.setup.add_lane, Qt.Key.Key_Space)
+    assert menu.isVisible()
+    menu.hide()
+
+
+def test_what_cannot_run_on_the_engine_says_why_before_and_after_loading(window, qtbot, script):
+    assert "early-exit" in known_problems("llama.cpp")
+    assert known_problems("transformers") == {}
+    window.setup.target.set_values("llama.cpp", "bundled")
+    assert "early-exit" in window.method_problems()
+    window.add_lane()
+    actions = window.lane_menu.actions_by_name()
+    assert not actions["early-exit"].isEnabled() and "Not here" in actions["early-exit"].whatsThis()
+    assert actions["x-suffix"].isEnabled()
+    window.lane_menu.hide()
+    # once loaded, the target itself says
+    script.facts = ("cpu", {"x-suffix": "its cache is a <b>sliding</b> window"}, Declared())
+    window.setup.target.set_values("transformers", "bundled")
+    assert window.method_problems() == {}
+    wait_ended(qtbot, window)
+    qtbot.waitUntil(lambda: bool(window.method_problems()))
+    assert window.method_problems() == {"x-suffix": "its cache is a <b>sliding</b> window"}
+    window.lane_menu.fill(window.method_problems())
+    tip = window.lane_menu.actions_by_name()["x-suffix"].toolTip()
+    assert "&lt;b&gt;" in tip
+
+
+def test_a_loaded_target_tells_what_its_files_declare(window, qtbot, script):
+    picker, panel = window.setup.target, window.setup.panel
+    assert "once it is loaded" in picker.about.text() and panel.template.count() == 1
+    script.facts = ("cpu", {}, Declared(
+        (End(2, "<b>end</b>", ("config.json",)),), {"default": "d", "rag": "r", "tool_use": "t"}, "Left out: x.", "A raw prompt y."
+    ))  # fmt: skip
+    wait_ended(qtbot, window)
+    qtbot.waitUntil(lambda: "config.json" in picker.about.text())
+    assert picker.about.text().splitlines() == [
+        "A text ends at 2 <b>end</b> (config.json).", "Chat templates besides the default one: rag, tool_use.",
+        "A raw prompt y.", "Left out: x.",
+    ]  # fmt: skip
+    assert picker.about.textFormat() == Qt.TextFormat.PlainText
+    assert [panel.template.itemData(place) for place in range(panel.template.count())] == ["", "rag", "tool_use"]
+    assert window.run_settings().chat_template is None
+    panel.template.set_value("rag")
+    assert window.run_settings().chat_template == "rag"
+    window.setup.tell_target(None)  # not loaded: what is chosen stays
+    assert window.run_settings().chat_template == "rag"
+    picker.choose("owner/another")
+    assert window.run_settings().chat_template is None and panel.template.count() == 1
+
+
+def test_a_chosen_template_is_remembered(make_window):
+    first = make_window(start=False)
+    first.setup.show_settings(replace(first.run_settings(), chat_template="rag"), "auto")
+    first.close()
+    assert make_window(start=False).run_settings().chat_template == "rag"
+
+
+def test_the_editor_can_come_first(window, qtbot, monkeypatch):
+    asked = []
+    monkeypatch.setattr(window, "_edit", lambda lane, title: asked.append(lane.method) or replace(lane, k=3))
+    window.lane_menu.fill({})
+    window.lane_menu.editor.trigger()
+    assert asked and window.lane_settings[-1].k == 3
+    assert asked[0] not in [lane.method for lane in window.lane_settings[:-1]]
+
+
+# -- option forms -------------------------------------------------------------------------------------------
+
+
+def test_a_preset_fills_the_form_which_stays_editable(qtbot):
+    form = OptionForm()
+    qtbot.addWidget(form)
+    info = METHODS["x-simple"]
+    form.fill(info.options, {"preset": "text"}, info.presets)
+    assert form.values() == {"preset": "text", "size_n": 8, "size_m": 48, "min_hits": 2}
+    with qtbot.waitSignal(form.changed):
+        form.field("preset").set_value("code")
+    assert form.values() == info.resolve({})
+    form.field("size_n").setText("9")
+    assert form.values()["size_n"] == 9 and form.values()["preset"] == "code"
+    for name, values in PRESETS.items():
+        form.field("preset").set_value("text" if name == "code" else "code")
+        form.field("preset").set_value(name)
+        assert values.items() <= form.values().items()
+    # given values stand over the preset's
+    form.fill(info.options, {"preset": "text", "min_hits": 7}, info.presets)
+    assert form.values()["min_hits"] == 7 and form.values()["size_n"] == 8
+
+
+def test_a_store_is_a_file(qtbot, monkeypatch):
+    form = OptionForm()
+    qtbot.addWidget(form)
+    form.fill(METHODS["x-suffix"].options, {})
+    assert form.values()["store"] == ""
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, **__: ("/tmp/a tree.bin", ""))
+    with qtbot.waitSignal(form.changed):
+        form._files["store"].click()
+    assert form.values()["store"] == "/tmp/a tree.bin"
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, **__: ("", ""))
+    form._files["store"].click()
+    assert form.values()["store"] == "/tmp/a tree.bin"
+    assert form._files["store"] in form.fields() and form._files["store"].accessibleName()
+
+
+def test_every_registered_method_has_a_form_that_gives_its_own_defaults(make_editor):
+    """Whatever is in the registry: the form's values are what the method resolves to by itself."""
+    for name, info in METHODS.items():
+        if not info.drafts:
+            continue
+        editor = make_editor(LaneSettings(method=name))
+        assert ok(editor), (name, editor.problem)
+        lane = editor.lane()
+        assert info.resolve(lane.options) == info.resolve({}), name
+        for field in (*editor.form.fields(), *editor.members.form.fields()):
+            assert field.accessibleName()
+        editor.reject()
+
+
+# -- members of a combined method ---------------------------------------------------------------------------
+
+
+def test_members_are_added_moved_and_removed(make_editor, qtbot):
+    editor = make_editor(LaneSettings(method="x-cascade"))
+    members = editor.members
+    assert members.isVisible() and members.names() == ["x-simple", "draft-model"]
+    members._fill_menu()
+    offered = [action.data() for action in members.menu.actions() if action.data()]
+    assert "x-cascade" not in offered and "x-simple" not in offered and "x-suffix" in offered and "plain" not in offered
+    next(action for action in members.menu.actions() if action.data() == "x-suffix").trigger()
+    assert members.names() == ["x-simple", "draft-model", "x-suffix"]
+    assert members.list.currentRow() == 2
+    members.list.setFocus()
+    qtbot.keyClick(members.list, Qt.Key.Key_Up, Qt.KeyboardModifier.AltModifier)
+    assert members.names() == ["x-simple", "x-suffix", "draft-model"] and members.list.currentRow() == 1
+    qtbot.mouseClick(members.down, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(members.up, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(members.up, Qt.MouseButton.LeftButton)
+    assert members.names() == ["x-suffix", "x-simple", "draft-model"] and not members.up.isEnabled()
+    assert editor.lane().options["members"] == "x-suffix+x-simple+draft-model"
+    qtbot.keyClick(members.list, Qt.Key.Key_Up, Qt.KeyboardModifier.AltModifier)
+    assert members.names()[0] == "x-suffix"
+    qtbot.keyClick(members.list, Qt.Key.Key_Delete)
+    assert members.names() == ["x-simple", "draft-model"]
+    assert editor.lane() == LaneSettings(method="x-cascade")  # as it was
+    for _ in range(2):
+        qtbot.mouseClick(members.remove, Qt.MouseButton.LeftButton)
+    assert editor.problem == "x cascade has no member. Add one." and not ok(editor)
+    assert members.form.fields() == [] and members.title.full == "" and not members.remove.isEnabled()
+    qtbot.keyClick(members.list, Qt.Key.Key_Delete)  # nothing left to remove
+    members.add_member("x-simple")
+    assert ok(editor)
+
+
+def test_each_member_has_its_own_options(make_editor):
+    given = {"members": "x-simple+x-suffix", "x-simple.preset": "text", "x-suffix.shared": True, "patience": 4}
+    editor = make_editor(LaneSettings(method="x-cascade", options=given))
+    members = editor.members
+    assert editor.form.values() == {"patience": 4}
+    assert members.form.values()["size_n"] == 8
+    members.form.field("min_hits").setText("5")
+    members.list.setCurrentRow(1)
+    assert members.form.values()["shared"] is True
+    members.form.field("max_depth").setText("9")
+    options = editor.lane().options
+    assert options["x-simple.min_hits"] == 5 and options["x-simple.size_n"] == 8
+    assert options["x-suffix.max_depth"] == 9 and options["x-suffix.shared"] is True
+    assert METHODS["x-cascade"].resolve(options)["x-simple.preset"] == "text"
+    members.form.field("max_depth").setText("900")
+    assert "max depth is 900" in editor.problem and not ok(editor)
+    # another method and back: nothing is lost
+    members.form.field("max_depth").setText("9")
+    editor.method.set_value("x-simple")
+    assert not members.isVisible()
+    editor.method.set_value("x-cascade")
+    assert editor.lane().options == options
+
+
+def test_a_bad_value_resets_nothing(make_editor):
+    """Another member, method or policy and back: good values stand, the bad text too, and it is said all along."""
+    given = {"members": "x-simple+x-suffix"}
+    editor = make_editor(LaneSettings(method="x-cascade", options=given))
+    members = editor.members
+    members.form.field("size_n").setText("33")
+    members.form.field("min_hits").setText("many")
+    members.list.setCurrentRow(1)
+    assert "min_hits is 'many'" in editor.problem and not ok(editor)
+    members.list.setCurrentRow(0)
+    assert members.form.field("size_n").text() == "33" and members.form.field("min_hits").text() == "many"
+    assert members.form.field("min_hits").property("invalid") == "true"
+    editor.form.field("patience").setText("99")
+    editor.method.set_value("x-window")
+    assert ok(editor)
+    editor.form.field("window").setText("")
+    editor.method.set_value("x-cascade")
+    assert editor.form.field("patience").text() == "99"
+    assert members.form.field("size_n").text() == "33" and members.form.field("min_hits").text() == "many"
+    assert not ok(editor)
+    members.form.field("min_hits").setText("7")
+    editor.form.field("patience").setText("3")
+    assert ok(editor)
+    options = editor.lane().options
+    assert (options["x-simple.size_n"], options["x-simple.min_hits"], options["patience"]) == (33, 7, 3)
+    editor.method.set_value("x-window")
+    assert editor.form.field("window").text() == "" and not ok(editor)
+
+
+def test_a_bad_value_of_a_policy_stays(make_editor):
+    editor = make_editor(LaneSettings(method="draft-model", policy="confidence"))
+    name = editor.policy_form._options[0].name
+    editor.policy_form.field(name).setText("7e9")
+    editor.policy.set_value("constant")
+    assert ok(editor)
+    editor.policy.set_value("confidence")
+    assert editor.policy_form.field(name).text() == "7e9" and not ok(editor)
+
+
+def test_the_draft_row_follows_the_members(make_editor):
+    editor = make_editor(LaneSettings(method="x-cascade"))
+    assert editor.draft.isVisible() and editor.draft_engine.isVisible()
+    editor.members.list.setCurrentRow(1)
+    editor.members.remove_current()
+    assert not editor.draft.isVisible() and not editor.draft_engine.isVisible()
+    editor.members.add_member("draft-model")
+    assert editor.draft.isVisible()
+    assert editor.lane().needs_draft
+
+
+def test_a_member_that_cannot_run_here_is_said(make_editor):
+    editor = make_editor(LaneSettings(method="x-cascade"), problems={"early-exit": "its forward cannot be left early."})
+    assert ok(editor)
+    editor.members.add_member("early-exit")
+    assert editor.problem == "early exit cannot draft here: its forward cannot be left early." and not ok(editor)
+    editor.members._fill_menu()
+    editor.members.remove_current()
+    editor.members._fill_menu()
+    action = next(a for a in editor.members.menu.actions() if a.data() == "early-exit")
+    assert not action.isEnabled()
+
+
+def test_the_keyboard_follows_the_eye(make_editor, qtbot):
+    editor = make_editor(LaneSettings(method="x-cascade"))
+    editor.activateWindow()
+    editor.method.setFocus()
+    reached = []
+    for _ in range(60):
+        widget = QApplication.focusWidget()
+        if widget is None or widget in reached:
+            break
+        reached.append(widget)
+        editor.focusNextChild()
+    members = editor.members
+    wanted = [editor.method, editor.name, members.list, members.add, members.form.field("size_n"),
+              editor.form.field("patience"), editor.draft, editor.k, editor.policy, editor.rule]
+    places = [reached.index(widget) for widget in wanted]
+    assert places == sorted(places)
+
+
+def test_opening_and_closing_the_editor_changes_no_lane(make_editor):
+    """So that it keeps the run it shows; a changed value is told."""
+    for lane in (LaneSettings(method="x-simple"), LaneSettings(method="x-cascade"),
+                 LaneSettings(method="x-cascade", options={"members": "x-suffix", "x-suffix.shared": True})):
+        editor = make_editor(lane)
+        assert editor.lane() == lane
+        editor.reject()
+    editor.members.form.field("max_depth").setText("3")
+    assert editor.lane().options["x-suffix.max_depth"] == 3
+
+
+# -- k ----------------------------------------------------------------------------------------------------------
+
+
+def test_k_says_its_default_and_what_it_means(make_editor):
+    editor = make_editor(LaneSettings(method="x-simple", options={"preset": "text"}), device="cpu")
+    assert editor.k.placeholderText() == "auto: 48"
+    editor.form.field("size_m").setText("31")
+    assert editor.k.placeholderText() == "auto: 31"
+    assert "the default of x simple" in editor.k.accessibleDescription()
+    editor.method.set_value("x-suffix")
+    assert editor.k.placeholderText() == "auto: 2" and "the length of every draft" in editor.k.accessibleDescription()
+    editor.policy.set_value("heuristic")
+    assert "first round's length" in editor.k.accessibleDescription()
+    editor.policy.set_value("adaptive")
+    assert editor.k.placeholderText() == "auto: 16" and "longest" in editor.k.accessibleDescription()
+    editor.form.field("max_depth").setText("x")
+    assert editor.k.placeholderText() == "auto"  # nothing can be said of a form that does not fit
+
+
+def test_a_constant_k_is_not_every_methods_draft_length(make_editor):
+    editor = make_editor(LaneSettings(method="x-simple"))
+    assert editor._policy_text.text() == POLICIES["constant"].description
+    editor.method.set_value("cascade")
+    assert "longest draft that a member may make" in editor._policy_text.text()
+    assert "longest draft that a member may make" in editor.k.accessibleDescription()
+    editor.method.set_value("lookahead")
+    assert "longest path" in editor._policy_text.text() and "longest path" in editor.k.accessibleDescription()
+    editor.method.set_value("medusa")
+    editor.form.set_value("tree", "chain")
+    assert editor._policy_text.text() == POLICIES["constant"].description, "a chain has no guesses that branch"
+    editor.form.set_value("tree", "fixed")
+    assert "longest path" in editor._policy_text.text()
+    editor.policy.set_value("heuristic")
+    assert editor._policy_text.text() == POLICIES["heuristic"].description
+    editor.policy.set_value("constant")
+    editor.method.set_value("x-simple")
+    assert editor._policy_text.text() == POLICIES["constant"].description
+
+
+def test_the_default_k_is_the_races_own():
+    from specview.racing.lane import default_k
+
+    class Engine:
+        device = "cpu"
+
+    for device in ("cpu", "cuda"):
+        Engine.device = device
+        for name, info in METHODS.items():
+            for policy in POLICIES:
+                if info.drafts:
+                    lane = LaneSettings(method=name, policy=policy, options=info.resolve({}))
+                    assert default_k_text(info, lane.options, policy, device) == str(default_k(lane, Engine()))
+    assert default_k_text(METHODS["x-suffix"], {}, "constant", "") == "2 or 4"
+
+
+def test_long_forms_fit_a_small_screen_and_scroll(make_editor, qtbot, monkeypatch):
+    from PySide6.QtCore import QRect
+    from PySide6.QtGui import QScreen
+
+    monkeypatch.setattr(QScreen, "availableGeometry", lambda self: QRect(0, 0, 1280, 500))
+    editor = make_editor(LaneSettings(method="x-cascade", policy="confidence"))
+    qtbot.wait(30)
+    assert editor.height() <= 500 and editor.width() <= 1280
+    bar = editor.form_scroll.verticalScrollBar()
+    assert bar.maximum() > 0
+    assert editor.form_scroll.horizontalScrollBar().maximum() == 0
+    assert editor.buttons.isVisible() and editor.rect().contains(editor.buttons.geometry())
+
+
+def test_forms_of_all_methods_fit_a_laptop(make_editor, qtbot):
+    for name in ("x-simple", "x-suffix", "early-exit", "prompt-lookup"):
+        editor = make_editor(LaneSettings(method=name))
+        qtbot.wait(20)
+        assert editor.height() <= 740
+        editor.reject()
+
+
+# -- the scan --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scans(window) -> ExitScans:
+    return ExitScans(window.controller, window.setup.settings(()))
+
+
+def finish(dialog: ExitScanDialog) -> None:
+    dialog.reject()
+    dialog.deleteLater()
+
+
+def test_a_scan_runs_on_the_engine_thread_and_marks_the_best(window, qtbot, script, scans):
+    script.scan_s = 1.5
+    dialog = ExitScanDialog(scans, window)
+    dialog.show()
+    assert dialog.running and dialog.stop.isEnabled() and not dialog.use.isEnabled()
+    assert window.controller.state == "working"
+    qtbot.waitUntil(lambda: dialog.progress.maximum() > 0 and dialog.progress.value() > 0)
+    assert "Costs" in window.status.detail.full or "Costs" in dialog.words.text()
+    qtbot.waitUntil(lambda: not dialog.running)
+    assert script.threads == {"specview-engine"}
+    assert dialog.table.rowCount() == 11
+    assert "Best: leave after layer 6 of 12" in dialog.words.text() and "131" in dialog.words.text()
+    assert dialog.table.item(5, 0).text() == "best → 6"
+    assert [dialog.table.item(row, 5).text() for row in (3, 5)] == ["", "1.31×"]
+    assert dialog.use.text() == "Use E = 6, k = 2" and dialog.use.isEnabled()
+    dialog.table.selectRow(2)
+    assert dialog.use.text() == "Use E = 3, k = 2"
+    dialog.use.click()
+    assert dialog.chosen == (3, 2)
+    qtbot.waitUntil(lambda: window.controller.state == "ready")
+    dialog.deleteLater()
+
+
+def test_a_scan_stops_and_can_be_run_again(window, qtbot, script, scans):
+    script.scan_s = 30
+    dialog = ExitScanDialog(scans, window)
+    dialog.show()
+    qtbot.waitUntil(lambda: script.log == ["scan"])
+    qtbot.mouseClick(dialog.stop, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: not dialog.running, timeout=3000)
+    assert "Stopped" in dialog.words.text() and not dialog.use.isEnabled()
+    script.scan_s = 0.02
+    qtbot.mouseClick(dialog.again, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: not dialog.running)
+    assert dialog.table.rowCount() == 11
+    finish(dialog)
+
+
+def test_a_scan_that_fails_says_why(window, qtbot, script, scans):
+    script.fail_scan = "fake has no exits to scan: its forward cannot be left early."
+    dialog = ExitScanDialog(scans, window)
+    dialog.show()
+    qtbot.waitUntil(lambda: not dialog.running)
+    assert dialog.words.text() == script.fail_scan and dialog.words.property("kind") == "error"
+    assert not dialog.use.isEnabled()
+    finish(dialog)
+
+
+def test_a_scan_waits_for_no_job_and_ends_none(window, qtbot, script, scans):
+    controller, stopped = window.controller, []
+    controller.job_ended.connect(lambda job: stopped.append(job.job))
+
+    def work(pool, tell, should_stop):
+        while not should_stop():
+            time.sleep(0.002)
+
+    controller.start_job("sweep", work)
+    dialog = ExitScanDialog(scans, window)
+    dialog.show()
+    assert not dialog.running and "busy with sweep" in dialog.words.text() and dialog.words.property("kind") == "warning"
+    assert not dialog.stop.isEnabled() and dialog.progress.maximum() > 0
+    dialog.again.click()
+    assert not dialog.running
+    dialog.reject()
+    assert controller.job == "sweep" and controller.can_stop, "closing the scan stops nothing else"
+    dialog.deleteLater()
+    again = ExitScanDialog(scans, window)
+    again.show()
+    controller.stop()
+    qtbot.waitUntil(lambda: stopped == ["sweep"] and not controller.busy_with)
+    again.again.click()
+    qtbot.waitUntil(lambda: script.log == ["scan"])
+    assert again.running
+    qtbot.waitUntil(lambda: not again.running)
+    assert again.table.rowCount() == 11
+    finish(again)
+
+
+def test_closing_the_dialog_or_the_window_stops_the_scan(window, qtbot, script, scans):
+    script.scan_s = 60
+    dialog = ExitScanDialog(scans, window)
+    dialog.show()
+    qtbot.waitUntil(lambda: script.log == ["scan"])
+    qtbot.keyClick(dialog, Qt.Key.Key_Escape)
+    qtbot.waitUntil(lambda: window.controller.state == "ready", timeout=3000)
+    again = ExitScanDialog(scans, window)
+    again.show()
+    qtbot.waitUntil(lambda: script.log == ["scan", "scan"])
+    window.close()
+    assert window.thread_ended
+    assert not any(thread.name == "specview-engine" for thread in threading.enumerate())
+    finish(again)
+    dialog.deleteLater()
+
+
+def test_the_editor_takes_a_layer_and_its_k(make_editor, window, scans, monkeypatch):
+    editor = make_editor(LaneSettings(method="early-exit"), scans=scans)
+    assert editor.scan.isVisible()
+
+    def accept(self) -> int:
+        self.chosen = (7, 3)
+        return int(QDialog.DialogCode.Accepted)
+
+    monkeypatch.setattr(ExitScanDialog, "exec", accept)
+    editor.scan.click()
+    lane = editor.lane()
+    assert (lane.options["exit_layer"], lane.k) == (7, 3)
+    editor.method.set_value("x-simple")
+    assert not editor.scan.isVisible()
+    assert not make_editor(LaneSettings(method="early-exit")).scan.isVisible()  # nothing to scan with
+
+
+def test_rows_of_the_real_backend(monkeypatch):
+    """The real backend loads the target, reads the prompt and asks the target what it cannot do."""
+    from specview.gui.link import local_backend
+
+    asked = []
+
+    class Engine:
+        device, rollback_problem, exit_problem = "cpu", None, "not here"
+        tokenizer = SimpleNamespace(declared=Declared())
+
+    class Pool(dict):
+        def get(self, key, tell=None, should_stop=None):
+            return Engine
+
+        def __contains__(self, key):
+            return True
+
+    backend = local_backend.LocalBackend()
+    monkeypatch.setattr(backend, "_pool", Pool())
+    monkeypatch.setattr(local_backend, "tokenize_prompt", lambda settings, target: [1, 2])
+    monkeypatch.setattr(local_backend, "METHODS", {info.name: info for info in FAKES})
+    monkeypatch.setattr("specview.experiments.exit_scan.scan_exits", lambda *a, **k: asked.append((a, set(k))) or "scan")
+    assert backend.target_facts(RunSettings()) == ("cpu", {"early-exit": "not here"}, Declared())
+    assert backend.scan_exits(RunSettings(), lambda *_: None, lambda: False) == "scan"
+    assert asked == [((Engine, [1, 2]), {"should_stop", "on_progress"})]
+    Engine.rollback_problem = "it is recurrent"
+    assert set(backend.target_facts(RunSettings())[1].values()) == {"it is recurrent"}
+
+
+# -- the pair ----------------------------------------------------------------------------------------------------------
+
+
+def test_words_for_pairs():
+    same = pair_words(PairReport(True, shared=49152))
+    assert same == "Same tokenizer as the target: 49,152 tokens agree."
+    assert pair_words(PairReport(False, reason="no tokens. Choose another.")) == "no tokens. Choose another."
+    foreign = PairReport(True, reason="draft a has another tokenizer than b: 5 of 9 (56%) shared.", mode="foreign",
+                         notes=("Rule match: re-encoded.", "Rule rejection: shared tokens."))
+    words = pair_words(foreign)
+    assert words.startswith("Draft a has another tokenizer") and "56%" in words and "re-encoded" in words
+    assert "\n" not in words
+
+
+def test_pairs_that_cannot_be_told_from_files(tmp_path: Path):
+    assert check(("bundled", "transformers", "owner/name", "transformers")) == ("small", pair_checks.LATER)
+    broken = tmp_path / "x.gguf"
+    broken.write_bytes(b"GGUF")
+    kind, words = check(("bundled", "transformers", str(broken), "llama.cpp"))
+    assert kind == "warning" and words and "\n" not in words
+
+
+@pytest.mark.real_model
+def test_the_bundled_pair_has_one_tokenizer():
+    kind, words = check(("bundled", "transformers", "bundled", "transformers"))
+    assert kind == "small" and words.startswith("Same tokenizer")
+
+
+def test_pairs_are_compared_off_the_qt_thread(qtbot, monkeypatch):
+    names = []
+
+    def slow(pair):
+        names.append((threading.current_thread().name, pair[2]))
+        return "small", f"compared {pair[2]}"
+
+    monkeypatch.setattr(pair_checks, "check", slow)
+    checks = PairChecks()
+    checks.ask("t", "transformers", "a", "transformers")
+    checks.ask("t", "transformers", "b", "transformers")
+    qtbot.waitUntil(lambda: checks.words("t", "transformers", "b", "transformers")[1] == "compared b")
+    assert checks.words("t", "transformers", "a", "transformers")[1] == "compared a"
+    assert names == [("specview-answer", "a"), ("specview-answer", "b")]
+    checks.ask("t", "transformers", "a", "transformers")
+    assert not checks.busy
+    monkeypatch.setattr(pair_checks, "check", lambda pair: 1 / 0)
+    checks.ask("t", "transformers", "c", "transformers")
+    qtbot.waitUntil(lambda: not checks.busy)
+    assert checks.words("t", "transformers", "c", "transformers") == ("small", pair_checks.LATER)
+    checks.close()
+
+
+def test_the_editor_says_how_the_draft_fits(make_editor, qtbot):
+    editor = make_editor(LaneSettings(method="draft-model", draft="/m/x"))
+    qtbot.waitUntil(lambda: editor.pair_words == "compared /m/x")
+    assert editor._pair_text.isVisible() and editor._pair_text.wordWrap()
+    editor.draft.set_value("bundled")
+    qtbot.waitUntil(lambda: editor.pair_words == "compared bundled")
+    editor.method.set_value("x-simple")
+    assert not editor._pair_text.isVisible()
+
+
+# -- looks that are kept ---------------------------------------------------------------------------------------------
+
+
+def test_what_the_fourth_plot_shows_is_remembered(make_window):
+    window = make_window()
+    window.page.plots.set_fourth("mean-k")
+    window.close()
+    again = make_window()
+    assert again.page.plots.fourth == "mean-k"
+
+
+@pytest.mark.parametrize(("width", "height"), [(640, 420), (800, 600), (1280, 800), (1440, 900)])
+def test_the_setup_bar_is_whole_in_small_windows(window, qtbot, width, height):
+    window.resize(width, height)
+    qtbot.wait(30)
+    setup = window.setup
+    for widget in (setup.temperature, setup.rule, setup.max_tokens, setup.seed, setup.more, setup.add_lane, setup.stop,
+                   setup.run):
+        assert widget.width() >= min(widget.sizeHint().width(), widget.maximumWidth()), widget.accessibleName()
+        corner = widget.mapTo(window, widget.rect().bottomRight())
+        assert corner.x() < window.width(), widget.accessibleName()
+
+
+def test_an_auto_lane_shows_the_members_that_it_runs_with_and_keeps_what_it_holds(make_editor):
+    lane = LaneSettings("auto")
+    editor = make_editor(lane)
+    assert editor.members.names() == ["prompt-lookup", "suffix", "eagle3"]
+    assert ok(editor) and editor.lane() == lane
+    other = make_editor(lane, RunSettings(engine="llama.cpp"))
+    assert other.members.names() == ["prompt-lookup", "suffix", "draft-model"]

@@ -1,0 +1,356 @@
+"""Plots: what is drawn is what the metrics say; options, steps, empty states."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.decoding.metrics import fold
+from specview.gui.parts import theme
+from specview.gui.parts.plot_data import MAX_POINTS, PlotOptions, bars, curve, step_up, steps, thinned
+from specview.gui.parts.plots import PlotStrip
+from specview.gui.state.view_model import LaneModel, RaceModel, Series
+from specview.settings.events import RaceStarted
+from tests.gui.views_data import filled_lane, make_race, make_rounds, stream
+
+
+@pytest.fixture
+def strip(qtbot: QtBot) -> PlotStrip:
+    """A strip of plots over a started race."""
+    race = make_race(3)
+    made = PlotStrip(race)
+    qtbot.addWidget(made)
+    made.resize(1100, 220)
+    made.load()
+    with qtbot.waitExposed(made):
+        made.show()
+    return made
+
+
+def test_curves_are_the_metrics_of_every_prefix(strip: PlotStrip) -> None:
+    """Each point of a running curve is the metric of the rounds so far."""
+    stream(strip.race, 2.0)
+    assert strip.refresh(now=True) and not strip.refresh(now=True)
+    for index, lane in enumerate(strip.race.lanes):
+        for name in ("acceptance_rate", "tokens_per_target_pass", "decode_tokens_per_s"):
+            canvas = strip.cards[name].canvas
+            assert canvas is not None
+            drawn = canvas.drawn()
+            if name == "acceptance_rate" and lane.plain:
+                assert index not in drawn
+                continue
+            x, y = drawn[index]
+            for place in (0, len(lane.rounds) // 2, len(lane.rounds) - 1):
+                part = fold(lane.rounds[: place + 1])
+                assert x[place] == part.emitted
+                assert y[place] == pytest.approx(getattr(part, name))
+    values = {name: value for _, name, value in strip.cards["acceptance_rate"].values.entries}
+    assert values["draft-model"] == f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
+
+
+def test_bars_are_the_phases_of_the_chosen_lane(strip: PlotStrip) -> None:
+    """Bars add up to the lane's round times, whichever lane is chosen."""
+    stream(strip.race, 5.0)
+    for lane in (strip.race.lanes[1], strip.race.lanes[2]):
+        strip.select_lane(lane)
+        canvas = strip.phases.canvas
+        assert canvas is not None and canvas.drawing.bars is not None
+        shown = canvas.drawing.bars
+        counts = np.minimum(shown.rounds, len(lane.rounds) - shown.rounds * np.arange(len(shown.left)))
+        total = ((shown.draft + shown.verify + shown.other) * counts).sum() / 1e3
+        assert total == pytest.approx(sum(r.seconds for r in lane.rounds))
+        assert shown.right[-1] == lane.emitted and shown.left[0] == 0
+        assert len(shown.left) <= 64
+        assert strip._lane_button.text().startswith(lane.name)
+
+
+def test_options_change_axis_and_window(strip: PlotStrip) -> None:
+    """Lane seconds and windowed rates, from the menus."""
+    stream(strip.race, 3.0)
+    strip.set_options(over="seconds", window=8)
+    strip.refresh(now=True)
+    lane = strip.race.lanes[1]
+    canvas = strip.cards["acceptance_rate"].canvas
+    assert canvas is not None
+    x, y = canvas.drawn()[1]
+    assert x[-1] == lane.rounds[-1].t
+    assert y[-1] == pytest.approx(fold(lane.rounds[-8:]).acceptance_rate)
+    assert canvas.getAxis("bottom").labelText == "lane seconds (s)"
+    assert "8 rounds" in strip._rates.text() and "seconds" in strip._over.text()
+    for button in (strip._over, strip._rates):
+        assert sum(action.isChecked() for action in button.menu().actions()) == 1
+    strip._rates.menu().actions()[0].trigger()
+    assert strip.options == PlotOptions("seconds", None)
+
+
+def test_ranges_grow_in_steps_and_start_anew_with_a_run(strip: PlotStrip) -> None:
+    """An axis changes a few times over a run, never shrinks, and is reset by the next run."""
+    canvas = strip.cards["decode_tokens_per_s"].canvas
+    assert canvas is not None
+    tops = []
+    for seconds in np.arange(0.2, 4.0, 0.2):
+        race = make_race(3)
+        stream(race, float(seconds))
+        strip.race.lanes[:] = strip.race.lanes  # the same lanes grow
+        for lane, grown in zip(strip.race.lanes, race.lanes, strict=True):
+            for round_ in grown.rounds[len(lane.rounds):]:
+                lane.add(round_)
+        strip.refresh(now=True)
+        tops.append(canvas._x_top)
+    assert tops == sorted(tops) and len(set(tops)) <= 10
+    strip.race.apply(RaceStarted(2, (1,), "p", ("plain",), ({"method": "plain"},)))
+    strip.refresh(now=True)
+    assert canvas.drawn() == {} and canvas._x_top == 1.0
+    assert strip.cards["acceptance_rate"]._stack.currentWidget() is strip.cards["acceptance_rate"]._empty
+
+
+def test_drawing_is_put_off_but_never_lost(strip: PlotStrip, qtbot: QtBot) -> None:
+    """Within its rest a refresh draws nothing; a little later all is there, key and curves."""
+    stream(strip.race, 0.5)
+    assert strip.refresh(now=True)
+    strip._rest_until = float("inf")
+    for round_ in filled_lane(5).rounds:
+        strip.race.lanes[1].add(round_)
+    assert not strip.refresh()
+    strip._rest_until = 0.0
+    lane = strip.race.lanes[1]
+    assert strip.refresh()
+    canvas = strip.cards["acceptance_rate"].canvas
+    assert canvas is not None and len(canvas.drawn()[1][0]) == len(lane.rounds)
+    wanted = f"{fold(lane.rounds).acceptance_rate:.2f}"
+
+    def shown() -> str:
+        return next(value for index, _, value in strip.cards["acceptance_rate"].values.entries if index == 1)
+
+    qtbot.waitUntil(lambda: shown() == wanted, timeout=3000)
+
+
+def test_plain_alone_has_no_acceptance(qtbot: QtBot) -> None:
+    """One plain lane: speed is plotted, acceptance says why it is empty."""
+    race = make_race(1)
+    made = PlotStrip(race)
+    qtbot.addWidget(made)
+    made.load()
+    stream(race, 1.0)
+    made.refresh(now=True)
+    card = made.cards["acceptance_rate"]
+    assert card._stack.currentWidget() is card._empty
+    assert made.cards["decode_tokens_per_s"]._stack.currentWidget() is made.cards["decode_tokens_per_s"].canvas
+
+
+def test_empty_race_and_late_import(qtbot: QtBot) -> None:
+    """Before pyqtgraph is there the strip lives; with no lanes it is empty."""
+    race = RaceModel()
+    made = PlotStrip(race)
+    qtbot.addWidget(made)
+    made.refresh()
+    with qtbot.waitExposed(made):
+        made.show()
+    qtbot.waitUntil(lambda: made._canvas_module is not None, timeout=20_000)
+    assert not made.refresh()
+    made.grab()
+
+
+def test_modules_do_not_import_pyqtgraph_early() -> None:
+    """The plot strip's own module leaves pyqtgraph for later."""
+    import subprocess
+
+    code = "import sys, specview.gui.parts.plots, specview.gui.lanes.panel, specview.gui.race.inspector, specview.gui.race.legend\n" \
+           "print([m for m in ('pyqtgraph', 'torch', 'transformers', 'llama_cpp') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@given(st.floats(1e-6, 1e9))
+def test_steps(value: float) -> None:
+    """The next step holds the value and is at most twice it."""
+    assert value * (1 - 1e-9) <= step_up(value) <= 2 * value * (1 + 1e-9)
+
+
+def test_thinning_keeps_the_ends() -> None:
+    """Thinned curves keep order, first and last point, and points that were drawn before."""
+    x = np.arange(5000.0)
+    thin_x, thin_y = thinned(x, x * 2)
+    assert len(thin_x) <= MAX_POINTS + 1
+    assert thin_x[0] == 0 and thin_x[-1] == 4999 and (thin_y == thin_x * 2).all()
+    lane = LaneModel()
+    x, y = curve(lane, "acceptance_rate", PlotOptions())
+    assert len(x) == len(y) == 0 and len(bars(lane, PlotOptions()).left) == 0
+    long = bars(filled_lane(2000), PlotOptions())
+    assert len(long.left) <= 64 and long.rounds == 32
+
+
+def test_both_themes_are_drawn(strip: PlotStrip, qtbot: QtBot) -> None:
+    """Live theme and font changes repaint in the new colours."""
+    app = QApplication.instance()
+    assert isinstance(app, QApplication)
+    stream(strip.race, 2.0)
+    strip.refresh(now=True)
+    try:
+        for name, scale in (("light", 1.0), ("dark", 2.0), ("light", 0.8)):
+            theme.apply(app, name, scale)
+            strip.resize(round(1100 * scale), round(220 * scale))
+            qtbot.wait(20)
+            image = strip.grab().toImage()
+            ratio = image.devicePixelRatio()
+            corner = strip.cards["acceptance_rate"].geometry().center()
+            assert image.pixelColor(round(corner.x() * ratio), round((corner.y() + 5) * ratio)).isValid()
+            colours = {image.pixelColor(x, y).name() for x in range(0, image.width(), 2) for y in range(image.height())}
+            assert theme.current().panel in colours
+            assert theme.current().lane_colors[1] in colours
+            assert theme.current().phases[1] in colours
+    finally:
+        theme.apply(app, "dark", 1.0)
+
+
+def test_grid_spans_the_plot_after_the_ranges_have_grown(strip: PlotStrip) -> None:
+    """The view's rectangle is not the one of the first, empty plot."""
+    canvas = strip.cards["decode_tokens_per_s"].canvas
+    assert canvas is not None
+    canvas.grab()  # paints once: pyqtgraph keeps the rectangle of the empty plot
+    stream(strip.race, 5.0)
+    strip.refresh(now=True)
+    canvas.grab()
+    left, right = canvas.getPlotItem().getViewBox().viewRange()[0]
+    assert right > 5
+    assert canvas.drawing.viewRect().right() == pytest.approx(right)
+    assert canvas.drawing.boundingRect().width() == pytest.approx(right - left)
+
+
+def test_values_of_the_last_rounds_are_shown_though_nothing_new_comes(strip: PlotStrip, qtbot: QtBot) -> None:
+    """A tick without news leaves alone the timer that shows the last values."""
+    stream(strip.race, 1.0)
+    strip.refresh(now=True)
+    stream(strip.race, 3.0)
+    strip._rest_until = 0.0
+    strip.refresh()  # curves are drawn, values wait
+    strip._rest_until = 0.0
+    assert not strip.refresh()
+    expected = f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
+    qtbot.waitUntil(
+        lambda: {n: v for _, n, v in strip.cards["acceptance_rate"].values.entries}["draft-model"] == expected
+    )
+
+
+# -- draft length ------------------------------------------------------------------------------------
+
+
+def changing_lane(race: RaceModel, index: int, lengths: list[int]) -> LaneModel:
+    """A lane whose rounds draft these lengths."""
+    lane = race.lanes[index]
+    for place, k in enumerate(lengths):
+        (made,) = make_rounds(1, k, seed=place)
+        lane.add(replace(made, index=place, t=0.1 * (place + 1)))
+    return lane
+
+
+def test_draft_length_is_a_step_curve_of_every_round(strip: PlotStrip, qtbot: QtBot) -> None:
+    """Flat over each round at its k, 0 where nothing was drafted; the key has the last; plain is not drawn."""
+    lengths = [4, 6, 0, 2, 0, 8]
+    lane = changing_lane(strip.race, 1, lengths)
+    changing_lane(strip.race, 0, [0, 0])
+    strip.refresh(now=True)
+    canvas = strip.lengths.canvas
+    assert canvas is not None and not canvas.drawn() and strip.phases.isVisible()
+    with qtbot.waitSignal(strip.fourth_changed):
+        strip.set_fourth("k")
+    assert strip.lengths.isVisible() and not strip.phases.isVisible()
+    assert set(canvas.drawn()) == {1}
+    x, y = canvas.drawn()[1]
+    edges = [0.0, *lane.series.position]
+    assert list(x) == [edge for pair in zip(edges, edges[1:], strict=False) for edge in pair]
+    assert list(y) == [k for k in lengths for _ in range(2)]
+    assert strip.lengths.values.entries == [(1, "draft-model", "8")]
+    # it goes on as rounds come
+    changing_lane(strip.race, 2, [3])
+    strip.refresh(now=True)
+    assert set(canvas.drawn()) == {1, 2}
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 12))
+def test_mean_draft_length_counts_rounds_without_a_draft(lengths: list[int], window: int) -> None:
+    """Drafted over rounds, running or of the last rounds."""
+    series = Series()
+    for place, k in enumerate(lengths):
+        drafted = tuple(DraftedToken(1, "ignored") for _ in range(k))
+        series.add(Round(place, 0.1 * place, 0, 0.1, 0, drafted=drafted, final=FinalToken(1, "plain")))
+    assert list(series.draft_lengths()) == lengths
+    for place in range(len(lengths)):
+        assert series.mean_draft_length()[place] == pytest.approx(np.mean(lengths[: place + 1]))
+        assert series.mean_draft_length(window)[place] == pytest.approx(np.mean(lengths[max(0, place + 1 - window): place + 1]))
+
+
+def test_mean_draft_length_follows_the_window(strip: PlotStrip) -> None:
+    """The third choice draws the mean; the window is that of the other rates."""
+    lengths = [4, 6, 0, 2, 0, 8, 8, 8, 8, 8, 8]
+    changing_lane(strip.race, 1, lengths)
+    strip.set_fourth("mean-k")
+    canvas = strip.lengths.canvas
+    assert canvas is not None
+    assert canvas.drawn()[1][1][-1] == pytest.approx(np.mean(lengths))
+    assert strip.lengths.headline.formula == "drafted / rounds"
+    strip.set_options(window=8)
+    assert canvas.drawn()[1][1][-1] == pytest.approx(np.mean(lengths[-8:]))
+    strip.set_fourth("time")
+    assert strip.phases.isVisible() and not strip.lengths.isVisible()
+
+
+def test_fourth_plot_is_chosen_with_the_keyboard(strip: PlotStrip, qtbot: QtBot) -> None:
+    """The title is a button with a menu; the focus stays on it; what is on is ticked."""
+    chooser = strip._chooser()
+    assert chooser.focusPolicy() & Qt.FocusPolicy.TabFocus
+    chooser.setFocus()
+    actions = chooser.menu().actions()
+    assert [action.isChecked() for action in actions] == [True, False, False]
+    actions[0].trigger()
+    assert actions[0].isChecked() and strip.fourth == "time"
+    actions[1].trigger()
+    assert strip.fourth == "k" and strip._chooser() is not chooser and strip._chooser().hasFocus()
+    assert [action.isChecked() for action in strip._chooser().menu().actions()] == [False, True, False]
+    assert "Draft length" in strip._chooser().text() and strip.lengths.headline.toolTip()
+    strip.set_fourth("nonsense")
+    assert strip.fourth == "k"
+
+
+def test_a_long_run_of_draft_lengths_is_thinned(strip: PlotStrip) -> None:
+    """Thousands of rounds are drawn with a few hundred points, ending at the last one."""
+    lane = strip.race.lanes[1]
+    for place in range(3000):
+        drafted = (DraftedToken(1, "ignored"),) * (place % 7)
+        lane.add(Round(place, 0.1 * (place + 1), 0, 0.1, 0, drafted=drafted, final=FinalToken(1, "plain")))
+    x, y = steps(lane, PlotOptions())
+    assert len(x) == len(y) <= 2 * (MAX_POINTS + 1)
+    assert x[0] == 0 and x[-1] == lane.emitted and y[-1] == 2999 % 7
+    assert (np.diff(x) >= 0).all()
+
+
+def test_draft_lengths_of_an_empty_race(qtbot: QtBot) -> None:
+    """Without a drafting lane it says so; without pyqtgraph nothing breaks."""
+    made = PlotStrip(make_race(1))
+    qtbot.addWidget(made)
+    made.set_fourth("k")
+    made.load()
+    made.refresh(now=True)
+    assert made.lengths._empty.text() == "No lane drafts"
+    assert len(steps(LaneModel(), PlotOptions())[0]) == 0
+
+
+def test_a_long_lane_name_leaves_the_title_its_room(strip: PlotStrip, qtbot: QtBot) -> None:
+    """The lane's button is cut, not the title."""
+    strip.race.lanes[1].name = "a lane with a very long name indeed"
+    stream(strip.race, 0.5)
+    strip.resize(800, 200)
+    strip.refresh(now=True)
+    qtbot.waitUntil(lambda: "…" in strip._lane_button.text())
+    chooser = strip._chooser()
+    assert chooser.width() >= chooser.sizeHint().width()
+    assert "very long name" in strip._lane_button.accessibleName()

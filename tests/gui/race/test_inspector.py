@@ -1,0 +1,217 @@
+"""The inspector: each rule's formula with its numbers, and words for what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.gui.parts import theme
+from specview.gui.race.inspector import HINT, Inspector
+from specview.gui.state.display_text import quoted
+from specview.gui.state.inspection import inspect
+from specview.gui.state.view_model import FINAL, LaneModel
+from tests.gui.views_data import filled_lane
+
+P_TOP = ((1, " path", 0.58), (2, " file", 0.16), (3, " None", 0.07))
+Q_TOP = ((3, " None", 0.31), (1, " path", 0.22), (4, " the", 0.1))
+
+
+def lane_of(rule: str, *drafted: DraftedToken, final: FinalToken | None = None, **sampling: object) -> LaneModel:
+    """One round of one rule."""
+    lane = LaneModel("draft-model", {"method": "draft-model", "rule": rule, "temperature": 0.7, **sampling})
+    final = final or FinalToken(1, "corrected", " path", p=0.6, margin=1.25, p_top=P_TOP, entropy=1.5)
+    lane.add(Round(7, 0.5, 0.0074, 0.0552, 0.0004, drafted=drafted, final=final))
+    return lane
+
+
+def rejected(**fields: object) -> DraftedToken:
+    """The mock's rejected token."""
+    given_: dict[str, object] = {"q": 0.31, "p": 0.07, "text": " None", "p_top": P_TOP, "q_top": Q_TOP, "entropy": 1.5}
+    return DraftedToken(3, "rejected", **{**given_, **fields})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def inspector(qtbot: QtBot) -> Iterator[Inspector]:
+    """An inspector on screen."""
+    made = Inspector()
+    qtbot.addWidget(made)
+    made.resize(290, 700)
+    with qtbot.waitExposed(made):
+        made.show()
+    yield made
+    made.grab()
+
+
+def test_empty_inspector_has_a_hint(inspector: Inspector) -> None:
+    """Nothing chosen: it says how to choose."""
+    assert HINT in inspector.text()
+    assert not inspector.show_token(LaneModel(), 0, 0)
+    lane = lane_of("greedy", rejected(accept=0.0))
+    assert inspector.show_token(lane, 0, 0)
+    inspector.clear()
+    assert HINT in inspector.text()
+
+
+def test_rejection_shows_ratio_draw_and_residual(inspector: Inspector) -> None:
+    """The numbers of the mock: 0.07 / 0.31 = 0.23, u 0.61, the residual, two ignored."""
+    ignored = DraftedToken(5, "ignored", q=0.4, text=" x")
+    token = rejected(accept=0.07 / 0.31, u=0.61, residual_top=((1, " path", 0.36), (2, " file", 0.1)))
+    lane = lane_of("rejection", token, ignored, ignored)
+    assert inspector.show_token(lane, 0, 0)
+    text = inspector.text()
+    for part in ("Round 7 · position 0", "draft 1 of 3", "verify 55.2 ms", "draft 7.4 ms", "min(1, 0.07 / 0.31) = 0.23",
+                 "u = 0.61 → rejected", "left of 0.23", "max(0, p - q)", '" path" 0.36', '" path" corrected',
+                 "2 later drafts ignored: never judged", "temperature 0.7", "temperature 1, no filters"):
+        assert part in text, part
+    found = inspector.inspection
+    assert found is not None and found.bar is not None
+    assert found.bar.accept == pytest.approx(0.07 / 0.31) and found.bar.mark == 0.61
+    rows = {row.id: row for row in found.rows}
+    assert set(rows) == {1, 2, 3, 4}
+    assert (rows[3].p, rows[3].q, rows[3].role) == (0.07, 0.31, "rejected")
+    assert rows[1].role == "corrected" and rows[4].p is None and rows[2].q is None
+    assert inspector.show_token(lane, 0, 1)
+    assert "never judged" in inspector.text() and not inspector._draw.isVisible()
+
+
+def test_temperature_one_needs_no_remark(inspector: Inspector) -> None:
+    """At temperature 1 without filters the bars are the decision's own."""
+    lane = lane_of("rejection", rejected(accept=0.2, u=0.5), temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+    inspector.show_token(lane, 0, 0)
+    assert "no filters" not in inspector.text()
+    lane = lane_of("rejection", rejected(accept=0.2, u=0.5), temperature=1.0, top_k=40, top_p=0.9, min_p=0.05)
+    inspector.show_token(lane, 0, 0)
+    assert "temperature 1, top-k 40, top-p 0.9, min-p 0.05" in inspector.text()
+
+
+def test_greedy_names_the_argmax_and_the_margin(inspector: Inspector) -> None:
+    """Agreement of argmaxes, with the margin of the two best logits."""
+    inspector.show_token(lane_of("greedy", rejected(accept=0.0, margin=0.44), temperature=0.0), 0, 0)
+    text = inspector.text()
+    for part in ("x is the argmax of p", 'x = " None"', 'argmax p = " path"', "= 0.44", "→ rejected", "temperature 0"):
+        assert part in text, part
+    assert not inspector._draw.isVisible()
+
+
+def test_match_names_the_draw(inspector: Inspector) -> None:
+    """The drawn token by name where any list knows it."""
+    inspector.show_token(lane_of("match", rejected(accept=0.07, draw=1)), 0, 0)
+    assert 'y = " path"' in inspector.text() and "the draw y stands instead" in inspector.text()
+    inspector.show_token(lane_of("match", rejected(accept=0.07, draw=999)), 0, 0)
+    assert "y = token 999" in inspector.text()
+
+
+def test_typical_shows_its_threshold_and_is_called_lossy(inspector: Inspector) -> None:
+    """The entropy-dependent threshold, drawn against p(x)."""
+    inspector.show_token(lane_of("typical", rejected(accept=0.0, threshold=0.08)), 0, 0)
+    text = inspector.text()
+    for part in ("min(ε, δ exp(-H(p)))", "threshold 0.08", "p(x) = 0.07", "not exact", "drawn from p instead"):
+        assert part in text, part
+    found = inspector.inspection
+    assert found is not None and found.bar is not None and found.bar.mark == 0.08
+
+
+def test_naive_is_labelled_a_teaching_bug(inspector: Inspector) -> None:
+    """Naive says what is wrong with it."""
+    inspector.show_token(lane_of("naive", rejected(accept=0.2, u=0.9)), 0, 0)
+    assert "teaching bug" in inspector.text() and "not from max(0, p - q)" in inspector.text()
+
+
+def test_point_mass_and_light_observation_in_words(inspector: Inspector) -> None:
+    """No q, no likeliest tokens: said, not left blank."""
+    token = rejected(q=1.0, accept=0.07, u=0.5, q_top=())
+    inspector.show_token(lane_of("rejection", token), 0, 0)
+    assert "q = 1" in inspector.text() and "without probabilities" in inspector.text()
+    bare = rejected(accept=0.2, u=0.5, p_top=(), q_top=(), entropy=None)
+    inspector.show_token(lane_of("rejection", bare), 0, 0)
+    assert "observation was light" in inspector.text() and "not recorded" in inspector.text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("corrected", "corrects the rejected"), ("bonus", "after all 1 drafts were accepted"),
+     ("plain", "from the target alone")],
+)
+def test_final_tokens(inspector: Inspector, kind: str, words: str) -> None:
+    """Corrected, bonus and plain tokens say where they come from."""
+    drafted = {"corrected": (rejected(accept=0.2, u=0.9),), "bonus": (DraftedToken(3, "accepted", text=" None"),),
+               "plain": ()}[kind]
+    final = FinalToken(1, kind, " path", p=0.6, margin=1.25, p_top=P_TOP, entropy=1.5)  # type: ignore[arg-type]
+    inspector.show_token(lane_of("rejection", *drafted, final=final), 0, FINAL)
+    text = inspector.text()
+    assert words in text and "p = 0.60" in text and "= 1.25" in text and "1.50 nats" in text
+
+
+def test_model_text_is_never_markup(inspector: Inspector) -> None:
+    """Tags, newlines and controls are shown as they are."""
+    token = rejected(text="<b>\n\x00", accept=0.2, u=0.9, p_top=((3, "<b>\n\x00", 0.5),))
+    inspector.show_token(lane_of("match", token), 0, 0)
+    assert "<b>↵‹NUL›" in inspector.text()
+
+
+@given(st.sampled_from(["greedy", "rejection", "match", "typical", "naive", "auto", "unheard-of"]),
+       st.integers(0, 99), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_every_token_can_be_inspected(rule: str, seed: int, light: bool) -> None:
+    """No token of any rule is without a description; rows hold the drafted token once."""
+    lane = filled_lane(6, rule=rule, seed=seed)
+    if light:
+        bare = LaneModel("x", lane.settings)
+        for round_ in lane.rounds:
+            drafted = tuple(DraftedToken(t.id, t.verdict) for t in round_.drafted)
+            final = None if round_.final is None else FinalToken(round_.final.id, round_.final.kind)
+            bare.add(Round(round_.index, round_.t, 0, 0, 0, drafted=drafted, final=final))
+        lane = bare
+    for token in lane.tokens:
+        found = inspect(lane, token.round_index, token.token_index)
+        assert found is not None and found.accept
+        ids = [row.id for row in found.rows]
+        assert len(ids) == len(set(ids)) <= 8
+        assert any(row.role for row in found.rows)
+        position = f"position {token.position}"
+        assert token.position is None or found.title.endswith(position)
+
+
+def test_both_themes_and_sizes(inspector: Inspector) -> None:
+    """Restyling and narrowing keep everything drawn."""
+    app = QApplication.instance()
+    assert isinstance(app, QApplication)
+    lane = filled_lane(10)
+    try:
+        for name, scale in (("light", 1.0), ("dark", 2.0), ("light", 0.8)):
+            theme.apply(app, name, scale)
+            for token in lane.tokens[:12]:
+                inspector.show_token(lane, token.round_index, token.token_index)
+            for width in (180, 290, 600):
+                inspector.resize(width, 500)
+                inspector.grab()
+    finally:
+        theme.apply(app, "dark", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("\n", "newline"), ("    ", "4 spaces"), ("\t", "tab"), (" ", "space"), ("\n\n  ", "2 newlines, 2 spaces"), ("\r\n", "carriage return, newline"),
+     ("\u00a0", "no-break space"), ("\x85", "U+0085"), ("", '""'), (" a", '" a"'), ("\n" * 1000, "1000 newlines"), (" \n" * 500, "space, newline, spa…ine, space, newline")],
+)  # fmt: skip
+def test_blank_tokens_are_named(text: str, words: str) -> None:
+    """In the inspector's rows, its sentences and the tool tips of tokens."""
+    assert quoted(text) == words
+
+
+def test_a_blank_token_is_named_where_it_is_inspected(qtbot: QtBot) -> None:
+    lane = LaneModel("draft-model", {"method": "draft-model", "rule": "greedy"})
+    top = ((5, "\n", 0.7), (6, "    ", 0.2), (7, "x", 0.1))
+    lane.add(Round(0, 0.1, 0, 0.1, 0, drafted=(DraftedToken(6, "rejected", text="    ", p=0.2, p_top=top),),
+                   final=FinalToken(5, "corrected", "\n", p=0.7, p_top=top)))  # fmt: skip
+    shown = Inspector()
+    qtbot.addWidget(shown)
+    shown.show_token(lane, 0, 0)
+    words = shown._bars.accessibleName() + shown.accessibleDescription()
+    assert "4 spaces" in words and "newline" in words

@@ -1,0 +1,250 @@
+"""Keys and names: one mnemonic each, a name for whatever takes the focus, focus that stays where one types."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import QMargins, QRect, Qt
+from PySide6.QtGui import QAccessible
+from PySide6.QtWidgets import QAbstractButton, QComboBox, QLabel, QMenu, QWidget
+
+from specview.gui.shell.screen_fit import USUAL_FRAME, margins, on_screen
+from specview.gui.state.settings_store import SettingsStore
+from specview.racing.settings import LaneSettings
+from tests.gui.shell.test_window import ran, wait_state
+
+
+def everything(window) -> list[QWidget]:
+    """All widgets of the window with every tab and dialog opened."""
+    for title in window.tabs.titles:
+        window.tabs.open(title)
+    for show in (window.show_tuning, window.show_prompt_set, window.show_training):
+        show()
+    window.lane_menu.fill({})
+    return window.findChildren(QWidget)
+
+
+def mnemonics(menu: QMenu) -> list[str]:
+    texts = [action.text().replace("&&", "") for action in menu.actions()]
+    return [text[text.index("&") + 1].upper() for text in texts if "&" in text]
+
+
+def test_no_menu_has_a_mnemonic_twice(window):
+    menus = [widget for widget in everything(window) if isinstance(widget, QMenu)]
+    assert len(menus) > 6
+    titles = [action.text()[1] for action in window.menuBar().actions()]
+    assert len(set(titles)) == len(titles)
+    for menu in menus:
+        keys = mnemonics(menu)
+        assert len(set(keys)) == len(keys), menu.title() or menu.accessibleName()
+
+
+def test_whatever_takes_the_focus_has_a_name(window, qtbot):
+    ran(qtbot, window)
+    unnamed = []
+    for widget in everything(window):
+        if widget.focusPolicy() == Qt.FocusPolicy.NoFocus or widget.focusProxy() is not None or isinstance(widget, QLabel):
+            continue
+        if isinstance(widget, QAbstractButton) and not widget.text() and not widget.isVisible():
+            continue  # it gets its words when it is shown
+        interface = QAccessible.queryAccessibleInterface(widget)
+        if not interface.text(QAccessible.Text.Name):
+            unnamed.append(widget)
+        if isinstance(widget, QComboBox) and not (widget.accessibleName() and widget.accessibleDescription()):
+            unnamed.append(widget)
+    assert [(type(one).__name__, type(one.parent()).__name__) for one in unnamed] == []
+
+
+def test_rule_plots_and_lanes_are_told_apart(window, qtbot):
+    ran(qtbot, window)
+    assert window.setup.rule.accessibleName() == "Rule"
+    assert window.setup.rule.accessibleDescription().startswith("Rule. keeps a drafted token")
+    window.page.plots.refresh()
+    plots = window.page.plots
+    canvases = [card.canvas for card in (*plots.cards.values(), plots.phases) if card.canvas is not None]
+    assert len({canvas.accessibleName() for canvas in canvases}) == len(canvases) > 2
+    names = [panel.view.accessibleName() for panel in window.page.panels]
+    assert names == ["Output of plain", "Output of draft-model", "Output of prompt-lookup"]
+    assert len({panel._copy.accessibleName() for panel in window.page.panels}) == 3
+    window.lane_settings[1] = LaneSettings("draft-model", name="mine")
+    window._lanes_edited()
+    window.page._on_text()
+    assert window.page.panels[1].view.accessibleName() == "Output of mine"
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+def test_the_lane_menu_goes_where_one_types(window, qtbot):
+    menu = window.lane_menu
+    menu.fill({"suffix": "not here"})
+    menu.popup(window.mapToGlobal(window.rect().center()))
+    qtbot.keyClicks(menu, "eagle")
+    assert menu.activeAction().data() == "eagle"
+    qtbot.keyClicks(menu, "-3")
+    assert menu.activeAction().text().casefold().startswith("eagle-3")
+    menu._typed = ""
+    qtbot.keyClicks(menu, "suffix")
+    assert menu.activeAction().data() != "suffix", "one that cannot run is not chosen"
+    menu._typed = ""
+    qtbot.keyClicks(menu, "prompt")
+    chosen = []
+    menu.method_chosen.connect(chosen.append)
+    qtbot.keyClick(menu, Qt.Key.Key_Return)
+    assert chosen == ["prompt-lookup"]
+
+
+def test_send_keeps_the_focus_and_what_is_typed_ahead(window, qtbot, script):
+    ran(qtbot, window)
+    line = window.page.follow_up
+    window.activateWindow()
+    line.setFocus()
+    qtbot.keyClicks(line, "and then?")
+    qtbot.keyClick(line, Qt.Key.Key_Return)
+    assert window.controller.racing and line.hasFocus() and line.isEnabled()
+    qtbot.keyClicks(window.focusWidget(), "x y")
+    wait_state(qtbot, window, "ended")
+    assert line.text() == "x y" and line.hasFocus()
+    assert window.setup.prompt.toPlainText() == "and then?"
+    qtbot.mouseClick(window.page.send, Qt.MouseButton.LeftButton)
+    assert line.hasFocus()
+    wait_state(qtbot, window, "ended")
+    assert line.text() == ""
+
+
+def test_plain_opens_nothing(window, qtbot):
+    panel = window.page.panels[0]
+    assert not panel._name.isEnabled() and "▾" not in panel._name.text()
+    assert window.page.panels[1]._name.isEnabled() and "▾" in window.page.panels[1]._name.text()
+    window.edit_lane(0)
+    assert window.banner.message == "Plain decoding has nothing to set: it is the baseline, and always there."
+
+
+def test_the_tables_first_arrow_takes_the_row_the_keyboard_is_on(qtbot):
+    from specview.files.tables import Column
+    from specview.gui.parts.results_table import ResultsTable
+
+    table = ResultsTable((Column("a", "a"),), identity="a")
+    qtbot.addWidget(table)
+    table.set_rows([{"a": place} for place in range(3)])
+    table.show()
+    table.activateWindow()
+    table.view.setFocus()
+    qtbot.waitUntil(table.view.hasFocus)
+    table.view.setCurrentIndex(table.view.model().index(0, 0))
+    table.view.clearSelection()  # as Tab leaves it
+    qtbot.keyClick(table.view, Qt.Key.Key_Down)
+    assert table.selected_rows() == [0]
+    qtbot.keyClick(table.view, Qt.Key.Key_Down)
+    assert table.selected_rows() == [1]
+
+
+def test_the_runs_table_is_the_first_stop_of_its_page(window):
+    window.tabs.open("Runs")
+    page = window.tabs.page("Runs")
+    stop = page.runs.view
+    for widget in (page.keep, page.take_in, page.runs.filter):
+        before = widget
+        seen = 0
+        while before is not stop and seen < 200:
+            before, seen = before.previousInFocusChain(), seen + 1
+            assert before is not window.tabs, "the tab bar comes before the table, which comes before the rest"
+        assert before is stop
+
+
+# -- figures of the run before ------------------------------------------------------------------------
+
+
+def stale(window) -> list[bool]:
+    return [lane.stale for lane in window.controller.race.lanes]
+
+
+def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
+    ran(qtbot, window)
+    panel = window.page.panels[1]
+    assert stale(window) == [False] * 3 and "before" not in panel._state.mark.text
+    prompt = window.setup.prompt.toPlainText()
+    window.setup.prompt.setPlainText("something else")
+    assert stale(window) == [True] * 3
+    assert panel._state.mark.text.startswith("the run before · ") and panel._cells["acceptance_rate"].faded
+    assert window.page.note.full.startswith("figures of the run before")
+    window.setup.prompt.setPlainText(prompt)
+    assert stale(window) == [False] * 3 and not panel._cells["acceptance_rate"].faded
+    assert "before" not in panel._state.mark.text + window.page.note.full
+    for change in (
+        lambda: window.setup.target.choose("/models/other.gguf"),
+        lambda: window.setup.temperature.setText("0.7"),
+        lambda: window.setup.panel.system.setPlainText("Be brief."),
+        lambda: window.add_method("suffix"),
+    ):
+        ran(qtbot, window)
+        assert not any(stale(window))
+        change()
+        assert [lane.stale for lane in window.controller.race.lanes if lane.rounds] == [True] * 3 or change is None
+        if window.setup.target.target != "bundled":
+            window.setup.target.choose("bundled")
+    ran(qtbot, window)
+    window.setup.max_tokens.setText("77")
+    assert not any(stale(window)), "how far to go is no other race"
+
+
+def test_a_follow_up_is_no_other_run(window, qtbot):
+    ran(qtbot, window)
+    window.next_turn("and then?")
+    wait_state(qtbot, window, "ended")
+    assert not any(stale(window))
+
+
+def test_the_number_format_is_that_of_what_was_loaded(window, qtbot, script):
+    ran(qtbot, window)
+    window.controller.race.facts = {**window.controller.race.facts, "target_dtype": "float32"}
+    window._refresh_actions()
+    assert window.setup.target.dtype == "float32"
+    script.fail_load = "it cannot be loaded."
+    window.setup.target.choose("/models/other.gguf")
+    window.run()
+    wait_state(qtbot, window, "ended")
+    assert window.setup.target.dtype == ""
+
+
+def test_failed_goes_with_the_next_job_that_works(window, qtbot, script):
+    script.fail_load = "it cannot be loaded."
+    window.run()
+    wait_state(qtbot, window, "ended")
+    assert "failed" in window.status.state.text()
+    window.controller.start_job("tuning", lambda pool, tell, stop: 1)
+    wait_state(qtbot, window, "working")
+    wait_state(qtbot, window, "ended")
+    assert "failed" not in window.status.state.text()
+
+
+# -- on the screen ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (1366, 768), (800, 600), (1920, 1080)])
+def test_a_window_with_its_frame_fits_the_screen(size):
+    room = QRect(0, 24, size[0], size[1] - 24)
+    for inner in (QRect(0, 0, 1440, 900), QRect(-300, 500, 1440, 900), QRect(5000, 5000, 700, 500), QRect(100, 100, 640, 420)):
+        fits = on_screen(inner, USUAL_FRAME, room)
+        assert room.contains(fits.marginsAdded(USUAL_FRAME))
+        assert on_screen(fits, USUAL_FRAME, room) == fits
+        assert fits.width() == min(inner.width(), room.width() - 16) and fits.height() == min(inner.height(), room.height() - 48)
+    inside = QRect(100, 100, 640, 420)
+    assert on_screen(inside, USUAL_FRAME, room) == inside
+
+
+def test_the_frame_is_what_lies_around():
+    assert margins(QRect(0, 0, 110, 140), QRect(4, 30, 100, 100)) == QMargins(4, 30, 6, 10)
+
+
+def test_first_start_and_remembered_sizes_fit(make_window):
+    first = make_window(start=False)
+    room = first.screen().availableGeometry()
+    first._looks.geometry = ""
+    first._restore_looks()
+    assert first.width() <= room.width() - 16 and first.height() <= room.height() - 48
+    first.resize(3000, 2000)
+    first.close()
+    assert SettingsStore().load().window.geometry
+    again = make_window(start=False)
+    again._restore_looks()
+    assert room.contains(again.geometry().marginsAdded(USUAL_FRAME))

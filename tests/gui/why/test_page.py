@@ -1,0 +1,539 @@
+"""The Why tab over a made-up backend: what it says, draws, selects, measures, and how little it costs."""
+
+from __future__ import annotations
+
+import html
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QEvent, QPoint, Qt
+from PySide6.QtGui import QGuiApplication
+
+from specview.decoding.details import details_of
+from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.gui.link.controller import Controller
+from specview.gui.link.engine_thread import EngineThread
+from specview.gui.parts import theme
+from specview.gui.parts.charts import Chart
+from specview.gui.parts.pages import RACE, WHY, PageContext
+from specview.gui.parts.selection import Selection
+from specview.gui.shell import app as application
+from specview.gui.state.figures import MISSING
+from specview.gui.state.view_model import target_of
+from specview.gui.why.figures import ORDER, row_of
+from specview.gui.why.page import MEASURE, WhyPage, explanation_facts
+from specview.lab.explain import Banner, explain
+from specview.racing.settings import RunSettings
+from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
+from tests.gui.shell_fake import FakeBackend
+
+PASS_S = 0.05
+BASE = {"engine": "transformers", "target": "bundled", "device": None, "dtype": None, "threads": None, "gpu_layers": 0,
+        "check_mode": False}  # fmt: skip
+PLAIN = {**BASE, "method": "plain", "rule": "greedy"}
+DRAFT = {**BASE, "method": "draft-model", "k": 4, "rule": "rejection", "policy": "constant"}
+
+
+def lane_rounds(count: int, k: int = 4, alpha: float = 0.5, v: float = 1.6, c: float = 0.05, seed: int = 1) -> list[Round]:
+    rng, t, made = random.Random(seed), 0.0, []
+    for index in range(count):
+        accepted = 0
+        while accepted < k and rng.random() < alpha:
+            accepted += 1
+        verdicts = ["accepted"] * accepted + ["rejected"] * (accepted < k) + ["ignored"] * (k - accepted - 1)
+        tokens = tuple(DraftedToken(i, verdict, entropy=0.3 + i, text="a") for i, verdict in enumerate(verdicts))
+        draft_s, verify_s, other_s = k * c * PASS_S, PASS_S * (v if k else 1.0), 0.001
+        t += draft_s + verify_s + other_s
+        kind = "plain" if not k else "bonus" if accepted == k else "corrected"
+        made.append(Round(index, t, draft_s, verify_s, other_s, drafter="m" if k else "", drafted=tokens,
+                          final=FinalToken(9, kind, "b")))  # fmt: skip
+    return made
+
+
+def feed(place, lanes, run_id=1000, end=True):
+    """Play a race of (name, settings, rounds) into the model of a window or bench."""
+    controller = place.controller
+    race = controller.race
+    race.begin(run_id)
+    race.apply(RaceStarted(run_id, (1, 2, 3), "hello", tuple(name for name, _, _ in lanes),
+                           tuple(settings for _, settings, _ in lanes), {"target_weight_bytes": 98_000_000}))  # fmt: skip
+    for index, (_, _, rounds) in enumerate(lanes):
+        race.apply(LanePrefilled(run_id, index, 0.4, 12_000_000, 9_000_000))
+        for round_ in rounds:
+            race.apply(LaneRound(run_id, index, round_))
+    if end:
+        from specview.decoding.metrics import fold
+        from specview.decoding.speedup import speedup
+
+        for index, (_, _, rounds) in enumerate(lanes):
+            faster = speedup(rounds, lanes[0][2]) if index else None
+            race.apply(LaneEnded(run_id, index, "limit", fold(rounds, 0.4, PASS_S), "", faster))
+        race.apply(RaceEnded(run_id, "done", 0.9))
+    controller.lanes_changed.emit()
+    controller.text_tick.emit()
+    controller.number_tick.emit()
+
+
+def standard(count=60, **draft):
+    return [("plain", PLAIN, lane_rounds(200, k=0)), ("draft-model", DRAFT, lane_rounds(count, **draft))]
+
+
+class Bench:
+    """The page over a controller and a made-up backend, without the rest of the window."""
+
+    def __init__(self, script) -> None:
+        self.engine = EngineThread(lambda: FakeBackend(script))
+        self.controller = Controller(self.engine)
+        self.selection = Selection()
+        self.messages: list[str] = []
+        self.opened: list[str] = []
+        context = PageContext(
+            self.controller, self.selection, lambda: RunSettings(prompt="hello").checked(),
+            lambda text, kind="error": self.messages.append(text), lambda settings: None, lambda lane: True,
+            self.opened.append, lambda settings: True,
+        )  # fmt: skip
+        self.page = WhyPage(context)
+
+
+@pytest.fixture
+def bench(qtbot, qapp, script):
+    application.make_app([])
+    theme.apply(qapp, "dark", 1.0)
+    made = Bench(script)
+    made.page.resize(1280, 700)
+    made.page.show()
+    made.engine.start()
+    made.page.opened()
+    yield made
+    made.page.shut()
+    made.controller.close(5.0)
+    made.page.close()
+    made.page.deleteLater()
+    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+
+@pytest.fixture
+def page(bench) -> WhyPage:
+    return bench.page
+
+
+def settle(qapp):
+    """Let single-shot redraws of the charts happen."""
+    for _ in range(3):
+        qapp.processEvents()
+
+
+def test_before_a_race_it_says_what_to_do_and_leads_there(bench, page):
+    assert page.whole.currentIndex() == 0
+    assert "Run a race" in page.empty_words.text()
+    page.empty_button.click()
+    assert bench.opened == [RACE]
+
+
+def test_it_says_why_in_one_sentence_and_draws_the_waterfall(bench, page, qapp):
+    feed(bench, standard())
+    settle(qapp)
+    assert page.whole.currentIndex() == 1
+    assert page.sentence.text().startswith("Verifying 5 tokens costs 1.6 plain passes here; at acceptance rate ")
+    fall = page.explanation.waterfall
+    x, heights = page.waterfall.median.values("steps")
+    assert list(x) == list(range(7))
+    assert heights[0] == 1 and heights[-1] == pytest.approx(fall.net)
+    assert heights[:-1].sum() == pytest.approx(fall.net)
+    assert list(page.lengths.names) == ["by α", "by positions", "measured"]
+    _, bars = page.predictions.values("speedup")
+    assert bars[-1] == pytest.approx(page.explanation.measured_speedup) and len(bars) == 4
+
+
+def test_the_lane_that_is_explained_can_be_chosen_and_plain_too(bench, page):
+    lanes = [*standard(), ("other", {**DRAFT, "k": 2}, lane_rounds(60, k=2, alpha=0.8, v=1.1))]
+    feed(bench, lanes)
+    assert [page.lanes.itemText(i) for i in range(page.lanes.count())] == ["plain", "draft-model", "other"]
+    page.lanes.setCurrentIndex(2)
+    assert page.lane.name == "other" and page.explanation.k == 2
+    page.lanes.setCurrentIndex(0)
+    assert "baseline" in page.sentence.text()
+
+
+def test_a_round_picked_here_is_selected_in_the_race_and_the_other_way_round(bench, page, qapp):
+    feed(bench, standard())
+    page.set_per_round(True)
+    settle(qapp)
+    seen = []
+    bench.selection.round_selected.connect(lambda *told: seen.append(told))
+    page.waterfall.rounds.picked.emit("speed", 7)
+    assert seen == [(1, 7, page)]
+    assert page.waterfall.rounds._marks["selected"].value == 7
+    bench.selection.select(1, 12, object())
+    assert page.waterfall.rounds._marks["selected"].value == 12
+    page.views.setCurrentIndex(1)
+    assert page.details.timeline.bars.selected == 12
+
+
+def test_a_selection_in_another_lane_brings_that_lane(bench, page):
+    feed(bench, [*standard(), ("other", {**DRAFT, "k": 2}, lane_rounds(60, k=2))])
+    page.views.setCurrentIndex(1)
+    assert page.lane.name == "draft-model"
+    bench.selection.select(2, 3, object())
+    assert page.lane.name == "other" and page.details.timeline.bars.selected == 3
+    assert page.lanes.currentText() == "other"
+
+
+def test_the_timelines_rounds_are_where_they_are_drawn(bench, page, qapp, qtbot):
+    feed(bench, standard(30))
+    page.views.setCurrentIndex(1)
+    settle(qapp)
+    bars = page.details.timeline.bars
+    spans = details_of(page.lane.rounds).timeline
+    for place in (0, 11, 29):
+        middle = bars._x(spans[place].start_s + spans[place].seconds / 2)
+        assert bars.round_at(middle) == place
+    assert bars.round_at(1) == -1 and bars.round_at(bars.width() + 50) == -1
+    x = round(bars._x(spans[5].start_s + spans[5].seconds / 2))
+    qtbot.mouseClick(bars, Qt.MouseButton.LeftButton, pos=QPoint(x, bars.height() // 2))
+    assert bench.selection.round == 5 and bars.selected == 5
+    qtbot.keyClick(bars, Qt.Key.Key_Right)
+    assert bench.selection.round == 6
+    qtbot.keyClick(bars, Qt.Key.Key_End)
+    assert bench.selection.round == 29
+    assert "round 29" in page.details.timeline.words.full
+
+
+def test_the_timeline_scrolls_and_zooms_over_a_long_run(bench, page, qapp):
+    feed(bench, standard(500))
+    page.views.setCurrentIndex(1)
+    settle(qapp)
+    timeline = page.details.timeline
+    total = page.lane.rounds[-1].t
+    assert timeline.along.maximum() > 0
+    assert timeline.bars.start_s + timeline.bars.length_s == pytest.approx(total, abs=0.01)  # it follows the end
+    timeline.select(3)
+    assert timeline.bars.start_s <= page.lane.rounds[3].t <= timeline.bars.start_s + timeline.bars.length_s
+    before = timeline.bars.length_s
+    timeline.wider.click()
+    assert timeline.bars.length_s == pytest.approx(2 * before)
+
+
+def test_long_runs_bars_of_rounds_scroll_and_pick_the_right_round(bench, page, qapp):
+    feed(bench, standard(500))
+    page.set_per_round(True)
+    settle(qapp)
+    view = page.waterfall
+    assert view.along.value() == view.along.maximum() > 0
+    picked = []
+    view.picked.connect(picked.append)
+    view.rounds.picked.emit("speed", 0)
+    assert picked == [view.along.maximum()]
+    bench.selection.select(1, 10, object())
+    assert view.along.value() <= 10 < view.along.value() + 96
+
+
+def test_banners_are_shown_explained_and_dismissed_until_the_next_run(bench, page, qapp):
+    feed(bench, standard(alpha=0.1, c=0.4))
+    row = page.banners
+    kinds = [banner.kind for banner in row.banners]
+    assert kinds[0] == "slower" and "draft-share" in kinds and "draft-acceptance" in kinds
+    height = row.height()
+    assert "Slower than plain" in row.words.full
+    row.choose("draft-share")
+    assert "Drafting takes" in row.words.full
+    row.dismiss("slower")
+    assert "slower" not in [banner.kind for banner in row.banners]
+    bench.controller.number_tick.emit()
+    assert "slower" not in [banner.kind for banner in row.banners]
+    row.show_banners(())
+    assert row.height() == height and row.words.full == "No warnings."  # nothing jumps
+    feed(bench, standard(alpha=0.1, c=0.4), run_id=1001)
+    assert "slower" in [banner.kind for banner in page.banners.banners]
+
+
+def test_a_banner_whose_figure_changes_keeps_its_chip(bench, page):
+    row = page.banners
+    row.show_banners((Banner("few-rounds", "only 3 rounds", "Only 3 rounds."),))
+    chip = row._chips[0][0]
+    row.show_banners((Banner("few-rounds", "only 4 rounds", "Only 4 rounds."),))
+    assert row._chips[0][0] is chip and "4" in row._chips[0][1].text() and "4" in row.words.full
+
+
+def test_the_table_has_every_figure_of_the_design_with_its_formula(bench, page):
+    feed(bench, standard())
+    page.views.setCurrentIndex(2)
+    table = page.figures
+    named = (
+        "acceptance_rate draft_acceptance tokens_per_target_pass mean_accepted_length position_acceptance "
+        "position_acceptance_conditional decode_tokens_per_s total_s ttft_s itl_p50_s itl_p95_s tpot_s draft_share "
+        "verify_share other_share draft_cost verify_cost expected_tokens predicted_speedup "
+        "predicted_speedup_measured_verify rounds proposed judged accepted ignored emitted speedup"
+    )
+    assert set(named.split()) <= set(ORDER) and len(set(ORDER)) == len(ORDER) == table.rowCount()
+    for place, name in enumerate(ORDER):
+        assert row_of(name)[1] in html.unescape(table.item(place, 1).toolTip())
+        assert table.item(place, 3).text() == row_of(name)[1]
+    by_name = {name: table.item(place, 2).text() for place, name in enumerate(ORDER)}
+    metrics = bench.controller.race.metrics(page.lane)
+    assert by_name["acceptance_rate"] == f"{metrics.acceptance_rate:.2f}"
+    assert by_name["position_acceptance"].count("·") == 3
+    assert by_name["weights"] == "98 MB" and by_name["kv_cache"] == "12 MB"
+    plain = {name: table.item(place, 1).text() for place, name in enumerate(ORDER)}
+    assert plain["acceptance_rate"] == MISSING == plain["speedup"]
+    table.copy()
+    copied = QGuiApplication.clipboard().text().splitlines()
+    assert len(copied) == len(ORDER) + 1 and copied[0].split("\t") == ["figure", "plain", "draft-model", "formula"]
+
+
+def test_without_entropies_it_says_how_to_get_them(bench, page, qapp):
+    bare = [replace(r, drafted=tuple(replace(t, entropy=None) for t in r.drafted)) for r in lane_rounds(30)]
+    feed(bench, [("plain", PLAIN, lane_rounds(60, k=0)), ("draft-model", DRAFT, bare)])
+    page.views.setCurrentIndex(1)
+    settle(qapp)
+    assert "not recorded" in page.details.entropy._words.text()
+    assert page.details.positions.names == ["unconditional", "conditional"]
+
+
+def test_v_of_k_is_measured_on_the_engine_thread_and_refines_the_best_k(bench, page, qtbot, monkeypatch):
+    import specview.lab.calibrate as calibrate
+
+    asked = []
+
+    def measured(pool, settings, k, *, tell, should_stop, afresh):
+        import threading
+
+        asked.append((threading.current_thread().name, settings.target, k, afresh))
+        tell("Measuring the target's passes", 0.5)
+        return {rows: PASS_S * (1 + 0.15 * (rows - 1)) for rows in range(1, 10)}
+
+    monkeypatch.setattr(calibrate, "calibrate_passes", measured)
+    feed(bench, standard())
+    assert [point.k for point in page.explanation.lengths] == [0, 1, 2, 3, 4]
+    assert page.measure.isEnabled()
+    page.measure.click()
+    assert not page.measure.isEnabled() and bench.controller.busy_with == MEASURE
+    qtbot.waitUntil(lambda: page.calibrated is not None)
+    assert asked[0][1:] == ("bundled", 4, True) and asked[0][0] != "MainThread"
+    assert [point.k for point in page.explanation.lengths] == list(range(9))
+    assert page.explanation.lengths[8].source == "calibrated"
+    assert "1 to 9 rows" in page.measured_words.full
+    qtbot.waitUntil(page.measure.isEnabled)
+
+
+def test_a_measurement_that_fails_or_is_stopped_is_told_and_leaves_the_page_as_it_was(bench, page, qtbot, monkeypatch):
+    import specview.lab.calibrate as calibrate
+    from specview.errors import SpecviewError, Stopped
+
+    feed(bench, standard())
+    before = page.sentence.text()
+
+    def broken(*_, **__):
+        raise SpecviewError("the target's file is gone.", "Choose another target.")
+
+    monkeypatch.setattr(calibrate, "calibrate_passes", broken)
+    page.measure.click()
+    qtbot.waitUntil(lambda: "is gone" in "".join(bench.messages))
+    assert page.sentence.text() == before and page.calibrated is None
+
+    def stopped(*_, should_stop, **__):
+        raise Stopped
+
+    monkeypatch.setattr(calibrate, "calibrate_passes", stopped)
+    qtbot.waitUntil(page.measure.isEnabled)
+    page.measure.click()
+    qtbot.waitUntil(lambda: "stopped" in page.measured_words.full)
+    assert page.calibrated is None
+
+
+def test_what_if_gets_the_lane_and_what_was_measured(bench, page, monkeypatch):
+    feed(bench, standard())
+    shown = []
+
+    def show_lane(self, lane, plain, calibrated=None):
+        shown.append((lane.name, None if plain is None else plain.name, calibrated))
+
+    monkeypatch.setattr("specview.gui.why.what_if.WhatIfPanel.show_lane", show_lane)
+    page.views.setCurrentIndex(3)
+    assert shown[-1] == ("draft-model", "plain", None)
+    page._calibrated[target_of(page.lane.settings)] = {1: 0.05, 5: 0.08}
+    page._shown = ()
+    page.refresh()
+    assert shown[-1][2] == {1: 0.05, 5: 0.08}
+    page.show_lane(0)
+    assert shown[-1][:2] == ("plain", None)
+
+
+def test_another_targets_measurement_is_not_used(bench, page):
+    feed(bench, standard())
+    page._calibrated[("llama.cpp", "bundled", None, None, None, 0, False)] = {1: 1.0, 2: 9.0}
+    assert page.calibrated is None
+
+
+def test_while_hidden_it_draws_nothing(bench, page, monkeypatch):
+    feed(bench, standard(20))
+    page.left()
+    calls = []
+    monkeypatch.setattr("specview.gui.why.page.explain", lambda *a, **k: calls.append(a) or explain(*a, **k))
+    feed(bench, standard(40), run_id=1001)
+    assert calls == []
+    page.opened()
+    assert len(calls) >= 1 and page.explanation.rounds == 40
+    count = len(calls)
+    bench.controller.number_tick.emit()
+    assert len(calls) == count  # nothing new, nothing drawn
+
+
+def test_while_a_race_runs_it_rests_in_proportion_to_what_it_took(bench, page, monkeypatch):
+    feed(bench, standard(20), end=False)
+    monkeypatch.setattr(type(bench.controller), "racing", property(lambda self: True))
+    page._began, page._rest_until = time.perf_counter() - 0.5, 0.0  # as if a redraw had taken half a second
+    page._rest()
+    looks = []
+    monkeypatch.setattr(page, "refresh", lambda: looks.append(True))
+    page._tick()
+    assert looks == []
+    page._rest_until = 0.0
+    page._tick()
+    assert looks == [True]
+    page._rest_until = time.perf_counter() + 1000.0
+    monkeypatch.setattr(type(bench.controller), "racing", property(lambda self: False))
+    page._tick()  # the race's end is always drawn
+    assert looks == [True, True]
+
+
+def test_details_fold_only_what_is_new(bench, page, monkeypatch):
+    feed(bench, standard(20), end=False)
+    page.views.setCurrentIndex(1)
+    added = []
+    real = type(page._fold).add
+    monkeypatch.setattr(type(page._fold), "add", lambda self, round_: added.append(round_) or real(self, round_))
+    for round_ in lane_rounds(25)[20:]:
+        bench.controller.race.apply(LaneRound(1000, 1, round_))
+    bench.controller.number_tick.emit()
+    assert len(added) == 5
+    assert page._fold.details() == details_of(page.lane.rounds, 0.4)
+
+
+def test_both_themes_and_a_larger_font_draw_without_a_word_cut(bench, page, qapp):
+    feed(bench, standard())
+    try:
+        for name, scale in (("light", 1.0), ("dark", 1.4)):
+            theme.apply(qapp, name, scale)
+            settle(qapp)
+            for view in range(page.views.count()):
+                page.views.setCurrentIndex(view)
+                settle(qapp)
+            assert page.sentence.height() >= 2 * page.sentence.fontMetrics().lineSpacing()
+            grabbed = page.grab()
+            assert not grabbed.isNull()
+    finally:
+        theme.apply(qapp, "dark", 1.0)
+
+
+def test_what_was_looked_at_is_remembered(bench, page):
+    page.views.setCurrentIndex(1)
+    page.set_per_round(True)
+    assert page.kept() == {"view": "Rounds and tokens", "per_round": True}
+    page.restore({"view": "All figures", "per_round": False})
+    assert page.kept() == {"view": "All figures", "per_round": False}
+    page.restore({"view": "no such view", "per_round": "yes", "more": 1})
+    assert page.kept() == {"view": "All figures", "per_round": False}
+
+
+def test_in_the_window_a_slow_lane_says_so_leads_here_and_rounds_are_picked_both_ways(window, qapp):
+    feed(window, standard(alpha=0.1, c=0.4), end=False)
+    assert window.page.panels[1].why.isHidden()  # a lane under way is not yet called slow
+    lanes = [*standard(alpha=0.1, c=0.4), ("fast", {**DRAFT, "k": 2}, lane_rounds(90, k=2, alpha=0.9, v=1.05))]
+    feed(window, lanes, run_id=1001)
+    plain, slow, fast = window.page.panels
+    assert not slow.why.isHidden() and "plain passes here" in slow.why.words.full
+    assert plain.why.isHidden() and fast.why.isHidden()
+    slow.why.button.click()
+    page = window.tabs.page(WHY)
+    assert window.tabs.current == WHY and isinstance(page, WhyPage) and page.lane.name == "draft-model"
+    assert slow.why.words.full == page.sentence.text()
+    page.set_per_round(True)
+    page.waterfall.rounds.picked.emit("speed", 7)
+    assert slow.view.current()[0] == 7  # the race's own text has it selected
+    slow.view.select_token(9, -1)
+    window.page._token_selected(slow, 9, -1)
+    assert page.waterfall.rounds._marks["selected"].value == 9
+
+
+def test_in_the_window_a_round_picked_while_a_race_runs_stays_picked_when_it_ends(window, qapp):
+    feed(window, standard(), end=False)
+    window.tabs.open("Why")
+    page = window.tabs.page("Why")
+    page.views.setCurrentIndex(1)
+    settle(qapp)
+    page.details.timeline.picked.emit(9)
+    assert (window.selection.lane, window.selection.round) == (1, 9)
+    race = window.controller.race
+    window.controller.engine._events.append(RaceEnded(race.run_id, "done", 0.9))
+    window.controller._on_text()
+    assert race.state == "ended"
+    assert (window.selection.lane, window.selection.round) == (1, 9) and page.details.timeline.bars.selected == 9
+    feed(window, standard(), run_id=1001)  # another race has other rounds
+    assert (window.selection.lane, window.selection.round) == (-1, -1)
+    assert page.details.timeline.bars.selected == -1
+
+
+def test_facts_name_what_is_measured_and_what_it_rests_on():
+    found = explain(lane_rounds(60), lane_rounds(200, k=0), DRAFT)
+    facts, paragraphs = explanation_facts(found)
+    names = [name for name, _, _ in facts]
+    assert names == ["speedup", "acceptance rate α", "tokens per pass", "c, of medians", "v, 5 rows", "break-even", "best at this acceptance",
+                     "rule of thumb α k"]  # fmt: skip
+    assert {name: value for name, value, _ in facts}["v, 5 rows"] == "1.60 measured"
+    assert any("It counts drafted tokens behind a rejection" in text for text in paragraphs)
+    facts, paragraphs = explanation_facts(explain([], (), DRAFT))
+    assert facts == [] and paragraphs == []
+
+
+def test_charts_save_as_files(bench, page, tmp_path: Path, qapp):
+    feed(bench, standard())
+    settle(qapp)
+    for name in ("a.png", "a.svg", "a.csv"):
+        page.waterfall.median.save(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 100
+
+
+def test_the_words_of_the_empty_page_have_room(page, qapp):
+    settle(qapp)
+    words = page.empty_words
+    assert words.isVisible() and words.height() >= words.heightForWidth(words.width()) > 2 * words.fontMetrics().lineSpacing()
+    theme.apply(qapp, "dark", 1.4)
+    settle(qapp)
+    assert words.height() >= words.heightForWidth(words.width())
+    theme.apply(qapp, "dark", 1.0)
+
+
+def test_draft_lengths_have_whole_ticks(page, bench, qapp):
+    feed(bench, standard())
+    page.show_lane(1)
+    settle(qapp)
+    ticks = page.lengths._ticks["x"]
+    assert ticks[0] == (0.0, "0") and all(value == int(value) for value, _ in ticks) and len(ticks) <= 13
+
+
+def test_in_a_low_window_the_plots_scroll_and_are_not_crushed(page, bench, qapp):
+    feed(bench, standard())
+    page.show_lane(1)
+    theme.apply(qapp, "dark", 1.4)
+    page.resize(1000, 560)
+    for place in range(page.views.count()):
+        page.views.setCurrentIndex(place)
+        settle(qapp)
+        for chart in page.stack.currentWidget().findChildren(Chart):
+            if chart.isVisible():
+                assert chart.plot.height() >= theme.px(45), (place, chart.title, chart.plot.height())
+    theme.apply(qapp, "dark", 1.0)
+
+
+def test_a_long_lane_name_leaves_room_for_the_other_lanes_figures(page, bench, qapp):
+    name = "a lane with an exceedingly long name, longer than anybody should call it"
+    feed(bench, [standard()[0], (name, DRAFT, lane_rounds(30))])
+    page.show_lane(1)
+    page.views.setCurrentIndex(2)
+    settle(qapp)
+    assert page.figures.columnWidth(2) < 0.3 * page.width()
+    assert name in page.figures.text()
