@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from specview import cli
+from specview import cli, drafting
 from specview.commands import arguments
 from specview.commands.compare import make_parser as compare_parser
 from specview.commands.run import make_parser as run_parser
 from specview.commands.scan import make_parser as scan_parser
 from specview.drafting import registry
+from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
+from specview.drafting.registry import METHODS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -54,12 +56,16 @@ def test_every_command_is_named() -> None:
     assert set(re.findall(r"\| `specview ([\w-]+)[ A-Z]*` \|", section)) == set(cli.COMMANDS)
 
 
-def test_the_drafter_of_the_readme_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "METHODS", dict(registry.METHODS))
+def test_the_drafter_of_the_readme_is_found_as_a_file_and_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = (text for kind, text in BLOCKS if kind == "python")
-    exec(compile(code, "README.md", "exec"), {})
+    (tmp_path / "readme_echo.py").write_text(code, encoding="utf-8")
+    monkeypatch.setattr(drafting, "__path__", [*drafting.__path__, str(tmp_path)])
+    monkeypatch.setattr(registry, "METHODS", {})
+    registry.collect()
+    before = [name for name in registry.METHODS if name != "echo"]
+    assert before == list(METHODS)  # it stands last of its family, and changes nothing else
     method = registry.METHODS["echo"]
-    drafter = method.make(registry.DrafterContext({"gap": 3}, 64, 100)) if method.make else None
+    drafter = method.make(DrafterContext({"gap": 3}, 64, 100)) if method.make else None
     assert drafter is not None
     draft = drafter.propose([1, 2, 3, 4, 5], 2)
     assert (draft.tokens, draft.q, draft.drafter) == ((3, 4), None, "echo")

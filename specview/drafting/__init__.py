@@ -1,1 +1,1 @@
-"""Drafting methods, one file each, behind one protocol and one registry."""
+"""Drafting methods, one file each: method.py says what a method is, registry.py collects them."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, OnChunk
@@ -34,11 +34,9 @@ from specview.drafting.acceptance import (
     learn_round,
     refused,
 )
-from specview.drafting.cascade import Combined, copying, make_members
+from specview.drafting.cascade import Combined, copying, make_members, most_branches, most_rows
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.settings.options import Option, Value
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 DEFAULT_K = 48
 FIRST_PAUSE = 4  # rounds before a member that drafts with a model is retried
@@ -250,3 +248,19 @@ def make(context: DrafterContext) -> Auto:
 def default_k(options: Mapping[str, Value]) -> int:
     """The longest draft that a round may pick."""
     return DEFAULT_K
+
+
+METHOD = MethodInfo(
+    "auto",
+    "auto",
+    "Picks drafter and length for every round from what each has earned on this text so far.",
+    make,
+    OPTIONS,
+    family="combined",
+    combines=True,
+    needs_costs=True,
+    default_k=default_k,
+    pass_rows=most_rows,
+    branches=most_branches,
+    place=2,
+)

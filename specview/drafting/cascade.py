@@ -6,15 +6,13 @@ The usual order is from cheap to dear: an n-gram method that is silent most of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specview.decoding.interfaces import Drafter, DrawsByPosition, OnChunk, OwnContext
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
-from specview.settings.options import Option, Value, members_of
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
+from specview.drafting.method import METHODS, DrafterContext, MethodInfo
+from specview.settings.options import Option, Value, members_of, options_of
 
 OPTIONS = (
     Option(
@@ -130,6 +128,40 @@ def make(context: DrafterContext) -> Cascade:
 
 def copying(options: Mapping[str, Value]) -> list[bool]:
     """Per member whether it is of the n-gram family: point masses, proposed at no real cost."""
-    from specview.drafting.registry import METHODS
-
     return [METHODS[name].family == "n-gram" for name in members_of(options)]
+
+
+def _each(options: Mapping[str, Value]) -> list[tuple[MethodInfo, dict[str, Value]]]:
+    """The members that a combined method's resolved options name, with each one's own options."""
+    return [(METHODS[name], options_of(options, name)) for name in members_of(options)]
+
+
+def longest_default(options: Mapping[str, Value]) -> int:
+    """The longest default draft among the members; few tokens where none has one of its own."""
+    given = [method.default_k(own) for method, own in _each(options) if method.default_k is not None]
+    return max((length for length in given if length is not None), default=4)
+
+
+def most_rows(options: Mapping[str, Value], k: int) -> int:
+    """Most tokens of one pass beyond the first, over the members."""
+    return max(k, *(method.pass_rows(own, k) for method, own in _each(options) if method.pass_rows is not None), 0)
+
+
+def most_branches(options: Mapping[str, Value]) -> int:
+    """Most leaves of a draft tree, over the members."""
+    return max((method.branches(own) for method, own in _each(options) if method.branches is not None), default=1)
+
+
+METHOD = MethodInfo(
+    "cascade",
+    "cascade",
+    "Several drafters in order: the first with a proposal drafts.",
+    make,
+    OPTIONS,
+    family="combined",
+    combines=True,
+    default_k=longest_default,
+    pass_rows=most_rows,
+    branches=most_branches,
+    place=1,
+)

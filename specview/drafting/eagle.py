@@ -24,10 +24,11 @@ from specview.drafting.draft_tree import (
     spread_tree,
 )
 from specview.drafting.feature_head import FeatureDrafter, head_of, weights_of
+from specview.drafting.last_hidden import problem
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
     from specview.heads.loading import LoadedHead
     from specview.heads.running import HeadRun
 
@@ -222,3 +223,54 @@ def make_eagle2(context: DrafterContext) -> Eagle:
 def make_eagle3(context: DrafterContext) -> Eagle:
     """Make the drafter of `eagle3`."""
     return make(context, "eagle3")
+
+
+EAGLE = MethodInfo(
+    "eagle",
+    "EAGLE",
+    "A one-layer head drafts from the target's last hidden state, a chain or a fixed tree (Li et al. 2024, "
+    "arXiv 2401.15077).",
+    make_eagle,
+    EAGLE_OPTIONS,
+    head="eagle",
+    family="trained head",
+    default_k=default_k,
+    pass_rows=pass_rows,
+    branches=branches,
+    problem=problem,
+    check=check,
+    place=4,
+)
+
+EAGLE2 = MethodInfo(
+    "eagle2",
+    "EAGLE-2",
+    "EAGLE's heads draft a tree that grows where they are surest (Li et al. 2024, arXiv 2406.16858).",
+    make_eagle2,
+    EAGLE2_OPTIONS,
+    head="eagle",
+    family="trained head",
+    default_k=default_k,
+    presets=EAGLE2_PRESETS,
+    pass_rows=pass_rows,
+    branches=branches,
+    problem=problem,
+    place=5,
+)
+
+EAGLE3 = MethodInfo(
+    "eagle3",
+    "EAGLE-3",
+    "A head drafts from hidden states of a low, a middle and a high layer, with a vocabulary of its own; a "
+    "chain or a dynamic tree (Li et al. 2025, arXiv 2503.01840).",
+    make_eagle3,
+    EAGLE3_OPTIONS,
+    head="eagle3",
+    family="trained head",
+    default_k=default_k,
+    presets=EAGLE3_PRESETS,
+    pass_rows=pass_rows,
+    branches=branches,
+    problem=problem,
+    place=6,
+)

@@ -8,19 +8,17 @@ taken up by the verifying pass, which runs the remaining layers only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from array_api_compat import array_namespace
 
 from specview.decoding.interfaces import EarlyExitSession, Engine, OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import Option
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 OPTIONS = (
     Option(
@@ -125,3 +123,15 @@ def make(context: DrafterContext) -> EarlyExit:
         )
     assert isinstance(session, EarlyExitSession)
     return EarlyExit(session, layer, context.max_length)
+
+
+METHOD = MethodInfo(
+    "early-exit",
+    "early exit",
+    "The target's own first layers draft, on the cache that verifies (LayerSkip, arXiv 2404.16710).",
+    make,
+    OPTIONS,
+    family="self",
+    problem=problem,
+    place=2,
+)

@@ -21,7 +21,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.settings.options import WEIGHTS
 
 if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
+    from specview.drafting.method import DrafterContext
     from specview.heads.loading import LoadedHead
     from specview.heads.running import HeadRun
 

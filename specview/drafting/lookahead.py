@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specview.decoding.interfaces import Engine, OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Rider, Round, depths
 from specview.decoding.sampling import SamplingParams, likeliest_ids
 from specview.drafting.base import ModelFreeDrafter
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.errors import SpecviewError
 from specview.settings.options import Option, Value
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 OPTIONS = (
     Option(
@@ -370,3 +368,19 @@ def _too_large(options: Mapping[str, Value], what: str) -> SpecviewError:
         f"lookahead's window of W {options['window_size']}, N {options['level']} needs {what}.",
         "Use a smaller window_size or level.",
     )
+
+
+METHOD = MethodInfo(
+    "lookahead",
+    "lookahead",
+    "Guesses n-grams by Jacobi iteration in the same pass that verifies them; no draft model "
+    "(Fu et al. 2024).",
+    make,
+    OPTIONS,
+    family="self",
+    default_k=default_k,
+    pass_rows=pass_rows,
+    branches=branches,
+    problem=problem,
+    place=1,
+)

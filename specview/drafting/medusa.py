@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.drafting.draft_tree import PATHS_TEXT, FixedTree, fixed_tree, likeliest, read_paths
 from specview.drafting.feature_head import SpreadRows
-from specview.drafting.last_hidden import LastHidden
+from specview.drafting.last_hidden import LastHidden, problem
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.sampled import draft_chain, not_finite
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
     from specview.heads.loading import LoadedHead
 
 _CHILDREN: Mapping[str, Mapping[tuple[int, ...], int]] = {
@@ -220,3 +220,21 @@ def make(context: DrafterContext) -> Medusa:
     if head is None:
         raise SpecviewError("medusa needs trained heads.", "Name their folder with --draft.")
     return Medusa(head, context.max_length, _asked(context.options))
+
+
+METHOD = MethodInfo(
+    "medusa",
+    "Medusa",
+    "Heads on the target's last hidden state guess several tokens ahead, as a chain or a tree (Cai et al. 2024). "
+    "Exact with greedy, rejection or match; Medusa's own rule, typical, is lossy.",
+    make,
+    OPTIONS,
+    head="medusa",
+    family="trained head",
+    default_k=default_k,
+    pass_rows=pass_rows,
+    branches=branches,
+    problem=problem,
+    check=check,
+    place=1,
+)

@@ -7,15 +7,12 @@ drafted before, so the chain is one sample of the speculator's own distribution,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
-from specview.drafting.last_hidden import LastHidden
+from specview.drafting.last_hidden import LastHidden, problem
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 
 class Speculator(LastHidden):
@@ -59,3 +56,15 @@ def make(context: DrafterContext) -> Speculator:
     if head is None:
         raise SpecviewError("mlp-speculator needs a trained speculator.", "Name its folder with --draft.")
     return Speculator(head, context.max_length)
+
+
+METHOD = MethodInfo(
+    "mlp-speculator",
+    "MLP speculator",
+    "A small recurrent network goes on from the target's last hidden state (IBM, arXiv 2404.19124; Arctic).",
+    make,
+    head="mlp-speculator",
+    family="trained head",
+    problem=problem,
+    place=2,
+)

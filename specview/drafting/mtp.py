@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.last_hidden import LAST, accepted_rows
+from specview.drafting.last_hidden import LAST, accepted_rows, problem
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError
 from specview.settings.options import Option
 
 if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
     from specview.heads.loading import LoadedHead
 
 OPTIONS = (
@@ -110,3 +110,17 @@ def make(context: DrafterContext) -> Mtp:
             "mtp needs a target whose checkpoint has next-token-prediction modules.", "Choose another method."
         )
     return Mtp(head, context.max_length, bool(context.options["reuse"]))
+
+
+METHOD = MethodInfo(
+    "mtp",
+    "MTP",
+    "The target's own next-token-prediction modules, inside its checkpoint (DeepSeek-V3, GLM-4.5, Qwen3-Next, "
+    "MiMo).",
+    make,
+    OPTIONS,
+    head="mtp",
+    family="trained head",
+    problem=problem,
+    place=3,
+)

@@ -16,7 +16,7 @@ from specview.errors import UsageError
 from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
+    from specview.drafting.method import DrafterContext
 
 PRIME = (1 << 61) - 1
 BASE = 6364136223846793005 % PRIME

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import Array, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import Guess, ModelFreeDrafter
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.ngram_index import (
     LARGEST,
     SEPARATOR,
@@ -38,9 +39,6 @@ from specview.drafting.ngram_index import (
     preset_option,
 )
 from specview.settings.options import Option, Value
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 MAX_VALUES = 4
 DOMINATES = 2  # times as often as all others together
@@ -322,3 +320,28 @@ def make_k(context: DrafterContext) -> NgramMap:
 def make_k4v(context: DrafterContext) -> NgramMap:
     """Make `ngram-map-k4v`."""
     return _make(NgramMapK4V, context)
+
+
+MAP_K = MethodInfo(
+    "ngram-map-k",
+    "n-gram map k",
+    "Keeps n-grams that recurred in a hash map, and how much of each one's last draft held "
+    "(llama.cpp ngram-map-k).",
+    make_k,
+    K_OPTIONS,
+    presets=PRESETS,
+    default_k=default_k,
+    place=3,
+)
+
+MAP_K4V = MethodInfo(
+    "ngram-map-k4v",
+    "n-gram map k4v",
+    "Keeps up to four continuations of each n-gram and drafts when one of them dominates "
+    "(llama.cpp ngram-map-k4v).",
+    make_k4v,
+    K4V_OPTIONS,
+    presets=PRESETS,
+    default_k=default_k,
+    place=4,
+)

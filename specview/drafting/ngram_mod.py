@@ -17,12 +17,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import Array, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import Guess, ModelFreeDrafter
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.ngram_index import (
     LARGEST,
     TIE,
@@ -33,9 +34,6 @@ from specview.drafting.ngram_index import (
 )
 from specview.errors import UsageError
 from specview.settings.options import Option, Value
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 ENTRIES = 4 * 1024 * 1024
 FACTOR = 6364136223846793005  # of a linear congruential generator (Knuth's MMIX)
@@ -232,3 +230,17 @@ def make(context: DrafterContext) -> NgramMod:
             context.memory[key] = ModMemory()
         memory = context.memory[key]
     return NgramMod(context.options, memory)
+
+
+METHOD = MethodInfo(
+    "ngram-mod",
+    "n-gram mod",
+    "A rolling hash of the last tokens names the next one, in a table of 16 MB; long drafts or none "
+    "(llama.cpp ngram-mod).",
+    make,
+    OPTIONS,
+    presets=PRESETS,
+    default_k=default_k,
+    check=check,
+    place=5,
+)

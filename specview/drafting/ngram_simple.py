@@ -9,17 +9,14 @@ counts, as its documentation says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from specview.decoding.interfaces import OnChunk
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import Guess, ModelFreeDrafter
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.ngram_index import LARGEST, RollingHashes, check_window, draft_length, preset_option
 from specview.errors import UsageError
 from specview.settings.options import Option, Value
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 OPTIONS = (
     preset_option("n-grams of 8 that occurred twice before, as prose repeats shorter runs, and less surely."),
@@ -136,3 +133,15 @@ def make(context: DrafterContext) -> NgramSimple:
     """Make the drafter."""
     check_window(context, "ngram-simple", OPTIONS[1])
     return NgramSimple(context.options)
+
+
+METHOD = MethodInfo(
+    "ngram-simple",
+    "n-gram simple",
+    "Copies a long run after the last n-gram of the same n tokens (llama.cpp ngram-simple).",
+    make,
+    OPTIONS,
+    presets=PRESETS,
+    default_k=default_k,
+    place=2,
+)

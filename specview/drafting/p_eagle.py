@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from specview.decoding.ledger import Array, Draft
 from specview.drafting.feature_head import FeatureDrafter, head_of, weights_of
+from specview.drafting.last_hidden import problem
+from specview.drafting.method import DrafterContext, MethodInfo
 
 if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
     from specview.heads.running import HeadRun
 
 
@@ -50,3 +51,15 @@ def make(context: DrafterContext) -> PEagle:
     made = PEagle(head, head.facts.aux_layers, context.max_length)
     made.weights = weights_of(context, head)
     return made
+
+
+METHOD = MethodInfo(
+    "p-eagle",
+    "P-EAGLE",
+    "An EAGLE-3 head that drafts all its tokens in one pass, through rows with a mask token.",
+    make,
+    head="p-eagle",
+    family="trained head",
+    problem=problem,
+    place=7,
+)

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specview.decoding.interfaces import Engine, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
-from specview.drafting.draft_model import DraftModel
+from specview.drafting import universal
+from specview.drafting.method import DrafterContext, MethodInfo
+from specview.drafting.own_model import OwnModel
 from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import Option
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 OPTIONS = (
     Option(
@@ -34,7 +33,7 @@ OPTIONS = (
 _KEYS = ("pard_token", "ptd_token_id")
 
 
-class Pard(DraftModel):
+class Pard(OwnModel):
     """Drafts in one pass with a session of its own, rolled back with the target's."""
 
     name = "pard"
@@ -113,14 +112,23 @@ def make(context: DrafterContext) -> Pard:
     if engine is None:
         raise SpecviewError("pard needs a draft model.", "Name a PARD model with --draft.")
     mask_token = mask_token_of(engine, int(context.options["pard_token"]))
-    if context.target is not None:
-        from specview.drafting import universal
-
-        if universal.approach("auto", context.rule, context.target, engine) != "same":
-            raise SpecviewError(
-                f"{engine.model_name} has another tokenizer than {context.target.model_name}, and pard drafts in the "
-                "target's own tokens.",
-                "Choose a PARD model of the target's family.",
-            )
+    if context.target is not None and universal.approach("auto", context.rule, context.target, engine) != "same":
+        raise SpecviewError(
+            f"{engine.model_name} has another tokenizer than {context.target.model_name}, and pard drafts in the "
+            "target's own tokens.",
+            "Choose a PARD model of the target's family.",
+        )
     length = min(context.max_length, engine.context_length)
     return Pard(engine.new_session(length), context.vocab_size, length, mask_token, engine.vocab_size)
+
+
+METHOD = MethodInfo(
+    "pard",
+    "PARD",
+    "A small model trained for it drafts all tokens in one pass, through mask tokens (arXiv 2504.18583).",
+    make,
+    OPTIONS,
+    needs_draft_model=True,
+    family="draft model",
+    place=2,
+)

@@ -7,16 +7,13 @@ Saxena 2023 (github.com/apoorvumang/prompt-lookup-decoding); transformers'
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from specview.decoding.interfaces import OnChunk
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import Guess, ModelFreeDrafter
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.errors import UsageError
 from specview.settings.options import Option, Value
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 OPTIONS = (
     Option(
@@ -101,3 +98,14 @@ class PromptLookup(ModelFreeDrafter):
 def make(context: DrafterContext) -> PromptLookup:
     """Make the drafter."""
     return PromptLookup(context.options)
+
+
+METHOD = MethodInfo(
+    "prompt-lookup",
+    "prompt lookup",
+    "Copies what followed the same n-gram earlier in the text; no second model (Saxena 2023).",
+    make,
+    OPTIONS,
+    check=check,
+    place=1,
+)

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +24,11 @@ from specview.decoding.ledger import Array, Round
 from specview.decoding.sampling import SamplingParams
 from specview.disk import PartFile
 from specview.drafting.base import Guess, ModelFreeDrafter
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.ngram_index import SEPARATOR, TIE, EarlierRuns, draft_length
 from specview.drafting.suffix_tree import Continuation, SuffixTree
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import Option, Value
-
-if TYPE_CHECKING:
-    from specview.drafting.registry import DrafterContext
 
 BYTES_PER_TOKEN = 450  # of a tree, measured (tests/benchmarks/drafter_time.py)
 FORMAT = "specview.suffix/1"
@@ -342,3 +340,15 @@ def make(context: DrafterContext) -> Suffix:
     memory.runs.max_tokens, memory.runs.max_runs = max_tokens, max_runs
     memory.runs.evict()
     return Suffix(options, memory, store)
+
+
+METHOD = MethodInfo(
+    "suffix",
+    "suffix",
+    "Suffix trees over this text and earlier runs; the longer the match, the longer the draft "
+    "(SuffixDecoding, arXiv 2411.04975).",
+    make,
+    OPTIONS,
+    default_k=default_k,
+    place=6,
+)

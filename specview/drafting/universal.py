@@ -24,7 +24,7 @@ from array_api_compat import array_namespace
 from specview.decoding.interfaces import Engine, OnChunk, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.decoding.sampling import SamplingParams, softmax
-from specview.drafting.draft_model import DraftModel
+from specview.drafting.own_model import OwnModel
 from specview.drafting.sampled import choose
 from specview.drafting.universal_text import Mirror, TextCoder, complete, prefix_of
 from specview.drafting.universal_vocabulary import Pairing, pairing_of
@@ -65,8 +65,8 @@ def approach(asked: str, rule: str, target: Engine, draft: Engine) -> Approach:
     return APPROACHES[rule]
 
 
-def make(how: Approach, target: Engine, draft: Engine, max_length: int, vocab_size: int) -> DraftModel:
-    """Make the drafter over a new session of the draft.
+def make(name: str, how: Approach, target: Engine, draft: Engine, max_length: int, vocab_size: int) -> OwnModel:
+    """Make the drafter of a method (its name) over a new session of the draft.
 
     max_length is the longest context in target tokens, vocab_size the width of the target's rows. Raises
     SpecviewError where no token is shared and the intersection was asked for.
@@ -78,7 +78,9 @@ def make(how: Approach, target: Engine, draft: Engine, max_length: int, vocab_si
     length = min(2 * max_length + 64, draft.context_length)
     session = draft.new_session(length)
     kind = IntersectionDraft if how == "intersection" else ReencodingDraft
-    return kind(session, target, draft, pairing, vocab_size, length)
+    made = kind(session, target, draft, pairing, vocab_size, length)
+    made.name = name
+    return made
 
 
 def no_shared_token(target: str, draft: str) -> str:
@@ -89,7 +91,7 @@ def no_shared_token(target: str, draft: str) -> str:
     )
 
 
-class _Foreign(DraftModel):
+class _Foreign(OwnModel):
     """What both approaches share: the target's context mirrored in the draft's vocabulary."""
 
     _one_to_one = False

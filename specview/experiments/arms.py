@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specview.decoding.interfaces import Engine
+from specview.drafting.method import MethodInfo
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS, MethodInfo
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.models.heads import check_before
 from specview.racing.settings import BUNDLED, LaneSettings, RunSettings

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from specview.decoding.ledger import EMPTY_DRAFT, Round, depths
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.method import DrafterContext
+from specview.drafting.registry import METHODS
 from specview.lab.measured import MeasuredCosts
 from specview.racing.settings import LaneSettings
 

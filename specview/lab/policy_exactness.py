@@ -23,8 +23,9 @@ from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
+from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES, Constant
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.registry import METHODS
 from specview.lab.exact_statistics import (
     SIGNIFICANCE,
     Counts,

@@ -21,8 +21,9 @@ from specview.decoding.ledger import FINISHED, Round, RunRecord
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.speedup import Speedup, speedup
 from specview.decoding.verification import RULES
+from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS, DrafterContext, MethodInfo
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.lab.advice import Measured
 from specview.lab.measured import MeasuredCosts, measured_costs

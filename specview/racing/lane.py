@@ -13,8 +13,9 @@ from specview.decoding.loop import Sequence, decode
 from specview.decoding.metrics import MetricsFold
 from specview.decoding.observation import Observer, join_text
 from specview.decoding.verification import resolve_rule
+from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.racing.settings import LaneSettings, RunSettings
 

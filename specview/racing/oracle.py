@@ -18,7 +18,8 @@ from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, FinalToken, Round, depths
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.method import DrafterContext
+from specview.drafting.registry import METHODS
 from specview.racing.lane import Lane
 
 OnPosition = Callable[[int, int], None]

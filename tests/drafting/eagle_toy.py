@@ -359,7 +359,8 @@ class Watched:
 
 def make(method: str, head: LoadedHead, target: FeatureEngine, max_length: int = 4096, **given: Any) -> Any:
     """A method's drafter as the registry makes it."""
-    from specview.drafting.registry import METHODS, DrafterContext
+    from specview.drafting.method import DrafterContext
+    from specview.drafting.registry import METHODS
 
     info = METHODS[method]
     assert info.make is not None

@@ -8,7 +8,7 @@ from typing import Any
 from specview.decoding.ledger import Draft, DraftedToken, FinalToken, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import ModelFreeDrafter
-from specview.drafting.registry import DrafterContext
+from specview.drafting.method import DrafterContext
 from specview.settings.options import overlay, resolve
 
 

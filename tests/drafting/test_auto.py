@@ -12,7 +12,8 @@ from specview.decoding.ledger import Draft, DraftedToken, FinalToken, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.acceptance import LOOKED_AT, Matches
 from specview.drafting.auto import Auto, shortened
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.method import DrafterContext
+from specview.drafting.registry import METHODS
 from tests.decoding.toy import (
     FakeClock,
     FakeEngine,

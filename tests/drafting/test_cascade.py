@@ -10,7 +10,8 @@ import pytest
 from specview.decoding.ledger import EMPTY_DRAFT, Draft
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.cascade import Cascade
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.method import DrafterContext
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from tests.decoding.toy import (
     FakeEngine,

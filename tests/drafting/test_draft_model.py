@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
 from specview.drafting.draft_model import DraftModel
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.method import DrafterContext
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped
 from tests.decoding.toy import FakeEngine, TableModel, draft_model, plain_reference, run_decode
 

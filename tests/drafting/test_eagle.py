@@ -17,8 +17,9 @@ from specview.decoding.sampling import SamplingParams
 from specview.drafting.cascade import Cascade
 from specview.drafting.draft_tree import fixed_tree
 from specview.drafting.eagle import shape_of
+from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound

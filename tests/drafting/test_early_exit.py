@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
 from specview.drafting import early_exit
 from specview.drafting.early_exit import OPTIONS, EarlyExit
-from specview.drafting.registry import DrafterContext
+from specview.drafting.method import DrafterContext
 from specview.errors import SpecviewError, UsageError
 from specview.racing.settings import LaneSettings
 from specview.settings.options import resolve
@@ -248,7 +248,8 @@ def test_an_engine_that_cannot_is_told_with_its_reason():
 @pytest.fixture
 def registered(monkeypatch):
     """The method as the registry declares it."""
-    from specview.drafting.registry import METHODS, MethodInfo
+    from specview.drafting.method import MethodInfo
+    from specview.drafting.registry import METHODS
 
     info = MethodInfo(
         "early-exit", "early exit", "", early_exit.make, OPTIONS, family="self", problem=early_exit.problem

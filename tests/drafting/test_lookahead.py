@@ -17,7 +17,7 @@ from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams
 from specview.drafting import lookahead
 from specview.drafting.lookahead import OPTIONS, Lookahead, Pool, Window, window_grid, window_rows
-from specview.drafting.registry import DrafterContext
+from specview.drafting.method import DrafterContext
 from specview.errors import SpecviewError, UsageError
 from specview.racing.settings import LaneSettings
 from specview.settings.options import resolve
@@ -583,7 +583,8 @@ def test_the_widest_window_stays_under_llama_cpp_s_sequences():
 @pytest.fixture
 def registered(monkeypatch):
     """The method as the registry declares it."""
-    from specview.drafting.registry import METHODS, MethodInfo
+    from specview.drafting.method import MethodInfo
+    from specview.drafting.registry import METHODS
 
     info = MethodInfo(
         "lookahead",

@@ -20,8 +20,9 @@ from specview.decoding.sampling import SamplingParams, draw, probabilities, unif
 from specview.decoding.verification import RULES
 from specview.drafting.cascade import Cascade
 from specview.drafting.medusa import tree_of
+from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loading import LoadedHead

@@ -15,8 +15,9 @@ from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
 from specview.drafting.cascade import Cascade
+from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loading import LoadedHead

@@ -10,7 +10,7 @@ import pytest
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.sampling import SamplingParams
 from specview.drafting import ngram_map, ngram_mod, ngram_simple, suffix
-from specview.drafting.registry import DrafterContext
+from specview.drafting.method import DrafterContext
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
     BOS,

@@ -16,9 +16,10 @@ from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
 from specview.drafting.cascade import Cascade
+from specview.drafting.method import DrafterContext
 from specview.drafting.pard import Pard
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.acceptance import COPIES
+from specview.drafting.method import DrafterContext
 from specview.drafting.prompt_lookup import OPTIONS, PromptLookup
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.registry import METHODS
 from specview.errors import UsageError
 from tests.drafting.ngram_helpers import finished
 

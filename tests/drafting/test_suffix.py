@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.registry import DrafterContext
+from specview.drafting.method import DrafterContext
 from specview.drafting.suffix import BYTES_PER_TOKEN, FORMAT, OPTIONS, Suffix, default_k, make
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import resolve

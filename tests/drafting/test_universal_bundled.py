@@ -10,7 +10,8 @@ import pytest
 
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.method import DrafterContext
+from specview.drafting.registry import METHODS
 from specview.drafting.universal_text import Mirror, TextCoder, prefix_of
 from specview.drafting.universal_vocabulary import pairing_of, vocabulary_of
 from specview.models.loading import load_engine

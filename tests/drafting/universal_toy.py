@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from specview.decoding.interfaces import Declared
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.method import DrafterContext
+from specview.drafting.registry import METHODS
 from specview.engines.detokenize import ByteDetokenizer
 from tests.decoding.toy import FakeEngine, TableModel
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from specview.drafting import policies, registry
+from specview.drafting.method import MethodInfo
 from specview.drafting.policies import Constant, PolicyInfo
-from specview.drafting.registry import MethodInfo
 from specview.settings.options import Option
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from specview.decoding.ledger import RunRecord
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.registry import METHODS
 from specview.settings.options import resolve
 from tests.decoding.toy import FakeClock, FakeEngine, FakeTokenizer, TableModel, run_decode
 

@@ -18,8 +18,9 @@ import pytest
 
 from specview.decoding.costs import Costs
 from specview.drafting.auto import Auto
+from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.registry import METHODS
 from specview.racing.oracle import accepts, fastest_schedule
 from specview.settings.options import resolve
 from tests.decoding.toy import FakeClock

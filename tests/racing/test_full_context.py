@@ -84,7 +84,7 @@ def test_pard_foreign_drafts_and_members_tell_too() -> None:
     assert Cascade([pard]).full_context == 8
     for approach in ("re-encode", "intersection"):
         target, draft = pair(context_length=4)
-        foreign = universal.make(approach, target, draft, 64, target.vocab_size)
+        foreign = universal.make("draft-model", approach, target, draft, 64, target.vocab_size)
         context = target.tokenizer.encode("ab ba ab ba")
         foreign.start(context, SamplingParams())
         assert not foreign.propose(context, 3) and foreign.full_context == 4

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from specview.drafting.base import ModelFreeDrafter
-from specview.drafting.registry import METHODS, DrafterContext, MethodInfo
+from specview.drafting.method import DrafterContext, MethodInfo
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.racing.pool import ModelPool
 from specview.racing.settings import HeadChoice, LaneSettings, RunSettings

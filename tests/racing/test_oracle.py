@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from specview.decoding.costs import Costs
 from specview.decoding.ledger import Draft
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.method import DrafterContext
+from specview.drafting.registry import METHODS
 from specview.racing.oracle import accepts, fastest_schedule, member_accepts, oracle_of
 from specview.racing.settings import LaneSettings
 from specview.settings.events import LaneEnded, Progress

@@ -11,7 +11,8 @@ import torch
 
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.registry import METHODS, DrafterContext
+from specview.drafting.method import DrafterContext
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.heads.layouts import read_head
 from specview.models.heads import load_head

@@ -25,8 +25,9 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
+from specview.drafting.method import MethodInfo
 from specview.drafting.policies import POLICIES, PolicyInfo
-from specview.drafting.registry import METHODS, MethodInfo
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.gui.lanes.exit_scan_dialog import EARLY_EXIT, ExitScanDialog, ExitScans, exit_option
 from specview.gui.lanes.head_chooser import HeadChooser, HeadPlace

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from specview.drafting.registry import MethodInfo
+from specview.drafting.method import MethodInfo
 from specview.gui.link.controller import Controller
 from specview.gui.link.engine_thread import JobEnded, JobNews, JobProgress
 from specview.gui.parts import theme

@@ -14,7 +14,8 @@ from PySide6.QtWidgets import QDialogButtonBox, QFileDialog, QInputDialog, QWidg
 from shiboken6 import isValid
 
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.registry import METHODS, MethodInfo
+from specview.drafting.method import MethodInfo
+from specview.drafting.registry import METHODS
 from specview.gui.lanes import head_chooser, members_editor
 from specview.gui.lanes.editor import LaneEditor
 from specview.gui.lanes.head_chooser import HeadChooser
