@@ -6,17 +6,15 @@ import ctypes
 import time
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from specview.decoding.interfaces import OnChunk
-from specview.engines.llama_cpp_library import forget_errors, last_error, llama
+from specview.engines.llama_cpp_library import forget_errors, last_error, llama, pointer
+from specview.engines.llama_cpp_model import LlamaCppModel
 from specview.engines.llama_cpp_session import PASS_TOKENS, keeps_scores, pass_tokens
 from specview.errors import SpecviewError
-
-if TYPE_CHECKING:
-    from specview.engines.llama_cpp_engine import LlamaCppEngine
 
 _CELLS = 256  # llama.cpp rounds a sequence's cells up to this
 _REPEATS = 3
@@ -30,7 +28,7 @@ class LlamaCppBatch:
     with logits for every token.
     """
 
-    def __init__(self, engine: LlamaCppEngine, sequences: int, context: int, rows: int) -> None:
+    def __init__(self, engine: LlamaCppModel, sequences: int, context: int, rows: int) -> None:
         self._lib = lib = llama()
         self._engine = engine
         self.sequences = sequences
@@ -74,11 +72,11 @@ class LlamaCppBatch:
         self._ids = np.arange(sequences, dtype=np.int32)
         self._sequence_pointers = np.zeros(width, dtype=np.uintp)
         self._output = np.zeros(width, dtype=np.int8)
-        batch.token = _pointer(self._tokens, ctypes.c_int32)
-        batch.pos = _pointer(self._positions, ctypes.c_int32)
-        batch.n_seq_id = _pointer(self._one, ctypes.c_int32)
+        batch.token = pointer(self._tokens, ctypes.c_int32)
+        batch.pos = pointer(self._positions, ctypes.c_int32)
+        batch.n_seq_id = pointer(self._one, ctypes.c_int32)
         batch.seq_id = ctypes.cast(self._sequence_pointers.ctypes.data, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
-        batch.logits = _pointer(self._output, ctypes.c_int8)
+        batch.logits = pointer(self._output, ctypes.c_int8)
 
     def fill(self, tokens: Sequence[int], on_chunk: OnChunk | None = None) -> None:
         """Give every sequence these tokens: the first one is prefilled, the others get a copy of its cells."""
@@ -181,10 +179,6 @@ class LlamaCppBatch:
             raise ValueError(f"{length} tokens do not fit the {self._max_length} this probe was made for")
 
 
-def pass_width(engine: LlamaCppEngine, sequences: int, context: int, rows: int) -> int:
+def pass_width(engine: LlamaCppModel, sequences: int, context: int, rows: int) -> int:
     """Most tokens of one pass of such a probe."""
     return max(sequences * rows, pass_tokens(engine, context + rows))
-
-
-def _pointer(array: Any, kind: Any) -> Any:
-    return array.ctypes.data_as(ctypes.POINTER(kind))

@@ -17,6 +17,7 @@ from specview.engines.llama_cpp_ends import ModelEnds
 from specview.engines.llama_cpp_features import NO_NODES, stream_nodes
 from specview.engines.llama_cpp_layer_inputs import layer_inputs, survives
 from specview.engines.llama_cpp_library import device_name, forget_errors, last_error, llama, physical_cores
+from specview.engines.llama_cpp_model import Contexts
 from specview.engines.llama_cpp_mtp import modules_in
 from specview.engines.llama_cpp_session import LlamaCppSession, keeps_scores, pass_tokens, score_bytes
 from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer
@@ -99,7 +100,7 @@ class LlamaCppEngine:
         check_mode: bool,
     ) -> None:
         lib = llama()
-        self.contexts = _Contexts(lib)
+        self.contexts = Contexts(lib)
         self._free = weakref.finalize(self, _free_model, lib, self.contexts, model)
         self._lib = lib
         self._model = model
@@ -320,40 +321,7 @@ class LlamaCppEngine:
         return None
 
 
-class _Contexts:
-    """The live contexts of one model, so that all are freed before it."""
-
-    def __init__(self, lib: Any) -> None:
-        self._lib = lib
-        self._live: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._live)
-
-    def __contains__(self, context: int | None) -> bool:
-        return context in self._live
-
-    def add(self, context: int) -> None:
-        """Take charge of a context."""
-        self._live.add(context)
-
-    def forget(self, context: int) -> None:
-        """Give up the charge of a context that cannot be freed."""
-        self._live.discard(context)
-
-    def free(self, context: int) -> None:
-        """Free a context unless that was done."""
-        if context in self._live:
-            self._live.remove(context)
-            self._lib.llama_free(context)
-
-    def free_all(self) -> None:
-        """Free all that are left."""
-        for context in list(self._live):
-            self.free(context)
-
-
-def _free_model(lib: Any, contexts: _Contexts, model: int) -> None:
+def _free_model(lib: Any, contexts: Contexts, model: int) -> None:
     contexts.free_all()
     lib.llama_model_free(model)
 

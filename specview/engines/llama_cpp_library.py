@@ -148,6 +148,11 @@ def last_error() -> str:
     return "it gave no reason"
 
 
+def pointer(array: Any, kind: Any) -> Any:
+    """Where a numpy array's numbers are, for a field of llama.cpp's; the array must stay alive as long."""
+    return array.ctypes.data_as(ctypes.POINTER(kind))
+
+
 def physical_cores() -> int:
     """Cores of this machine that this process may use, hyper-threads not counted."""
     import psutil

@@ -9,17 +9,16 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from specview.engines.gguf_file import GgufFacts
 from specview.engines.llama_cpp_layer_inputs import survives
-from specview.engines.llama_cpp_library import forget_errors, ggml, last_error, llama
+from specview.engines.llama_cpp_library import forget_errors, ggml, last_error, llama, pointer
+from specview.engines.llama_cpp_model import LlamaCppModel
+from specview.engines.llama_cpp_session import LlamaCppSession
 from specview.errors import SpecviewError
-
-if TYPE_CHECKING:
-    from specview.engines.gguf_file import GgufFacts
-    from specview.engines.llama_cpp_engine import LlamaCppEngine
 
 PASS_TOKENS = 256
 _CLOSE = 1e-2
@@ -43,7 +42,7 @@ def _calls() -> Any:
     return llama_cpp_ext if hasattr(llama_cpp_ext, "llama_set_nextn_layer_offset") else None
 
 
-def mtp_problem(engine: LlamaCppEngine) -> str | None:
+def mtp_problem(engine: LlamaCppModel) -> str | None:
     """Say why llama.cpp cannot draft with this model's modules, or None; found by trying."""
     if not engine.mtp_modules:
         return "its file has no next-token-prediction modules"
@@ -51,7 +50,7 @@ def mtp_problem(engine: LlamaCppEngine) -> str | None:
     if calls is None or not hasattr(llama(), "LLAMA_CONTEXT_TYPE_MTP"):
         return "this llama-cpp-python has no calls for them"
     tokens = [0, 1, 2]
-    session = engine.new_session(len(tokens))
+    session = LlamaCppSession(engine, len(tokens))
     try:
         # The modules must read the state that sessions give as "last": some architectures' read another one.
         calls.llama_set_embeddings_nextn(session.context_pointer, True, False)
@@ -83,7 +82,7 @@ class MtpContext:
     first is the position of its first entry, length the number of entries.
     """
 
-    def __init__(self, engine: LlamaCppEngine, module: int, max_length: int) -> None:
+    def __init__(self, engine: LlamaCppModel, module: int, max_length: int) -> None:
         self.first = module + 1
         self.length = 0
         self._lib = lib = llama()
@@ -119,12 +118,12 @@ class MtpContext:
         self._sequences = np.full(self._width, self._sequence.ctypes.data, dtype=np.uintp)
         self._output = np.zeros(self._width, dtype=np.int8)
         self._batch = batch = lib.llama_batch()
-        batch.token = _pointer(self._tokens, ctypes.c_int32)
-        batch.embd = _pointer(self._states, ctypes.c_float)
-        batch.pos = _pointer(self._positions, ctypes.c_int32)
-        batch.n_seq_id = _pointer(self._counts, ctypes.c_int32)
+        batch.token = pointer(self._tokens, ctypes.c_int32)
+        batch.embd = pointer(self._states, ctypes.c_float)
+        batch.pos = pointer(self._positions, ctypes.c_int32)
+        batch.n_seq_id = pointer(self._counts, ctypes.c_int32)
         batch.seq_id = ctypes.cast(self._sequences.ctypes.data, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
-        batch.logits = _pointer(self._output, ctypes.c_int8)
+        batch.logits = pointer(self._output, ctypes.c_int8)
 
     def run(self, tokens: Sequence[int], hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Feed tokens after the entries there are, with the states [n, hidden] that they are paired with.
@@ -163,10 +162,6 @@ class MtpContext:
     def close(self) -> None:
         """Free the context."""
         self._release()
-
-
-def _pointer(array: np.ndarray, kind: Any) -> Any:
-    return array.ctypes.data_as(ctypes.POINTER(kind))
 
 
 def _rows(pointer: Any, count: int, width: int) -> np.ndarray | None:

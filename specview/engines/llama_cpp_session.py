@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from specview.decoding.interfaces import Forward, OnChunk, OnFeatures
 from specview.engines.features import require_features
 from specview.engines.llama_cpp_features import NO_NODES, GraphWatch
 from specview.engines.llama_cpp_layer_inputs import layer_inputs
-from specview.engines.llama_cpp_library import forget_errors, last_error, llama
+from specview.engines.llama_cpp_library import forget_errors, last_error, llama, pointer
+from specview.engines.llama_cpp_model import LlamaCppModel
 from specview.engines.llama_cpp_tree import TokenTree, shared_length, token_tree
 from specview.errors import SpecviewError
-
-if TYPE_CHECKING:
-    from specview.engines.llama_cpp_engine import LlamaCppEngine
 
 PASS_TOKENS = 256
 """Most tokens of one llama.cpp pass, and those between two chances to stop a prefill."""
@@ -63,7 +61,7 @@ class LlamaCppSession:
     cells copied.
     """
 
-    def __init__(self, engine: LlamaCppEngine, max_length: int, branches: int = 1) -> None:
+    def __init__(self, engine: LlamaCppModel, max_length: int, branches: int = 1) -> None:
         self._lib = lib = llama()
         self._engine = engine
         self._check_mode = engine.check_mode
@@ -92,11 +90,11 @@ class LlamaCppSession:
         self._output = np.ones(width, dtype=np.int8)
         self._no_output = np.zeros(width, dtype=np.int8)
         self._batch = batch = lib.llama_batch()
-        batch.token = _pointer(self._tokens, ctypes.c_int32)
-        self._one_pointer = batch.n_seq_id = _pointer(self._one, ctypes.c_int32)
+        batch.token = pointer(self._tokens, ctypes.c_int32)
+        self._one_pointer = batch.n_seq_id = pointer(self._one, ctypes.c_int32)
         self._trunk_pointer = batch.seq_id = ctypes.cast(self._sequences.ctypes.data, _INT32_POINTERS)
-        self._output_pointer = _pointer(self._output, ctypes.c_int8)
-        self._no_output_pointer = _pointer(self._no_output, ctypes.c_int8)
+        self._output_pointer = pointer(self._output, ctypes.c_int8)
+        self._no_output_pointer = pointer(self._no_output, ctypes.c_int8)
         self._positions_address = self._positions.ctypes.data
         # Likewise for trees.
         self._tree_positions = np.zeros(rows, dtype=np.int32)
@@ -403,8 +401,8 @@ class LlamaCppSession:
             self._tree_counts[:fed] = tree.count[start:end]
             self._tree_sequences[:fed] = addresses[start:end]
             batch.n_tokens = fed
-            batch.pos = _pointer(self._tree_positions, ctypes.c_int32)
-            batch.n_seq_id = _pointer(self._tree_counts, ctypes.c_int32)
+            batch.pos = pointer(self._tree_positions, ctypes.c_int32)
+            batch.n_seq_id = pointer(self._tree_counts, ctypes.c_int32)
             batch.seq_id = ctypes.cast(self._tree_sequences.ctypes.data, _INT32_POINTERS)
             batch.logits = self._output_pointer
             try:
@@ -482,18 +480,18 @@ class LlamaCppSession:
             )
 
 
-def keeps_scores(engine: LlamaCppEngine, cells: int) -> bool:
+def keeps_scores(engine: LlamaCppModel, cells: int) -> bool:
     """Whether attention over so many cells is by plain products, whose scores are kept."""
     fit = PASS_ROWS * score_bytes(engine, cells) <= SCORES_BYTES
     return fit and not engine.check_mode and not engine.gpu_layers
 
 
-def score_bytes(engine: LlamaCppEngine, cells: int) -> int:
+def score_bytes(engine: LlamaCppModel, cells: int) -> int:
     """Bytes of attention scores per token of a pass."""
     return 4 * cells * engine.heads
 
 
-def pass_tokens(engine: LlamaCppEngine, cells: int) -> int:
+def pass_tokens(engine: LlamaCppModel, cells: int) -> int:
     """Most tokens of one pass over so many cells."""
     if engine.check_mode:
         return min(CHECKED_PASS_TOKENS, cells)
@@ -524,7 +522,3 @@ _INT32_POINTERS = ctypes.POINTER(_INT32_POINTER)
 def _rows_of(found: Mapping[Any, Any], start: int, end: int) -> dict[Any, Any]:
     """Views of some rows of each feature."""
     return {feature: rows[start:end] for feature, rows in found.items()}
-
-
-def _pointer(array: Any, kind: Any) -> Any:
-    return array.ctypes.data_as(ctypes.POINTER(kind))

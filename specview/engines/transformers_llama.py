@@ -12,7 +12,6 @@ is one complex product; scores do not change when q and k are reordered alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from safetensors import safe_open
 from torch.nn import functional
 
 from specview.engines.transformers_linear import Linear, Make, gated, maker, mostly_halves
-from specview.engines.transformers_llama_cpu import MAX_ROWS, FewRows, Pass
+from specview.engines.transformers_llama_cpu import MAX_ROWS, FewRows, LlamaLayer, Pass
 from specview.engines.transformers_llama_shape import (
     EMBEDDING,
     HEAD,
@@ -35,18 +34,6 @@ from specview.engines.transformers_weights import StoredTensor
 from specview.errors import SpecviewError
 
 _FIRST_BLOCK = 512
-
-
-@dataclass(slots=True)
-class LlamaLayer:
-    """One layer's weights, ready for their products."""
-
-    norm: torch.Tensor
-    qkv: Linear
-    out: Linear
-    mlp_norm: torch.Tensor
-    gate_and_up: Linear
-    down: Linear
 
 
 class _Reader:

@@ -10,19 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from specview.engines.transformers_linear import gated
+from specview.engines.transformers_linear import Linear, gated
 from specview.engines.transformers_llama_shape import LlamaShape
 from specview.engines.transformers_tree import Tree
 
-if TYPE_CHECKING:
-    from specview.engines.transformers_llama import LlamaLayer
-
 MAX_ROWS = 32
 """Passes of more rows take the general way."""
+
+
+@dataclass(slots=True)
+class LlamaLayer:
+    """One layer's weights, ready for their products."""
+
+    norm: torch.Tensor
+    qkv: Linear
+    out: Linear
+    mlp_norm: torch.Tensor
+    gate_and_up: Linear
+    down: Linear
 
 
 @dataclass(slots=True)

@@ -14,7 +14,8 @@ from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import read_config
 from specview.errors import SpecviewError, UsageError
 from specview.heads.files import read_map
-from specview.heads.layouts import KIND_WORDS, HeadFacts, claims_head, part
+from specview.heads.layouts import KIND_WORDS, HeadFacts, part
+from specview.heads.read import claims_head
 
 _MEND = "Choose a head that was trained for this target."
 _MOST_LAYERS = 8  # of a head

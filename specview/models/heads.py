@@ -13,15 +13,8 @@ from specview.engines.llama_cpp_mtp import modules_in
 from specview.errors import EngineMissing, SpecviewError, UsageError
 from specview.heads.files import PICKLES
 from specview.heads.fit import TargetFacts, config_problem, fits, settle, target_of_engine, target_of_files
-from specview.heads.layouts import (
-    KIND_METHODS,
-    KIND_WORDS,
-    HeadFacts,
-    NoHead,
-    WholeModel,
-    claims_head,
-    read_head,
-)
+from specview.heads.layouts import KIND_METHODS, KIND_WORDS, HeadFacts
+from specview.heads.read import NoHead, WholeModel, claims_head, read_head
 from specview.models import hub, memory
 from specview.models.assets import asset_path
 from specview.models.cache import ProgressFn, ShouldStop, check_stop
@@ -78,7 +71,7 @@ def load_head(
         memory.check_ram(facts.folder.name, facts.parameters * _LOADING_BYTES)
     if progress is not None:
         progress(f"Loading the head {facts.folder.name}", None)
-    from specview.heads.loading import load
+    from specview.heads.modules import load
 
     return load(facts, target)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from specview.engines.transformers_weights import read_config, read_headers, weight_files
 from specview.errors import SpecviewError
-from specview.heads.layouts import KIND_METHODS, KIND_WORDS, HeadFacts, read_head
+from specview.heads.layouts import KIND_METHODS, KIND_WORDS, HeadFacts
+from specview.heads.read import read_head
 
 _LONGEST_NAME = 64
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")

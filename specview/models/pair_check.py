@@ -25,7 +25,8 @@ from specview.engines.gguf_file import (
 from specview.engines.transformers_tokenizer import make_token_bytes, read_vocabulary
 from specview.errors import SpecviewError, UsageError
 from specview.heads.fit import TargetFacts, fits, settle, target_of_files, undraftable
-from specview.heads.layouts import KIND_WORDS, HeadFacts, read_head
+from specview.heads.layouts import KIND_WORDS, HeadFacts
+from specview.heads.read import read_head
 from specview.models.heads import head_of_kind
 
 _MEND = "Choose a draft of the same family."

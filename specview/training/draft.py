@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,11 +22,9 @@ from specview.training.plain import plain_sequences, tokenized
 from specview.training.saving import TOKENIZER_FILES, target_name
 from specview.training.shards import ShardWriter, top_labels
 from specview.training.small_draft import SmallDraft, project_embedding
+from specview.training.state import TrainState
 from specview.training.teacher import TargetFiles, open_teacher
 from specview.training.train import Settings, Trainer
-
-if TYPE_CHECKING:
-    from specview.training.job import TrainJob
 
 __all__ = ["SETS", "SHAPE", "DraftRun", "label_for_draft", "start_draft"]
 
@@ -55,7 +53,7 @@ PLAIN_TOKENS = 900_000
 EQUAL_ALPHA = 0.003
 
 
-def label_for_draft(job: TrainJob) -> None:
+def label_for_draft(job: TrainState) -> None:
     """Give every text the target's likeliest next tokens, unless its writer did, and add plain sequences.
 
     Raises Stopped when asked to.
@@ -74,7 +72,7 @@ def _shards(work: Path) -> Path:
     return work / "texts" if first.label_ids is not None else work / "shards"
 
 
-def _label(job: TrainJob, folder: Path) -> None:
+def _label(job: TrainState, folder: Path) -> None:
     found = list(texts.texts_of(job.work / "texts"))
     done = sum(1 for _ in texts.texts_of(folder))
     writer = ShardWriter(folder, "labelled")
@@ -92,7 +90,7 @@ def _label(job: TrainJob, folder: Path) -> None:
     writer.flush()
 
 
-def write_plain(job: TrainJob, folder: Path) -> None:
+def write_plain(job: TrainState, folder: Path) -> None:
     """Write sequences without labels from real text and from the target's answers, alternately."""
     answers = [
         text.tokens[-text.written :].tolist() for text in texts.texts_of(job.work / "texts") if text.written
@@ -148,7 +146,7 @@ def start_draft(target: TargetFiles, embedding: Tensor, start: Path | None, seed
 class DraftRun:
     """Training, measuring and saving of the small draft."""
 
-    def __init__(self, job: TrainJob) -> None:
+    def __init__(self, job: TrainState) -> None:
         self._job = job
         s = job.settings
         self._settings = Settings(steps=s.steps, minutes=job.train_minutes(), seed=s.seed, skip=job.skip())

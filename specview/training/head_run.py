@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,8 @@ from specview.training.heads import (
     head_acceptance,
 )
 from specview.training.saving import eagle3_config, medusa_config, rounded, save_head, target_name
+from specview.training.state import TrainState
 from specview.training.teacher import open_teacher
-
-if TYPE_CHECKING:
-    from specview.training.job import TrainJob
 
 DEPTHS = {"eagle3": 3, "p-eagle": 4}
 """Drafted tokens that training looks ahead."""
@@ -39,7 +37,7 @@ Results = dict[int, dict[str, Acceptance]]
 class HeadRun:
     """Training, measuring and saving of one head (EAGLE-3, P-EAGLE, Medusa)."""
 
-    def __init__(self, job: TrainJob) -> None:
+    def __init__(self, job: TrainState) -> None:
         self._job = job
         s = job.settings
         self._store = FeatureStore(job.work / "features")

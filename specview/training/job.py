@@ -14,13 +14,10 @@ import hashlib
 import json
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -28,70 +25,30 @@ from filelock import FileLock, Timeout
 from specview.disk import new_folder
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.heads.files import weights_of
-from specview.models.cache import clear_write_errors, write_json
+from specview.models.cache import clear_write_errors
 from specview.training import starts, texts
 from specview.training.asked import KINDS, TrainSettings
 from specview.training.chat import load_tokenizer
-from specview.training.evaluate import ANSWER_TOKENS, Acceptance
-from specview.training.features import (
-    FeatureStore,
-    FeatureWriter,
-    Text,
-    bytes_per_token,
-    require_room,
-)
-from specview.training.loop import Report, TrainingLoop
+from specview.training.draft import DraftRun, label_for_draft
+from specview.training.evaluate import ANSWER_TOKENS
+from specview.training.features import FeatureStore, FeatureWriter, Text, bytes_per_token, require_room
+from specview.training.head_run import HeadRun
 from specview.training.prompts import Prompts
-from specview.training.saving import check_apart, check_out, check_replaceable, target_name
+from specview.training.saving import check_apart, check_out, check_replaceable
+from specview.training.state import Emit, Ledger, Stop, TrainState
 from specview.training.target import TargetModel
-from specview.training.teacher import (
-    BatchWriter,
-    TargetFiles,
-    Teacher,
-    find_target,
-    open_teacher,
-)
+from specview.training.teacher import BatchWriter, TargetFiles, Teacher, find_target, open_teacher
 from specview.training.work import work_root
 
 DATA_SHARE = 0.45  # of the minutes, the answers for measuring included
-END_SHARE = 0.1  # for the held-out measurements and the export
-LEAST_TEXT_SHARE, LEAST_TRAIN_SHARE = 0.2, 0.2
+LEAST_TEXT_SHARE = 0.2
 MOST_WRITERS = 8
 BATCH = 32  # prompts that `generate` answers at once
 LEAST_TOKENS, LEAST_TEXTS = 200, 3
-REPORT_EVERY, SAVE_EVERY = 5, 50
-EVALUATE_S = 60.0  # seconds between two held-out measurements, at least
-_STAGES = {"check": 0.02, "answers": 0.05, "text": 0.30, "labels": 0.12, "training": 0.45, "export": 0.06}
-"""A run's stages and what share of its time each is shown as."""
-
-if TYPE_CHECKING:
-    from specview.training.draft import DraftRun
-    from specview.training.head_run import HeadRun
-
-Emit = Callable[[dict[str, Any]], None]
-Stop = Callable[[], bool]
-Results = dict[int, dict[str, Acceptance]]
 
 
-@dataclass
-class Ledger:
-    """What a work folder's run has spent and decided (job.json)."""
-
-    decides: dict[str, Any]
-    seconds: dict[str, float] = field(default_factory=dict)  # by stage
-    train_minutes: float | None = None
-    minutes: float | None = None  # of the run that train_minutes was made for
-    texts_done: bool = False
-    labels_done: bool = False
-
-
-class TrainJob:
+class TrainJob(TrainState):
     """One run. `run` may be called once; the work folder keeps what it did."""
-
-    def __init__(self, settings: TrainSettings) -> None:
-        """Raises UsageError for settings that cannot work."""
-        self.settings = settings.checked()
-        self.document: dict[str, Any] = {}
 
     # -- the run -------------------------------------------------------------------------------
 
@@ -120,7 +77,6 @@ class TrainJob:
         return True
 
     def _run(self) -> None:
-        run: DraftRun | HeadRun
         with self._stage("check", "Checking the target"):
             self._check()
         with self._stage("answers", "The target answers the held-out prompts"):
@@ -130,14 +86,7 @@ class TrainJob:
         with self._stage("labels", "The target labels the text"):
             self._label()
         with self._stage("training", "Training"):
-            if self.settings.kind == "draft":
-                from specview.training.draft import DraftRun
-
-                run = DraftRun(self)
-            else:
-                from specview.training.head_run import HeadRun
-
-                run = HeadRun(self)
+            run: DraftRun | HeadRun = DraftRun(self) if self.settings.kind == "draft" else HeadRun(self)
             if not run.train():
                 raise Stopped
         with self._stage("export", "Measuring and saving"):
@@ -147,59 +96,6 @@ class TrainJob:
                 new_folder(s.out, lambda earlier: check_replaceable(earlier, s.kind)) as folder,
             ):
                 run.export(folder)
-
-    # -- shared by the stages ------------------------------------------------------------------
-
-    @contextmanager
-    def _stage(self, name: str, text: str) -> Iterator[None]:
-        if self._stop():
-            raise Stopped
-        self._name, self._text = name, text
-        self._stage_began = time.monotonic()
-        self.tell(0.0)
-        try:
-            yield
-        finally:
-            if hasattr(self, "ledger"):
-                spent = time.monotonic() - self._stage_began
-                self.ledger.seconds[name] = self.ledger.seconds.get(name, 0.0) + spent
-                self._stage_began = time.monotonic()
-                self.save_ledger()
-
-    def tell(self, fraction: float, text: str = "") -> None:
-        """Say how far the stage is, 0 to 1."""
-        self._emit(
-            {"event": "stage", "stage": self._name, "text": text or self._text, **self.progress(fraction)}
-        )
-
-    def progress(self, fraction: float) -> dict[str, float]:
-        """The run's own fraction, and the seconds left where the clock decides, from the stage's fraction."""
-        names = list(_STAGES)
-        done = sum(_STAGES[name] for name in names[: names.index(self._name)])
-        found = {"fraction": round(min(1.0, done + _STAGES[self._name] * min(1.0, max(0.0, fraction))), 4)}
-        if self.settings.steps is None:
-            found["left_seconds"] = round(max(0.0, 60 * self.settings.minutes - self.spent()), 1)
-        return found
-
-    def spent(self) -> float:
-        """Seconds spent on this run, those of earlier runs in this work folder included."""
-        if not hasattr(self, "ledger"):
-            return time.monotonic() - self._began
-        return sum(self.ledger.seconds.values()) + time.monotonic() - self._stage_began
-
-    def data_spent(self) -> float:
-        """Seconds of those before training."""
-        later = sum(self.ledger.seconds.get(name, 0.0) for name in ("training", "export"))
-        return self.spent() - later
-
-    def stop(self) -> bool:
-        """Whether the user asked to stop."""
-        return self._stop()
-
-    def save_ledger(self) -> None:
-        """Write job.json."""
-        with clear_write_errors(self.work, "the training state"):
-            write_json(self.work / "job.json", asdict(self.ledger))
 
     # -- check ---------------------------------------------------------------------------------
 
@@ -221,7 +117,7 @@ class TrainJob:
         if s.start is not None and s.kind != "draft":
             start = starts.read_start(s.start, s.kind, target)
         self.start = start
-        self.layers: tuple[int, ...] = ()
+        self.layers = ()
         if s.kind in ("eagle3", "p-eagle"):
             if s.layers is not None:
                 self.layers = starts.check_layers(s.layers, target)
@@ -523,8 +419,6 @@ class TrainJob:
         if self.ledger.labels_done:
             return
         if self.settings.kind == "draft":
-            from specview.training.draft import label_for_draft
-
             label_for_draft(self)
         else:
             self._write_features()
@@ -570,140 +464,6 @@ class TrainJob:
                         f"The target labels: {tokens:,} tokens",
                     )
             writer.flush()
-
-    # -- training, for both kinds of drafter -----------------------------------------------------
-
-    def train_minutes(self) -> float | None:
-        """Minutes of training, decided when it first begins; None where steps decide."""
-        s = self.settings
-        if s.steps is not None:
-            return None
-        if self.ledger.train_minutes is None or self.ledger.minutes != s.minutes:
-            left = s.minutes * (1 - END_SHARE) - self.data_spent() / 60
-            self.ledger.train_minutes = max(LEAST_TRAIN_SHARE * s.minutes, left)
-            self.ledger.minutes = s.minutes
-            self.save_ledger()
-        return self.ledger.train_minutes
-
-    def watch(self, loop: TrainingLoop, measure: Callable[[], Results]) -> bool:
-        """Run a training loop, telling of its steps and, now and then, of the held-out acceptance."""
-        told = [time.monotonic()]
-        every = max(EVALUATE_S, 60 * self.settings.minutes / 12)
-
-        def report(r: Report) -> None:
-            self._emit({
-                "event": "step",
-                "step": r.progress.step,
-                "loss": r.loss,
-                "agreement": r.agreement,
-                "learning_rate": r.learning_rate,
-                "seconds": r.progress.seconds,
-                **self.progress(loop.fraction()),
-            })  # fmt: skip
-            if time.monotonic() - told[0] > every:
-                self.tell_held_out(r.progress.step, measure())
-                told[0] = time.monotonic()
-
-        return loop.run(self._stop, report, REPORT_EVERY, SAVE_EVERY)
-
-    def tell_held_out(self, step: int, results: Results) -> None:
-        """Say what was measured, by draft length."""
-        self._emit({
-            "event": "heldout",
-            "step": step,
-            "alpha": {str(k): found["all"].alpha for k, found in results.items()},
-            "tokens_per_target_pass": {str(k): found["all"].tokens_per_target_pass for k, found in results.items()},
-        })  # fmt: skip
-
-    def command(self) -> str:
-        """The command that makes this asset."""
-        s = self.settings
-        parts = ["specview train", s.kind, f"--target {s.target}", f"--out {s.out}"]
-        given: dict[str, Any] = {
-            "minutes": f"{s.minutes:g}" if s.steps is None else None,
-            "prompts": s.prompts,
-            "text": s.text,
-            "draft-vocab": s.draft_vocab,
-            "layers": ",".join(map(str, s.layers)) if s.layers else None,
-            "start": s.start,
-            "answer-tokens": s.answer_tokens if s.answer_tokens != TrainSettings.answer_tokens else None,
-            "tokens": s.tokens,
-            "steps": s.steps,
-            "seed": s.seed or None,
-        }
-        parts += [f"--{name} {value}" for name, value in given.items() if value is not None]
-        return " ".join(parts)
-
-    def data_counts(self, folder: Path) -> dict[str, Counter[str]]:
-        """By kind of text: `sequences`, `tokens`, and `written` (tokens the target wrote as answers)."""
-        counts: dict[str, Counter[str]] = {}
-        for text in texts.texts_of(folder):
-            kind = counts.setdefault(text.kind, Counter())
-            kind["sequences"] += 1
-            kind["tokens"] += len(text.tokens)
-            kind["written"] += text.written
-        return counts
-
-    def skip(self) -> int:
-        """Tokens at the start of every text that carry no loss: those that all chats begin with."""
-        return len(self.layout.before) if self.material.pieces is None else 0
-
-    def licence(self) -> str:
-        """The card's licence line."""
-        if self.target.ref.origin == "bundled":
-            return "Apache-2.0, as the target's, on whose output it was trained."
-        return "that of the target, on whose output it was trained; see the target's own card."
-
-    def source_words(self) -> str:
-        """What the training text was made of, in a sentence or two."""
-        if self.material.pieces is not None:
-            return "The text was given by the user and labelled by the target."
-        if self.material.prompts is not None:
-            return f"The target answered the user's prompts ({len(self.material.prompts):,}), at temperatures 0, 0.7 and 1."
-        return (
-            "No text was downloaded. The target answered templates filled at random, user turns of its own invention, and "
-            "instructions over Python functions and prose of the installed packages, at temperatures 0, 0.7 and 1."
-        )
-
-    def record(
-        self, measured: Mapping[str, Results], before: Mapping[str, Results], loop: TrainingLoop
-    ) -> None:
-        """Fill `document`, what --json writes."""
-
-        def figures(results: Mapping[str, Results]) -> dict[str, Any]:
-            return {
-                name: {
-                    str(k): {
-                        kind: {
-                            "alpha": part.alpha,
-                            "tokens_per_target_pass": part.tokens_per_target_pass,
-                            "judged": part.judged,
-                        }
-                        for kind, part in kinds.items()
-                    }
-                    for k, kinds in result.items()
-                }
-                for name, result in results.items()
-            }
-
-        p = loop.progress
-        self.document = {
-            "schema": "specview.train/1",
-            "kind": self.settings.kind,
-            "target": target_name(self.target),
-            "target_sha256": self.target.sha256,
-            "folder": str(self.settings.out),
-            "work": str(self.work),
-            "command": self.command(),
-            "steps": p.step,
-            "trained_tokens": p.tokens,
-            "train_seconds": p.seconds,
-            "seconds": self.spent(),
-            "seconds_by_stage": dict(self.ledger.seconds),
-            "threads": self.threads,
-            "before": figures(before),
-            "heldout": figures(measured),
-        }
 
 
 def _default_work(kind: str, target: TargetFiles, decides: Mapping[str, Any]) -> Path:

@@ -21,8 +21,9 @@ from specview.errors import SpecviewError
 from specview.heads.eagle3 import Eagle3Head, Eagle3Shape
 from specview.heads.files import load_tensors
 from specview.heads.fit import usual_layers
-from specview.heads.layouts import KIND_WORDS, HeadFacts, read_head
+from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.heads.medusa import MedusaHeads, MedusaShape
+from specview.heads.read import read_head
 from specview.heads.rope import frequencies
 from specview.training.shards import Labelled
 from specview.training.teacher import TargetFiles

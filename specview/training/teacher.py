@@ -236,7 +236,7 @@ class EngineTeacher:
 
     def output_rows(self, ids: Tensor) -> Tensor:
         """Rows of the output matrix, by what it gives for each unit vector (Teacher)."""
-        from specview.heads.loading import output_rows
+        from specview.heads.modules import output_rows
 
         return output_rows(self.engine, self.engine.hidden_size, ids)
 

@@ -16,7 +16,7 @@ import torch
 from specview.errors import SpecviewError, UsageError
 from specview.heads import files, layouts, pickles
 from specview.heads.fit import TargetFacts, fits, settle
-from specview.heads.layouts import NoHead, read_head
+from specview.heads.read import NoHead, read_head
 from specview.heads.running import HeadRun
 from specview.models import heads
 from specview.models.heads import load_head
@@ -38,7 +38,7 @@ def one_line(error: pytest.ExceptionInfo[SpecviewError]) -> str:
 def refused(folder: Path, kind: str = "eagle3", target: make.FakeTarget | None = None, **answers: str) -> str:
     """Load a head that cannot be, with the loading of weights forbidden; return the line."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SpecviewError) as error:
-        patch.setattr("specview.heads.loading.load_tensors", lambda *_: pytest.fail("weights were loaded"))
+        patch.setattr("specview.heads.modules.load_tensors", lambda *_: pytest.fail("weights were loaded"))
         load_head(kind, str(folder), target or make.FakeTarget(), answers)  # type: ignore[arg-type]
     return one_line(error)
 
@@ -624,7 +624,7 @@ def test_reading_a_layout_imports_no_torch(tmp_path: Path) -> None:
 
     make.write(tmp_path, {"medusa_num_heads": 3}, make.medusa_state(), "medusa_lm_head.pt")
     code = (
-        "import sys; from pathlib import Path; from specview.heads.layouts import read_head;"
+        "import sys; from pathlib import Path; from specview.heads.read import read_head;"
         f"assert read_head(Path({str(tmp_path)!r})).most_tokens == 3;"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )

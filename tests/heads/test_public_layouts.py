@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from specview.heads.layouts import read_head
 from specview.heads.loading import LoadedHead
+from specview.heads.read import read_head
 from specview.models.heads import load_head
 from tests.heads import fabricate as make
 from tests.heads import reference

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specview.heads.layouts import read_head
+from specview.heads.read import read_head
 from specview.models.assets import asset_path
 from specview.racing.race import Race
 from specview.racing.settings import LaneSettings, RunSettings

@@ -14,7 +14,7 @@ from specview.decoding.sampling import SamplingParams
 from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
-from specview.heads.layouts import read_head
+from specview.heads.read import read_head
 from specview.models.heads import load_head
 from specview.models.loading import load_engine
 from specview.training import texts

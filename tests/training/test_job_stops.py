@@ -64,7 +64,7 @@ def test_a_run_stopped_at_every_stage_ends_as_one_that_was_not(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job, "REPORT_EVERY", 1)
+    monkeypatch.setattr("specview.training.state.REPORT_EVERY", 1)
     whole = settings(tiny_target, tmp_path / "whole", kind, text=story, work=tmp_path / "w1")
     assert run(whole)[0]
     stopped = settings(tiny_target, tmp_path / "stopped", kind, text=story, work=tmp_path / "w2")

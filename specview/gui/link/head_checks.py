@@ -123,7 +123,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
 
 def _try(ref: str, folder: Path, place: str, name: str = "") -> FoundHead | None:
     """The head in a folder; None where it has none. A whole model with MTP modules is a target, and no head to choose."""
-    from specview.heads.layouts import read_head
+    from specview.heads.read import read_head
 
     try:
         facts = read_head(folder)
@@ -170,7 +170,7 @@ def check(question: HeadQuestion) -> tuple[str, str]:
     Says what can be told of files here; a head or a target that must be fetched first is told of as that.
     """
     from specview.heads.fit import fits, settle, target_of_files
-    from specview.heads.layouts import read_head
+    from specview.heads.read import read_head
     from specview.models.catalog import resolve
     from specview.models.heads import find_head, head_of_kind
 

@@ -4,17 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from specview.gui.link.controller import Controller
+from specview.gui.link.library import Library
 from specview.gui.parts.questions import ask
+from specview.gui.race.page import RacePage
+from specview.gui.race.setup_bar import SetupBar
 from specview.gui.state.display_text import brief, visible
 from specview.racing.foreign import harmless, models_named, with_known_models
 from specview.racing.settings import LaneSettings, RunSettings
 
-if TYPE_CHECKING:
-    from specview.gui.shell.main_window import MainWindow
-
 _SHOWN = 100
+
+
+class SetupWindow(Protocol):
+    """The window as what brings settings into its setup sees it."""
+
+    controller: Controller
+    library: Library
+    setup: SetupBar
+    page: RacePage
+    lane_settings: list[LaneSettings]
+    foreign: ForeignModels
+
+    def own_settings(self) -> RunSettings:
+        """The settings as shown, or as last shown without a fault."""
+        ...
+
+    def take_settings(self, settings: RunSettings) -> None:
+        """Take settings into the setup bar and the lanes, but for models that are not known."""
+        ...
+
+    def show_setup(self, settings: RunSettings, rule: str) -> None:
+        """Show settings in the setup bar and the lanes; `rule` is the one of lanes that have none of their own."""
+        ...
+
+    def show_lanes(self) -> None:
+        """Let the panels show the lanes as set."""
+        ...
+
+    def show_message(self, text: str, kind: str = "error") -> None:
+        """Show a line over the page."""
+        ...
+
+    def clear_message(self) -> None:
+        """Take the line away."""
+        ...
 
 
 class ForeignModels:
@@ -23,7 +59,7 @@ class ForeignModels:
     Known are the models of the setup itself, those found on this machine, and those confirmed in this session.
     """
 
-    def __init__(self, window: MainWindow) -> None:
+    def __init__(self, window: SetupWindow) -> None:
         self._window = window
         self._confirmed: set[str] = set()
         self._named: RunSettings | None = None
@@ -88,4 +124,4 @@ class ForeignModels:
     def _ask(self, named: dict[str, str], answers: dict[str, str]) -> str:
         lines = "\n".join(f"{visible(brief(name, _SHOWN))}  ({visible(brief(role, _SHOWN))})" for name, role in named.items())
         text = f"The file names models that were not chosen here:\n\n{lines}\n\nUse them? An id of the Hub is downloaded."
-        return ask(self._window, "Models that a file names", text, answers, careful=True)
+        return ask(self._window.page.window(), "Models that a file names", text, answers, careful=True)

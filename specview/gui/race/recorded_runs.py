@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QFileDialog
 
 from specview.gui.link.open_run import Opened, Pick, RunOpener
 from specview.gui.parts.pages import RACE
+from specview.gui.race.foreign_models import SetupWindow
 from specview.gui.race.recorded_bar import RecordedBar
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.library.library import runs_folder
 from specview.racing.settings import LaneSettings, RunSettings
-
-if TYPE_CHECKING:
-    from specview.gui.shell.main_window import MainWindow
 
 PLAY_MS = 33
 NUMBERS_EVERY = 8
@@ -29,9 +26,10 @@ NUMBERS_EVERY = 8
 class RecordedRuns(QObject):
     """Opens recorded runs in a window's race page."""
 
-    def __init__(self, window: MainWindow) -> None:
-        super().__init__(window)
+    def __init__(self, window: SetupWindow, open_page: Callable[[str], None]) -> None:
+        super().__init__(window.page)
         self._window = window
+        self._open_page = open_page
         self._controller = window.controller
         self.opener = RunOpener(self)
         self.bar = RecordedBar()
@@ -56,7 +54,7 @@ class RecordedRuns(QObject):
         folder = runs_folder()
         start = str(folder) if folder.is_dir() else ""
         names, _ = QFileDialog.getOpenFileNames(
-            self._window, "Open a trace", start, "Traces (*.jsonl);;All files (*)"
+            self._window.page.window(), "Open a trace", start, "Traces (*.jsonl);;All files (*)"
         )
         if names:
             self.open([Pick(Path(name)) for name in names])
@@ -75,7 +73,7 @@ class RecordedRuns(QObject):
         window, before, taken = self._window, self._before, self._taken
         self._controller.close_recorded()
         if before is None or taken is None:
-            window._show_lanes()
+            window.show_lanes()
             return
         settings, rule = before
         now = window.own_settings()
@@ -104,7 +102,7 @@ class RecordedRuns(QObject):
             window.take_settings(opened.settings)
             shown = [window.lane_settings[opened.settings.lanes.index(lane)] for lane in opened.own]
             opened.remarks += (window.foreign.words,) if window.foreign.words else ()
-        window.tabs.open(RACE)
+        self._open_page(RACE)
         controller.show_recorded(opened.race, opened, window.lane_settings, shown)
         self._before, self._taken = before, window.own_settings()
 

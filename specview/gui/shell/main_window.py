@@ -104,7 +104,7 @@ class MainWindow(QMainWindow):
         self.lane_menu = LaneMenu(self)
         self.banner = Banner()
         self.setup.show_settings(run, self._looks.rule)
-        self._show_lanes()
+        self.show_lanes()
         self.selection = Selection(self)
         self.page = RacePage(self.controller, self.selection)
         self.tabs = Tabs(self.page, self._looks.pages)
@@ -112,7 +112,7 @@ class MainWindow(QMainWindow):
             self.controller, self.selection, self.run_settings, self.show_message, self.open_race, self.take_lane,
             self.tabs.open, self.foreign.confirm,
         )
-        self.recorded = RecordedRuns(self)
+        self.recorded = RecordedRuns(self, self.tabs.open)
         self.tabs.context.extra["open_runs"] = self.recorded.open
         self.status = StatusStrip(self.controller)
         self.setStatusBar(self.status)
@@ -184,7 +184,7 @@ class MainWindow(QMainWindow):
             log.exception("the settings as shown cannot be kept")
             return held
 
-    def _show_lanes(self) -> None:
+    def show_lanes(self) -> None:
         """Let the panels show the lanes as set, if the settings are sound."""
         with suppress(SpecviewError):
             self._sound = self._raw_settings()
@@ -265,7 +265,7 @@ class MainWindow(QMainWindow):
         except SpecviewError as error:
             self.show_message(str(error))
             return
-        self._show_lanes()
+        self.show_lanes()
         self.page.sent = text
         self.controller.follow_up(text, settings)
         if notes := settings.notes():
@@ -475,7 +475,7 @@ class MainWindow(QMainWindow):
             self.page.panels[to].setFocus()
 
     def _lanes_edited(self) -> None:
-        self._show_lanes()
+        self.show_lanes()
         self._refresh_actions()
 
     def copy_lane(self) -> None:
@@ -688,7 +688,7 @@ class MainWindow(QMainWindow):
         self.setup.setVisible(self.tabs.needs_setup)
 
     def _settings_changed(self) -> None:
-        self._show_lanes()
+        self.show_lanes()
         self._refresh_actions()
 
     def _ask_count(self) -> None:
