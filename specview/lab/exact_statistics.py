@@ -1,14 +1,9 @@
-"""The statistics of the exactness lab: goodness of fit, two samples, and the smallest bias that a test catches.
-
-Written out, for scipy is no dependency. The gamma function's two series are those of Numerical Recipes, section
-6.2; the non-central chi-square is the Poisson mixture of central ones.
-"""
+"""The statistics of the exactness lab: goodness of fit, two samples, and the smallest bias that a test catches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,81 +21,18 @@ LEAST_EXPECTED = 5.0
 """Cells with fewer expected counts are pooled: below it Pearson's statistic is not chi-square distributed."""
 
 
-def gamma_q(a: float, x: float) -> float:
-    """The regularised upper incomplete gamma function Q(a, x), for a > 0 and x >= 0."""
-    if x <= 0:
-        return 1.0
-    front = math.exp(a * math.log(x) - x - math.lgamma(a))
-    if x < a + 1:
-        term = total = 1.0 / a
-        step = a
-        while abs(term) > abs(total) * 1e-16:
-            step += 1
-            term *= x / step
-            total += term
-        return min(1.0, max(0.0, 1.0 - front * total))
-    tiny = 1e-300
-    b = x + 1 - a
-    c, d = 1 / tiny, 1 / b
-    found = d
-    for i in range(1, 100_000):
-        factor = -i * (i - a)
-        b += 2
-        d = factor * d + b
-        d = 1 / (d if abs(d) > tiny else tiny)
-        c = b + factor / c
-        c = c if abs(c) > tiny else tiny
-        found *= d * c
-        if abs(d * c - 1) < 1e-15:
-            break
-    return min(1.0, max(0.0, front * found))
-
-
 def chi_square_tail(statistic: float, freedom: int) -> float:
     """P(chi-square with `freedom` degrees of freedom >= statistic)."""
-    return gamma_q(freedom / 2, statistic / 2)
+    from scipy.special import chdtrc
+
+    return float(chdtrc(freedom, statistic))
 
 
-def chi_square_limit(freedom: int, significance: float = SIGNIFICANCE) -> float:
-    """The statistic that a chi-square variable exceeds with probability `significance`."""
-    low, high = 0.0, freedom + 10.0
-    while chi_square_tail(high, freedom) > significance:
-        high *= 2
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if chi_square_tail(middle, freedom) > significance else (low, middle)
-    return high
+def chance_of_refusal(freedom: int, shift: float, significance: float = SIGNIFICANCE) -> float:
+    """How often a chi-square test at `significance` refuses where its statistic has the non-centrality `shift`."""
+    from scipy.special import chdtri, chndtr
 
-
-def noncentral_tail(statistic: float, freedom: int, shift: float) -> float:
-    """P(non-central chi-square >= statistic), non-centrality `shift`: Poisson(shift / 2) extra pairs of freedom."""
-    a, x, mean = freedom / 2, statistic / 2, shift / 2
-    first = max(0, int(mean - 12 * math.sqrt(mean + 1) - 12))
-    last = int(mean + 12 * math.sqrt(mean + 1) + 12)
-    tail = gamma_q(a + first, x)
-    log_step = (a + first) * math.log(x) - x - math.lgamma(a + first + 1) if x > 0 else -math.inf
-    total = 0.0
-    for extra in range(first, last + 1):
-        weight = math.exp(extra * math.log(mean) - mean - math.lgamma(extra + 1)) if mean > 0 else float(extra == 0)
-        total += weight * min(1.0, tail)
-        # Q(a + 1, x) = Q(a, x) + x^a e^-x / Gamma(a + 1)
-        tail += math.exp(log_step)
-        if x > 0:
-            log_step += math.log(x) - math.log(a + extra + 1)
-    return min(1.0, total)
-
-
-@lru_cache(maxsize=1024)
-def needed_shift(freedom: int, significance: float = SIGNIFICANCE, power: float = POWER) -> float:
-    """The non-centrality at which a chi-square test at `significance` refuses with probability `power`."""
-    limit = chi_square_limit(freedom, significance)
-    low, high = 0.0, 4 * math.sqrt(freedom) + 40.0
-    while noncentral_tail(limit, freedom, high) < power:
-        high *= 2
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if noncentral_tail(limit, freedom, middle) < power else (low, middle)
-    return high
+    return 1.0 - float(chndtr(chdtri(freedom, significance), freedom, shift))
 
 
 def least_caught(
@@ -112,9 +44,12 @@ def least_caught(
     size * sum (r - p)^2 / p of a bias is at least 4 size TV^2, so one of this total variation or more is refused with
     at least this power. (Of two samples p is the mixture of both, and the same holds.)
     """
+    from scipy.special import chdtri, chndtrinc
+
     if freedom < 1 or size <= 0:
         return None
-    found = math.sqrt(needed_shift(freedom, significance, power) / (4 * size))
+    shift = float(chndtrinc(chdtri(freedom, significance), freedom, 1 - power))
+    found = math.sqrt(shift / (4 * size))
     return found if found < 1 else None
 
 
@@ -228,6 +163,8 @@ def permutation_p(observed: float, permuted: Floats) -> float:
 
 def uniform_p(values: Sequence[float]) -> float | None:
     """Kolmogorov and Smirnov's p of values being uniform on 0..1 (asymptotic series); None of fewer than 5."""
+    from scipy.special import kolmogorov
+
     n = len(values)
     if n < 5:
         return None
@@ -235,10 +172,7 @@ def uniform_p(values: Sequence[float]) -> float | None:
     steps = np.arange(n + 1) / n
     distance = float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
     x = distance * (math.sqrt(n) + 0.12 + 0.11 / math.sqrt(n))
-    if x < 0.2:  # the series has not begun to fall there, and the sum is 1
-        return 1.0
-    series = (2 * (-1) ** (j - 1) * math.exp(-2 * j * j * x * x) for j in range(1, 101))
-    return min(1.0, max(0.0, sum(series)))
+    return float(kolmogorov(x))
 
 
 def normal_tails(z: float) -> float:

@@ -21,11 +21,10 @@ from specview.lab.exact_statistics import (
     SIGNIFICANCE,
     Counts,
     Floats,
-    chi_square_limit,
+    chance_of_refusal,
     expected_variation,
     goodness_of_fit,
     least_caught,
-    noncentral_tail,
     sampled_variation,
     uniform_p,
     variation_bound,
@@ -374,7 +373,7 @@ def _chance(own: Floats, target: Floats, samples: int, freedom: int) -> float:
     shift = samples * float(np.sum((own[known] - target[known]) ** 2 / target[known]))
     if shift > 1e4 + 20 * freedom:  # beyond any doubt, and beyond what the series is good for
         return 1.0
-    return noncentral_tail(chi_square_limit(freedom), freedom, shift)
+    return chance_of_refusal(freedom, shift)
 
 
 def _run_seeds(

@@ -15,12 +15,6 @@ LEVEL = 0.95
 LEAST = 3
 """Repeats under which there is no interval: from two its width is chance."""
 
-_T95 = (
-    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281,
-    2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860,
-    2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -39,23 +33,17 @@ class Interval:
         return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def t95(freedom: int) -> float:
-    """The 97.5% quantile of Student's t with that many degrees of freedom (beyond 30 by Cornish and Fisher)."""
-    if freedom <= len(_T95):
-        return _T95[freedom - 1]
-    z = 1.959963985
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
 def interval_of(speedups: Sequence[float]) -> Interval | None:
     """The mean of positive speedups and its interval; None of nothing."""
+    from scipy.special import stdtrit
+
     logs = [math.log(value) for value in speedups]
     if not logs:
         return None
     mean = fmean(logs)
     if len(logs) < LEAST:
         return Interval(math.exp(mean), None, None, len(logs))
-    half = t95(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    half = float(stdtrit(len(logs) - 1, (1 + LEVEL) / 2)) * stdev(logs) / math.sqrt(len(logs))
     return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
 
 

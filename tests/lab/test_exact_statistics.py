@@ -13,13 +13,11 @@ from specview.lab.exact_statistics import (
     LEAST_EXPECTED,
     POWER,
     SIGNIFICANCE,
-    chi_square_limit,
+    chance_of_refusal,
     chi_square_tail,
     expected_variation,
-    gamma_q,
     goodness_of_fit,
     least_caught,
-    noncentral_tail,
     permutation_p,
     permuted_variation,
     pool,
@@ -41,31 +39,39 @@ def test_chi_square_of_one_degree_is_a_squared_normal(x):
     assert chi_square_tail(x, 1) == pytest.approx(math.erfc(math.sqrt(x / 2)), rel=1e-9)
 
 
-@given(st.floats(0.5, 3000), st.floats(0.01, 2))
-def test_gamma_recurrence(a, share):
-    """Q(a + 1, x) - Q(a, x) = x^a e^-x / Gamma(a + 1)."""
-    x = a * share
-    step = math.exp(a * math.log(x) - x - math.lgamma(a + 1))
-    assert gamma_q(a + 1, x) - gamma_q(a, x) == pytest.approx(step, abs=1e-11)
+@pytest.mark.parametrize(
+    ("freedom", "statistic", "p"),
+    [(1, 1e-9, 0.999974768674784), (1, 300.0, 3.2943623833139784e-67), (2, 1e-12, 0.9999999999995), (255, 0.0, 1.0),
+     (3, 21.0, 0.00010527618177149754), (7, 1400.0, 3.859963181237519e-298), (255, 347.7, 9.93476931201147e-05),
+     (4095, 4500.0, 7.0292031355678666e-06), (50000, 50300.0, 0.17133581874774606)],
+)  # fmt: skip
+def test_chi_square_tails(freedom, statistic, p):
+    """As by the series of Numerical Recipes, section 6.2."""
+    assert chi_square_tail(statistic, freedom) == pytest.approx(p, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize(
     ("freedom", "significance", "limit"), [(1, 0.05, 3.841459), (10, 0.01, 23.209251), (255, 1e-4, 347.654213)]
 )
 def test_limits_are_those_of_the_tables(freedom, significance, limit):
-    assert chi_square_limit(freedom, significance) == pytest.approx(limit, abs=1e-5)
+    assert chi_square_tail(limit, freedom) == pytest.approx(significance, rel=1e-5)
+    assert chance_of_refusal(freedom, 0.0, significance) == pytest.approx(significance, rel=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("statistic", "freedom", "shift", "tail"),
-    [(360, 255, 100, 0.42390070678), (21, 3, 20, 0.54469415906), (4500, 4095, 300, 0.13953818591)],
-)
-def test_noncentral_tails(statistic, freedom, shift, tail):
-    assert noncentral_tail(statistic, freedom, shift) == pytest.approx(tail, abs=1e-9)
+    ("freedom", "shift", "chance"),
+    [(3, 20.0, 0.5399310731492578), (255, 100.0, 0.5863157816248262), (255, 0.0, 1e-4), (1, 12.5, 0.36127307753651394),
+     (4095, 300.0, 0.31858080676535805), (50000, 1500.0, 0.8336177721523462)],
+)  # fmt: skip
+def test_chances_of_refusal(freedom, shift, chance):
+    """As by the Poisson mixture of central chi-squares."""
+    assert chance_of_refusal(freedom, shift) == pytest.approx(chance, abs=1e-9)
 
 
-def test_without_a_shift_the_noncentral_is_the_central():
-    assert noncentral_tail(12.0, 7, 0.0) == pytest.approx(chi_square_tail(12.0, 7))
+@pytest.mark.parametrize("freedom", [1, 3, 255, 4095, 250_000])
+def test_what_is_least_caught_is_refused_with_the_stated_power(freedom):
+    least = least_caught(freedom, 1e6)
+    assert chance_of_refusal(freedom, 4 * 1e6 * least**2) == pytest.approx(POWER, abs=1e-9)
 
 
 @settings(max_examples=50, deadline=None)
@@ -117,6 +123,8 @@ def test_uniform_p_refuses_what_is_not_uniform():
     assert low is not None
     assert low < 1e-9
     assert even == pytest.approx(1.0)
+    assert low == pytest.approx(1.7480027859062787e-44, rel=1e-9, abs=0)
+    assert uniform_p([0.01, 0.02, 0.03, 0.5, 0.9, 0.95, 0.97]) == pytest.approx(0.16343079490207013, abs=1e-9)
     assert uniform_p([0.1, 0.2]) is None
 
 

@@ -78,7 +78,7 @@ def test_no_model_library_before_the_window_is_shown():
 
     code = (
         "import sys; from specview.gui import app, main_window; "
-        "bad = {'torch', 'transformers', 'llama_cpp', 'pyqtgraph'} & set(sys.modules); "
+        "bad = {'torch', 'transformers', 'llama_cpp', 'pyqtgraph', 'scipy'} & set(sys.modules); "
         "sys.exit(f'imported: {bad}' if bad else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
