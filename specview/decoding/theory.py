@@ -10,6 +10,7 @@ All of it assumes that every drafted token is accepted with the same chance alph
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from specview.decoding.costs import interpolate
@@ -45,13 +46,22 @@ def best_k(alpha: float, c: float, v: V = lambda k: 1.0, limit: int = 64) -> int
 
 def break_even_alpha(k: int, c: float, v: float = 1.0) -> float | None:
     """The acceptance rate at which drafting k tokens just pays; None if even alpha 1 does not."""
-    cost = k * c + v
-    if cost > k + 1:
+    return break_even([k], k * c + v)
+
+
+def break_even(lengths: Sequence[int], cost: float) -> float | None:
+    """The alpha at which drafts of these lengths give `cost` tokens a round on average; None if even alpha 1 does not."""
+    counts = Counter(lengths)
+
+    def tokens(alpha: float) -> float:
+        return sum(n * expected_tokens(alpha, k) for k, n in counts.items()) / len(lengths)
+
+    if tokens(1.0) < cost:
         return None
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if expected_tokens(middle, k) < cost else (low, middle)
+        low, high = (middle, high) if tokens(middle) < cost else (low, middle)
     return high
 
 

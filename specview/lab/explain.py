@@ -380,7 +380,7 @@ class _Lane:
             if fall is not None:
                 break_tokens = fall.cost
             if self.shape in ("chain", "varying"):
-                break_alpha = _break_even([round_.k for round_ in at], self.round_cost(at))
+                break_alpha = theory.break_even([round_.k for round_ in at], self.round_cost(at))
         mean_k = self.k if self.shape == "chain" else (metrics.proposed / len(self.rounds) if self.drafting else None)
         found = Explanation(
             self.shape,
@@ -789,22 +789,6 @@ def _median_by(rounds: Sequence[Round], key: Any, value: Any) -> Any:
 def _median_by_length(rounds: Sequence[Round]) -> Any:
     """A function from a round to the median draft time of its drafter and length."""
     return _median_by(rounds, lambda r: (r.drafter, r.k), lambda r: r.draft_s)
-
-
-def _break_even(lengths: Sequence[int], cost: float) -> float | None:
-    """The alpha at which drafts of these lengths give `cost` tokens on average; None if even alpha 1 does not."""
-    counts = Counter(lengths)
-
-    def tokens(alpha: float) -> float:
-        return sum(n * theory.expected_tokens(alpha, k) for k, n in counts.items()) / len(lengths)
-
-    if tokens(1.0) < cost:
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tokens(middle) < cost else (low, middle)
-    return high
 
 
 def _listed(words: Sequence[str]) -> str:
