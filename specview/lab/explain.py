@@ -653,10 +653,10 @@ class _Lane:
             return f"{at} so few rounds tell no other k apart from it"
         if found.best_k == self.k and found.as_good:
             others = ["plain" if not k else f"k {k}" for k in found.as_good]
-            return f"{at} k {self.k} is not told apart from {_listed(others)}"
+            return f"{at}, k {self.k} is not told apart from {_listed(others)}"
         if found.best_k == self.k:
             only = " of those whose cost is known" if found.best_k == found.lengths[-1].k else ""
-            return f"{at} k {self.k} is the best here{only}"
+            return f"{at}, k {self.k} is the best here{only}"
         return f"{at} the best k is {found.best_k}"
 
     def banners(self, found: Explanation) -> tuple[Banner, ...]:

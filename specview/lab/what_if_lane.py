@@ -381,7 +381,9 @@ class Replay:
         real = self._measured_as(name, values, k)
         if real is not None and plain is not None:
             why, times = f"{why}; its speedup is as measured", range_of(real)
-            spent = Range(plain / times.value, plain / times.high, plain / times.low)
+            own = real is self.measured.own
+            whole = sum(round_.seconds for round_ in self.record.rounds) if own else plain / times.value
+            spent = Range(whole, whole * times.value / times.high, whole * times.value / times.low)
         return Alternative(
             name=self._policy_label(name, values, k),
             kind="length" if name == "constant" else "policy",

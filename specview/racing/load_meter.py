@@ -37,5 +37,5 @@ class LoadMeter:
             return ""
         return (
             f"The machine is busy: other programs used {share:.0%} of the processor during this run, "
-            "so speeds are lower than this machine can do."
+            "so speeds are too low."
         )

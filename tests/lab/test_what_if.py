@@ -317,3 +317,15 @@ def test_passes_of_early_exit_are_not_taken_for_whole_ones():
              SimpleNamespace(settings={"method": "draft-model"},
                              rounds=[*[SimpleNamespace(rows=2, verify_s=3.0)] * 3, SimpleNamespace(rows=4, verify_s=9.0)])]  # fmt: skip
     assert passes_of(lanes) == {2: 3.0}
+
+
+def test_the_recorded_choice_takes_the_time_that_it_took():
+    """One round that took long counts in what was recorded and not in medians: both say the same of the same choice."""
+    run = recorded(k=8, count=60)
+    late = [replace(round_, t=round_.t + 0.5 * (index > 3), other_s=round_.other_s + 0.5 * (index == 4))
+            for index, round_ in enumerate(run.rounds)]  # fmt: skip
+    replayed = replay_of_lane([recorded(method="plain", count=60), replace(run, rounds=late)], 1)
+    same, first = replayed.length(8), replayed.recorded()
+    assert same.seconds is not None and first.seconds is not None and same.speedup == first.speedup
+    assert same.seconds.value == pytest.approx(first.seconds.value)
+    assert same.seconds.low <= same.seconds.value <= same.seconds.high

@@ -142,18 +142,20 @@ class Badge(QWidget):
     def _laid_out(self, metrics: QFontMetricsF) -> tuple[str, int, str]:
         """The pill's words, the space at each end of them, the notes beside it.
 
-        For notes the pill is made narrower, for the leading one its words are cut to the verdict itself; a
-        note that still has no room is cut down to its figure, and then left to the tool tip.
+        For notes the pill is made narrower; its words are cut to the verdict itself where that makes room for all of
+        them, or for the leading one, which is then cut to its figure; others without room are left to the tool tip.
         """
         words = visible(self.mark.text)
         pads = theme.px(_PILL_PAD), theme.px(_NARROW_PAD)
-        tried = [(words, pad) for pad in pads]
-        if self._leading and " · " in words:
-            tried.append((words.partition(" · ")[0], pads[-1]))
-        for text, pad in tried:
-            if notes := self._fitting_notes(metrics, self._room(metrics, text, pad)):
-                return text, pad, notes
-        if self.notes:
+        tried = [(words, pad, self._fitting_notes(metrics, self._room(metrics, words, pad))) for pad in pads]
+        short = self.mark.short or (words.partition(" · ")[0] if self._leading else "")
+        if short:
+            tried.append((short, pads[-1], self._fitting_notes(metrics, self._room(metrics, short, pads[-1]))))
+        whole = " · ".join(self.notes)
+        for chosen in [one for one in tried if one[2] == whole] + [one for one in tried if one[2]]:
+            if chosen[2]:
+                return chosen
+        if self.notes and self._leading:
             cut = metrics.elidedText(
                 self.notes[0], Qt.TextElideMode.ElideRight, self._room(metrics, words, pads[-1])
             )
@@ -284,7 +286,7 @@ class FigureCell(QWidget):
             missing.append(self.remark)
         label = self._fitting_label(small)
         if label != self.label:
-            missing.append(self.label[len(label):].removeprefix(" · "))
+            missing += self.label[len(label):].removeprefix(" · ").split(" · ")
         return missing
 
     def _fitting_label(self, metrics: QFontMetricsF) -> str:

@@ -360,6 +360,7 @@ class LanePanel(QFrame):
         side = theme.px(12)
         self._head.setContentsMargins(side, theme.px(7), side - 4, theme.px(8))
         self._head.setSpacing(theme.px(5))
+        self.view.setMinimumHeight(theme.px(48))  # or Qt's own least height crushes the figures where the why line shows too
         self._foot.setContentsMargins(side, theme.px(2), theme.px(7), theme.px(3))
         self._copy.setFixedHeight(theme.px(19))
         self._tree_button.setFixedHeight(theme.px(19))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from PySide6.QtCore import QPointF, Qt
-from PySide6.QtGui import QPainter, QTextCharFormat, QTextLayout, QTextLine, QTextOption
+from PySide6.QtGui import QFont, QFontInfo, QPainter, QTextCharFormat, QTextLayout, QTextLine, QTextOption
 
 from specview.gui.parts.token_paint import TokenStyles
 from specview.gui.state.token_layout import Fragment
@@ -33,12 +33,14 @@ class VisualLine:
         self._text = ""
         self._formats: list[tuple[int, int, QTextCharFormat]] = []  # in UTF-16 units of the text, as are places
         places: list[tuple[int, int]] = []
+        thin = _thin(styles)
         for fragment in row:
             form = format_of(fragment)
             drawn = _drawn(fragment, styles, form is not None)
             places.append((_units(self._text), _units(drawn)))
             if form is not None:
                 self._formats.append((*places[-1], form))
+            self._formats += [(places[-1][0] + at, 1, thin) for at in range(len(drawn)) if drawn[at] == _THIN]
             self._text += drawn
         layout, line = self._set()
         boxes = _boxes(line, _units(self._text))
@@ -87,6 +89,15 @@ class VisualLine:
         line.setLineWidth(1e6)
         layout.endLayout()
         return layout, line
+
+
+def _thin(styles: TokenStyles) -> QTextCharFormat:
+    """A thin space as wide as the layout reckons around a ghost: a fixed-width font gives it a whole cell."""
+    font, form = QFont(styles.font), QTextCharFormat()
+    share = 0.2 * styles.cell / max(styles.measure(_THIN, False), 1.0)
+    font.setPixelSize(max(1, int(QFontInfo(font).pixelSize() * share)))
+    form.setFont(font)
+    return form
 
 
 def _units(text: str) -> int:

@@ -469,6 +469,7 @@ class Controller(QObject):
         elif isinstance(event, RaceStarted):
             self._started_id = event.run_id
             self.ran = self.settings
+            self.state_changed.emit()  # the figures of the run before have gone
         elif isinstance(event, Failed):
             self.failed.emit(event.message)
 

@@ -237,8 +237,11 @@ class Chart(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Words have another room then."""
         super().resizeEvent(event)
-        if self._heat is not None or any(mark.axis == 1 and mark.text for mark in self._marks.values()):
+        if self._heat is not None or self._has_texts() or any(mark.axis == 1 and mark.text for mark in self._marks.values()):
             self._change()
+
+    def _has_texts(self) -> bool:
+        return any(s.texts for s in self._series.values())
 
     # -- data ------------------------------------------------------------------------------------------------
 
@@ -510,8 +513,9 @@ class Chart(QFrame):
                     low, high = (low - 0.5, high + 0.5) if low or self._log[place] else (0.0, 1.0)
                 if self._heat is None:
                     room = high - low
-                    texts = place == 1 and any(s.texts for s in self._series.values())
-                    high += room * (0.16 if texts else (0.03, 0.09)[place])
+                    texts = theme.px(24) / max(self.plot.getPlotItem().getViewBox().height(), 1.0)
+                    above = (0.16, min(texts / (1 - min(texts, 0.5)), 1.0)) if place == 1 and self._has_texts() else (0.0,)
+                    high += room * max((0.03, 0.09)[place], *above)
                     low -= room * (0.03 if place == 0 or self._log[1] or low < 0 or not self._zero else 0.02)
             lows.append(low)
             highs.append(high)
@@ -609,13 +613,13 @@ class Chart(QFrame):
         level, tall = self._one(1, mark.value), share * (y1 - y0)
         half = (_WORDS_WIDE / 2 + 0.008 * len(mark.text)) * (x1 - x0) / 2
         drawn = [s for s in self._series.values() if len(s.x)]
-        spots = [(at, above) for above in (True, False) for at in (0.8, 0.5, 0.2)]
-        for at, above in spots:
+        spots = [(at, above, clear) for clear in (True, False) for above in (True, False) for at in (0.8, 0.5, 0.2)]
+        for at, above, clear in spots:  # over a curve rather than over other words
             middle = x0 + at * (x1 - x0)
             low, high = (level, level + tall) if above else (level - tall, level)
             if low < y0 or high > y1 or any(abs(at - a) < 0.25 and low < b + tall / 2 and high > b - tall / 2 for a, b in taken):
                 continue
-            if not any(self._crosses(s, (middle - half, middle + half), (low, high)) for s in drawn):
+            if not (clear and any(self._crosses(s, (middle - half, middle + half), (low, high)) for s in drawn)):
                 taken.append((at, (low + high) / 2))
                 return at, above
         taken.append((0.8, level + tall / 2))

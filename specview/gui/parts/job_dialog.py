@@ -15,7 +15,7 @@ from specview.errors import SpecviewError
 from specview.gui.link.engine_thread import JobEnded, JobNews, JobProgress
 from specview.gui.parts import theme
 from specview.gui.parts.pages import PageContext
-from specview.gui.parts.widgets import label, set_kind, set_tip
+from specview.gui.parts.widgets import enable_in_turn, label, set_kind, set_tip
 from specview.gui.state.display_text import visible
 from specview.racing.settings import RunSettings
 
@@ -162,6 +162,5 @@ class JobDialog(QDialog):
 
     def show_state(self) -> None:
         """Enable what can be pressed; a subclass calls it once it is made."""
-        self.stop.setEnabled(self.running and self.context.controller.can_stop)
-        self.start.setEnabled(not self.running)
+        enable_in_turn(self.start, self.stop, not self.running, self.running and self.context.controller.can_stop)
         self.refresh()

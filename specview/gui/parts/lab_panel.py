@@ -13,7 +13,7 @@ from specview.errors import SpecviewError
 from specview.gui.link.engine_thread import JobEnded, JobNews, JobProgress
 from specview.gui.parts import theme
 from specview.gui.parts.pages import PageContext
-from specview.gui.parts.widgets import ElidedLabel, Field, label, set_tip
+from specview.gui.parts.widgets import ElidedLabel, Field, enable_in_turn, label, set_tip
 from specview.racing.settings import RunSettings
 
 Tell = Callable[[Any], None]
@@ -173,7 +173,6 @@ class LabPanel(QWidget):
     def show_state(self) -> None:
         """Say by the buttons what can be done."""
         busy = self.controller.busy_with
-        self.run.setEnabled(not busy)
         set_tip(self.run, f"Wait: {busy} is under way" if busy else self.run_tip)
-        self.stop.setEnabled(self.running)
+        enable_in_turn(self.run, self.stop, not busy, self.running)
         self.progress.setVisible(self.running)

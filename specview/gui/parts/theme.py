@@ -273,6 +273,7 @@ QLabel[kind="muted"] {{ color: {theme.muted}; }}
 QLabel[kind="small"] {{ color: {theme.muted}; font-size: {small}px; }}
 QLabel[kind="error"] {{ color: {theme.error}; }}
 QLabel[kind="warning"] {{ color: {theme.warning}; }}
+QLabel[kind="small warning"] {{ color: {theme.warning}; font-size: {small}px; }}
 QLabel[kind="chip"] {{ color: {theme.muted}; background: {theme.field}; border: 1px solid {theme.border};
     border-radius: 5px; padding: 1px {pad}px; font-size: {small}px; }}
 QPushButton, QToolButton {{ color: {theme.ink}; background: {theme.field}; border: 1px solid {theme.border};

@@ -66,6 +66,18 @@ def set_tip(widget: QWidget, text: str) -> None:
     widget.setAccessibleDescription(text)
 
 
+def enable_in_turn(run: QPushButton, stop: QPushButton, can_run: bool, can_stop: bool) -> None:
+    """Enable what can be pressed; the keyboard goes from Run to Stop and back, and on to no neighbour.
+
+    One that has the keyboard stays enabled until the other can take it: for a moment neither can be pressed.
+    """
+    for button, able, other, other_able in ((run, can_run, stop, can_stop), (stop, can_stop, run, can_run)):
+        if button.hasFocus() and other_able and not able:
+            other.setEnabled(True)
+            other.setFocus()
+        button.setEnabled(able or (button.hasFocus() and not other_able))
+
+
 class Scrolled(QScrollArea):
     """A view that keeps a least height, and width, in pixels at font scale 1: with less room it scrolls, its plots not crushed."""
 

@@ -257,7 +257,7 @@ class RacePage(QWidget):
 
     def show_note(self, warning: str = "") -> None:
         """Show a warning beside the legend, or the standing note."""
-        set_kind(self.note, "warning" if warning else "small")
+        set_kind(self.note, "small warning" if warning else "small")
         self.note.set_full(warning or NOTE)
 
     def _token_selected(self, panel: LanePanel, round_index: int, token_index: int) -> None:

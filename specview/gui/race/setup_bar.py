@@ -28,7 +28,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.gui.lanes.editor import RULE_TIPS, rule_text
 from specview.gui.link.library import FoundWorkload, Library
 from specview.gui.parts import theme
-from specview.gui.parts.widgets import Choice, Field, NumberEdit, caption_height, label, set_tip
+from specview.gui.parts.widgets import Choice, Field, NumberEdit, caption_height, enable_in_turn, label, set_tip
 from specview.gui.race.more_panel import MorePanel
 from specview.gui.race.target_picker import TargetPicker
 from specview.racing.settings import LaneSettings, RunSettings
@@ -126,7 +126,7 @@ class SetupBar(QFrame):
         # What `auto` picks changes with the temperature, and must not be cut.
         self.rule.setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToContents)
         self.max_tokens = NumberEdit("max tokens", 128, whole=True, minimum=1, maximum=1_000_000, step=16, digits=6)
-        self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=6)
+        self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=10)
         self.more = QPushButton("More ▾")
         self.panel = MorePanel(self.more)
         self.tune = QPushButton("Tune…")
@@ -240,15 +240,8 @@ class SetupBar(QFrame):
 
     def set_busy(self, *, can_run: bool, can_stop: bool, can_edit: bool, stopping: bool) -> None:
         """Enable what can be done now; the keyboard goes from Run to Stop and back."""
-        if self.run.hasFocus() and not can_run and can_stop:
-            self.stop.setEnabled(True)
-            self.stop.setFocus()
-        elif self.stop.hasFocus() and can_run and not can_stop:
-            self.run.setEnabled(True)
-            self.run.setFocus()
-        self.run.setEnabled(can_run)
-        # Enabled while stopping too: a disabled button would pass the keyboard on to its neighbour.
-        self.stop.setEnabled(can_stop or stopping)
+        # Stop is enabled while stopping too: a disabled button would pass the keyboard on to its neighbour.
+        enable_in_turn(self.run, self.stop, can_run, can_stop or stopping)
         self.stop.setText("Stopping" if stopping else "Stop")
         self.add_lane.setEnabled(can_edit)
 

@@ -723,7 +723,8 @@ class MainWindow(QMainWindow):
         known = controller.target_known(picker.engine, picker.target)
         self.setup.tell_target(None if known is None else known.declared)
         ended = controller.race.ended
-        busy = ended.busy if state == "ended" and ended is not None else ""
+        live = state == "ended" and controller.recorded is None  # the bar of a recorded run says its own
+        busy = ended.busy if live and ended is not None else ""
         self.page.show_note(STALE if controller.stale else busy)
 
     # -- drag and drop --------------------------------------------------------------------------------------------

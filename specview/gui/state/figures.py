@@ -150,10 +150,12 @@ def shown_rate(speedup: Speedup | None, metrics: Metrics) -> float | None:
 
 
 def beside(speedup: Speedup | None) -> str:
-    """Plain's decode tok/s that a lane is held against, and over how many of its tokens; '' while there is none."""
+    """Plain's decode tok/s that a lane is held against, and the time that both are over; '' while there is none."""
     if speedup is None:
         return ""
-    return f"plain {rate(speedup.plain_tokens_per_s)} over {speedup.tokens:.0f} tokens"
+    seconds = speedup.seconds
+    over = f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.1f} s" if seconds >= 1 else milliseconds(seconds)
+    return f"plain {rate(speedup.plain_tokens_per_s)} in {over}"
 
 
 def spread(speedup: Speedup | None) -> str:

@@ -201,7 +201,7 @@ def badge(lane: LaneModel) -> Mark:
                     f"All {equality.compared} tokens compared are those of plain decoding.\n{told}")
     if equality is not None and equality.equal:
         return Mark(f"= plain, {equality.compared} tokens", "good",
-                    f"All {equality.compared} tokens compared are those of plain decoding.")
+                    f"All {equality.compared} tokens compared are those of plain decoding.", "= plain")
     if equality is not None and equality.first_difference is not None:
         return _difference(lane)
     if RULES.get(rule) is False:
@@ -243,7 +243,7 @@ def state(lane: LaneModel) -> Mark:
     mark = _state(lane)
     if lane.stale:
         tip = "\n".join(part for part in ("Target, prompt, lanes or sampling have changed since. Run again.", mark.tip) if part)
-        mark = Mark(f"the run before · {mark.text}", mark.tone, tip, f"the run before · {mark.short or mark.text}")
+        mark = Mark(f"the run before · {mark.text}", mark.tone, tip, "run before")
     if lane.draft_full is None:
         return mark
     at, context = lane.draft_full

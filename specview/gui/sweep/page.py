@@ -36,7 +36,7 @@ from specview.gui.parts import theme
 from specview.gui.parts.pages import Page, PageContext
 from specview.gui.parts.questions import ask
 from specview.gui.parts.results_table import ResultsTable
-from specview.gui.parts.widgets import Banner, ElidedLabel, Scrolled, label, set_kind, set_tip
+from specview.gui.parts.widgets import Banner, ElidedLabel, Scrolled, enable_in_turn, label, set_kind, set_tip
 from specview.gui.sweep.charts import SweepCharts
 from specview.gui.sweep.form import GridForm
 from specview.gui.sweep.work import (
@@ -377,8 +377,7 @@ class SweepPage(Page):
         running = self.running
         pending = self.results is not None and self.path is not None and self.results.to_do
         free = not running and not self.context.controller.busy_with
-        self.run.setEnabled(free)
-        self.stop.setEnabled(running and not self._stopping)
+        enable_in_turn(self.run, self.stop, free, running and not self._stopping)
         self.resume.setEnabled(free and pending)
         self.export.setEnabled(self.results is not None)
         self.open.setEnabled(not running)

@@ -253,7 +253,9 @@ class LengthChart(Chart):
         self.ticks("x", [(float(place), str(place)) for place in range(0, k[-1] + 1, step)])
         self.mark("plain", y=1.0, text="plain", colour="muted")
         if found.best_k is not None:
-            best = f"best: k {found.best_k}" if found.best_k else "best: plain"
+            others = ["plain" if not k else f"k {k}" for k in found.as_good]
+            best = " or ".join([f"best: k {found.best_k}" if found.best_k else "best: plain",
+                                *(others if len(others) < 3 else [f"{len(others)} others"])])  # fmt: skip
             self.mark("best", x=float(found.best_k), text=best, colour="accepted")
 
 
@@ -428,5 +430,5 @@ def _arrival_words(details: Details) -> str:
     if details.together_share:
         parts.append(f"{percent(details.together_share)} of tokens come together with the one before")
     if details.empty_drafts and details.accepted_lengths:
-        parts.append(f"{details.empty_drafts} rounds without a draft")
+        parts.append(f"{details.empty_drafts} round{'s' * (details.empty_drafts != 1)} without a draft")
     return " · ".join(parts)

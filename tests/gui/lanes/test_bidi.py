@@ -169,6 +169,14 @@ def test_ghosts_marks_emoji_and_stand_ins_are_drawn(qtbot: QtBot, marks: bool) -
     assert view.token_at(where(view, ghost)[0]) == ghost
 
 
+def test_lines_with_ghosts_and_tokens_without_text_stay_within_their_width(qtbot: QtBot) -> None:
+    """The room around a ghost is that which lines are broken by, whatever a thin space takes in the font."""
+    pieces = [piece for word in HEBREW.split() * 3 for piece in (f" {word}", "")]
+    view = shown(qtbot, lane_of(*pieces, ghosts=dict.fromkeys(range(1, len(pieces), 2), "טעות")), width=260)
+    assert len(view._layout.lines) > 3
+    assert min(piece.x for line in range(len(view._layout.lines)) for piece in view._row(line)) >= -1.5
+
+
 def test_the_layout_alone_knows_the_paragraphs() -> None:
     layout = TokenLayout(lambda text, ghost: 8.0 * len(text), 8.0, 7.0, 400.0)
     layout.append(lane_of("1. ", "שלום", "\n", "hello", "\n\n", "ab", "שלום").tokens)

@@ -137,7 +137,7 @@ def test_panel_shows_the_metrics(qtbot: QtBot) -> None:
     cells = shown._cells
     faster = race.speedup(race.lanes[1])
     assert faster is not None and cells["decode_tokens_per_s"].value == figures.rate(faster.tokens_per_s)
-    assert f"plain {figures.rate(faster.plain_tokens_per_s)} over {faster.tokens:.0f} tokens" in cells["speedup"].label
+    assert f"plain {figures.rate(faster.plain_tokens_per_s)} in {faster.seconds:.1f} s" in cells["speedup"].label
     assert cells["tokens_per_target_pass"].value == figures.number(metrics.tokens_per_target_pass)
     assert cells["acceptance_rate"].value == figures.number(metrics.acceptance_rate)
     assert "accepted / judged" in cells["acceptance_rate"].toolTip()
@@ -330,10 +330,24 @@ def test_what_the_figures_have_no_room_for_stands_beside_the_badge(qtbot: QtBot)
     race = make_race(3)
     stream(race, 3.0)
     shown = panel(qtbot, race, 1, width=310)
-    qtbot.waitUntil(lambda: len(shown._badge.notes) == 1)
-    (told,) = shown._badge.notes
-    assert told.startswith("plain ") and " · pred. " in told and shown._badge.shown_notes() == told
+    qtbot.waitUntil(lambda: len(shown._badge.notes) == 2)
+    beside, predicted = shown._badge.notes
+    assert beside.startswith("plain ") and predicted.startswith("pred. ")
+    assert shown._badge.shown_notes() == f"{beside} · {predicted}"
     assert "–" in shown._cells["speedup"].remark
+    metrics = race.metrics(race.lanes[1])
+    race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=times(1.5), equality=Equality(True, 128)))
+    shown.refresh()
+    shown.refresh_figures()
+    seen = set()
+    for width in range(400, 150, -10):
+        shown.resize(width, 480)
+        qtbot.wait(5)
+        words, _, notes = shown._badge._laid_out(QFontMetricsF(theme.ui_font(11)))
+        whole = shown._badge.notes
+        assert notes in {" · ".join(whole[:count]) for count in range(len(whole) + 1)}, "none is cut in its middle"
+        seen.add((words, len(whole), notes.count(" · ") + 1 if notes else 0))
+    assert ("= plain", 2, 2) in seen and any(count < all_ for _, all_, count in seen)
     shown.resize(700, 480)
     qtbot.waitUntil(lambda: shown._badge.notes == ())
 

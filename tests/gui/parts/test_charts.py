@@ -9,6 +9,7 @@ import os
 from xml.etree import ElementTree
 
 import numpy as np
+import pyqtgraph as pg
 import pytest
 from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QImage
@@ -239,3 +240,26 @@ def test_the_key_of_a_heat_map_says_its_least_and_greatest_value(qtbot, qapp):
     chart.heat([1, 2], [1], [[1.0, 1.0]], centre=1.0)
     chart.redraw()
     assert not chart.key.entries  # a single colour says nothing
+
+
+def test_what_stands_above_bars_and_lines_is_seen_whole(chart, qtbot):
+    """Words above the highest bar stay inside at any height; words of two levels close by do not lie on each other."""
+    chart.remove("eagle3")
+    chart.bars("rounds", [0, 1, 2], [40.0, 12.0, 21.0], texts=["40", "12", "21"])
+    for height in (300, 160, 130, 220):
+        chart.resize(420, height)
+        qtbot.waitUntil(lambda: not chart._dirty)
+        view = chart.plot.getPlotItem().getViewBox()
+        free = view.mapViewToScene(QPointF(0, view.viewRange()[1][1])).y()
+        words = next(item for item in chart.plot.getPlotItem().items if isinstance(item, pg.TextItem) and item.toPlainText() == "40")
+        assert words.mapRectToScene(words.boundingRect()).top() >= free - 1
+    chart.remove("rounds")
+    chart.curve("by k", [1, 2], [1.3, 1.3], points=True)
+    chart.mark("one", y=1.71, text="oracle: method 1.71×")
+    chart.mark("two", y=1.53, text="oracle: length 1.53×")
+    chart.set_range(y=(0.0, 2.02))
+    chart.resize(600, 170)
+    chart.redraw()
+    labels = [item.label for item in chart.plot.getPlotItem().items if isinstance(item, pg.InfiniteLine) and item.label]
+    one, two = (label.mapRectToScene(label.boundingRect().adjusted(4, 4, -4, -4)) for label in labels)  # without its margin
+    assert not one.intersects(two)

@@ -183,6 +183,12 @@ def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
         if window.setup.target.target != "bundled":
             window.setup.target.choose("bundled")
     ran(qtbot, window)
+    window.setup.prompt.setPlainText("something else")
+    assert window.page.note.full.startswith("figures of the run before")
+    window.setup.run.click()
+    qtbot.waitUntil(lambda: not any(lane.rounds for lane in window.controller.race.lanes))
+    assert window.controller.racing and "before" not in window.page.note.full, "the figures have gone"
+    wait_state(qtbot, window, "ended")
     window.setup.max_tokens.setText("77")
     assert not any(stale(window)), "how far to go is no other race"
 

@@ -94,6 +94,15 @@ def bare(world, qapp):
     gc.collect()
 
 
+def test_the_keyboard_goes_from_run_to_stop_and_back(page, qtbot):
+    page.window().activateWindow()
+    page.run.setFocus()
+    page.run.click()
+    assert page.running and page.stop.hasFocus()
+    qtbot.waitUntil(lambda: not page.running, timeout=WAIT_MS)
+    assert page.run.hasFocus()
+
+
 def run_to_end(page, qtbot):
     page.run.click()
     assert page.running
