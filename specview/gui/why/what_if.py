@@ -171,12 +171,12 @@ class WhatIfPanel(QWidget):
             "Predicted speedup over draft length", "plain's time / sum of (draft + pass + rest)",
             "Recomputed from the recorded rounds by this run's measured costs; the band is what the trace leaves open. The "
             "lines are oracles: always the right length, and always the right method of the race.",
-            x="k, drafted tokens a round", y="times plain decoding",
+            x="k, drafted tokens a round", y="times plain",
         )  # fmt: skip
         self.over_threshold = Chart(
             "Predicted speedup over the confidence threshold", "the draft ends after a token below it",
             "The confidence policy with the chosen k as its longest draft.",
-            x="threshold, drafter's probability of its token", y="times plain decoding",
+            x="threshold, drafter's probability of its token", y="times plain",
         )  # fmt: skip
         self.tokens_over_k = Chart(
             "Tokens per target pass over draft length", "emitted / target passes",
