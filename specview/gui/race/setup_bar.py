@@ -28,7 +28,15 @@ from specview.errors import SpecviewError, UsageError
 from specview.gui.lanes.editor import RULE_TIPS, rule_text
 from specview.gui.link.library import FoundWorkload, Library
 from specview.gui.parts import theme
-from specview.gui.parts.widgets import Choice, Field, NumberEdit, caption_height, enable_in_turn, label, set_tip
+from specview.gui.parts.widgets import (
+    Choice,
+    Field,
+    NumberEdit,
+    caption_height,
+    enable_in_turn,
+    label,
+    set_tip,
+)
 from specview.gui.race.more_panel import MorePanel
 from specview.gui.race.target_picker import TargetPicker
 from specview.racing.settings import LaneSettings, RunSettings
