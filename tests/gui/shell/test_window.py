@@ -77,7 +77,7 @@ def test_no_model_library_before_the_window_is_shown():
     import sys
 
     code = (
-        "import sys; from specview.gui import app, main_window; "
+        "import sys; from specview.gui.shell import app, main_window; "
         "bad = {'torch', 'transformers', 'llama_cpp', 'pyqtgraph', 'scipy'} & set(sys.modules); "
         "sys.exit(f'imported: {bad}' if bad else 0)"
     )
