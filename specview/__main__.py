@@ -9,7 +9,17 @@ _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if not sys.flags.safe_path and sys.path[0] in ("", os.getcwd()) and os.path.realpath(sys.path[0]) != os.path.realpath(_HOME):
     del sys.path[0]
 
-if __name__ == "__main__":
-    from specview.cli import main
 
+
+def main() -> int:
+    """Run the command line; a Ctrl-C while its modules are read is no traceback either."""
+    try:
+        from specview.cli import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("specview: stopped.\n")
+        return 130
+    return run()
+
+
+if __name__ == "__main__":
     sys.exit(main())

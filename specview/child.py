@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -20,3 +22,11 @@ def environment(**more: str) -> dict[str, str]:
     if home in map(os.path.abspath, named):
         made["PYTHONPATH"] = os.pathsep.join(filter(None, (home, made.get("PYTHONPATH"))))
     return made
+
+
+def start(module: str, *arguments: str, env: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
+    """Run a module of specview in a process group of its own: a Ctrl-C in the terminal is for this program alone."""
+    apart: dict[str, Any] = {"process_group": 0}
+    if sys.platform == "win32":
+        apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    return subprocess.Popen(command(module, *arguments), env=env, **apart, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -42,6 +43,19 @@ def test_the_document_and_its_verify_cost(capsys):
     assert one["break_even_alpha"][0] == pytest.approx(0.3, abs=1e-6)  # 1 + alpha = 0.1 + 1.2
     assert document["rule_of_thumb_error"][0][0] == pytest.approx(0, abs=1e-9)
     assert run(capsys, "--c", "5", "--k", "1")[1].count("never") == 1
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full")
+@pytest.mark.parametrize("command", [("theory",), ("doctor",), ("check", "bundled", "bundled")])
+def test_a_full_disk_does_not_take_what_a_command_found(capsys, command):
+    """So it was with what tune and concurrency had measured for minutes."""
+    code = cli.main([*command])
+    plain = capsys.readouterr()
+    full = cli.main([*command, "--json", "/dev/full"])
+    out, err = capsys.readouterr()
+    assert (code, full) == (0, 1)
+    assert len(out.splitlines()) == len(plain.out.splitlines())
+    assert err.count("\n") == 1 and "cannot write the JSON document '/dev/full': no space left" in err
 
 
 def test_ranges_of_draft_lengths(capsys):

@@ -204,11 +204,9 @@ def policies_text(result: PoliciesResult) -> str:
 
 def _end(result: ToyResult | PoliciesResult | PairResult, document: Any, text: str, outputs: Outputs) -> int:
     """Write what there is; the exit code, or the one line of a proof that failed."""
-    try:
-        outputs.document(document)
-    finally:
-        if not outputs.to_stdout:
-            sys.stdout.write(text)
+    outputs.document(document)
+    if not outputs.to_stdout:
+        sys.stdout.write(text)
     if not result.holds:
         raise SpecviewError(
             "exactness is not shown: see the verdict above."

@@ -264,12 +264,7 @@ def _facts(found: Explanation) -> list[str]:
             words += ", more than this k can give"
         lines.append(words)
     if found.best_k is not None:
-        best = f"k {found.best_k}" if found.best_k else "plain"
-        words = f"best at this acceptance: {best}"
-        if found.best_k_speedup is not None and found.best_k:
-            words += f", {found.best_k_speedup:.2f} times plain"
-        if found.as_good:
-            words += f" (not told apart: {', '.join('plain' if not k else f'k {k}' for k in found.as_good)})"
+        words = f"best at this acceptance: {found.best_words}"
         other = next((point for point in found.lengths if point.k == found.best_k_formula), None)
         if found.measured_speedup is None and other is not None and found.best_k_formula != found.best_k:
             told = f"k {other.k}, {other.by_formula:.2f}" if other.k else "plain"
@@ -284,7 +279,7 @@ def _length_table(found: Explanation) -> str:
     for point in found.lengths:
         if not point.k or costs is None:
             continue
-        marks = [word for word, on in (("best", point.k == found.best_k), ("this lane", point.k == found.k)) if on]
+        marks = [word for word, on in (("best", point.k == found.best_k and not found.as_good), ("this lane", point.k == found.k)) if on]
         rows.append(
             [f"  {point.k}", f"{costs.v(point.k):.2f} {point.source}", f"{point.by_formula * point.limit:.2f}",
              figure(None if point.by_positions is None else point.predicted), figure(point.measured), ", ".join(marks)]

@@ -13,7 +13,7 @@ from typing import Self
 
 from specview.commands.terminal import safe_text, write_document
 from specview.disk import same_place
-from specview.errors import UsageError
+from specview.errors import SpecviewError, UsageError
 from specview.files.atomic import OutputFile
 from specview.files.schema import Json, dumps
 from specview.files.writer import TraceRecorder, TraceWriter
@@ -33,7 +33,8 @@ class Outputs:
     """--json, --trace, --csv and --markdown of one command, and its part in the runs library.
 
     `to_stdout` says that the JSON document goes to standard output, where nothing else may.
-    Raises SpecviewError on entering when a file cannot be written, UsageError when two are the same.
+    Raises SpecviewError on entering when a file cannot be written, UsageError when two are the same. One that cannot be
+    written at the end, on a disk that is full by then, is told on leaving: what took minutes is still printed.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -46,6 +47,7 @@ class Outputs:
         self.to_stdout = self._names.get("json") == "-"
         self._stack = ExitStack()
         self._files: dict[str, OutputFile] = {}
+        self._unwritten: list[SpecviewError] = []
         self._recorder: TraceRecorder | None = None
         # Of a run without a ledger there is nothing worth keeping, and it is to cost nothing.
         self._keeps = getattr(arguments, "keep", False) and getattr(arguments, "observe", None) != "off"
@@ -75,6 +77,10 @@ class Outputs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+        if self._unwritten and error is None:
+            raise self._unwritten[0]
+        for unwritten in self._unwritten:
+            _warn(str(unwritten))
 
     def take(self, event: Event) -> None:
         """Write an event to the trace, if there is one."""
@@ -92,12 +98,18 @@ class Outputs:
         if self.to_stdout:
             write_document(dumps(document, indent=1) + "\n")
         elif "json" in self._files:
-            self._files["json"].write(dumps(document, indent=1) + "\n")
+            self._write("json", dumps(document, indent=1) + "\n")
 
     def text(self, what: str, text: str) -> None:
         """Write the CSV or Markdown text where it was asked for."""
         sys.stdout.flush()
-        self._files[what].write(text)
+        self._write(what, text)
+
+    def _write(self, what: str, text: str) -> None:
+        try:
+            self._files[what].write(text)
+        except SpecviewError as error:
+            self._unwritten.append(error)
 
     def wants(self, what: str) -> bool:
         """Whether a file of this kind was asked for."""

@@ -38,6 +38,11 @@ class Speedup:
         return self.tokens / self.plain_tokens
 
     @property
+    def slower(self) -> bool:
+        """Whether it is slower than plain in the two decimals that are shown: nothing is both 1.00x and slower."""
+        return round(self.value, 2) < 1
+
+    @property
     def tokens_per_s(self) -> float:
         """The lane's decode tok/s over the shared time."""
         return self.tokens / self.seconds

@@ -112,7 +112,6 @@ def _own_size() -> int:
 
 def main() -> None:
     """Answer requests until standard input ends or one exceeds its limits."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that asks
     base = _own_size()
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while header := requests.readline().split():

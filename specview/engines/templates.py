@@ -142,12 +142,9 @@ def _running() -> subprocess.Popen[bytes]:
     global _process
     if _process is None or _process.poll() is not None:
         stop()
-        command = child.command("specview.engines.template_process")
-        hidden = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # of Windows, which opens a console otherwise
         pipe = subprocess.PIPE
-        _process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, creationflags=hidden,
-            env=child.environment(),
+        _process = child.start(
+            "specview.engines.template_process", stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=child.environment()
         )
     return _process
 

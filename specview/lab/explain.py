@@ -236,6 +236,16 @@ class Explanation:
     notes: tuple[str, ...] = ()
     costs: MeasuredCosts | None = None
 
+    @property
+    def best_words(self) -> str:
+        """The length to use with its speedup, or those that are not told apart; '' where there is none."""
+        if self.best_k is None:
+            return ""
+        best = f"k {self.best_k}, {self.best_k_speedup:.2f} times plain" if self.best_k and self.best_k_speedup is not None else "plain"
+        if not self.as_good:
+            return best
+        return f"not told apart: {best}; {', '.join('plain' if not k else f'k {k}' for k in self.as_good)}"
+
     def as_dict(self) -> dict[str, Any]:
         """The figures by name, as they stand in files."""
         found = {
@@ -664,7 +674,7 @@ class _Lane:
         told: list[Banner] = []
         metrics = self.metrics
         rule = self.settings.get("rule")
-        if found.measured_speedup is not None and found.measured_speedup < 1:
+        if found.measured_speedup is not None and round(found.measured_speedup, 2) < 1:
             told.append(Banner("slower", f"{found.measured_speedup:.2f}x: slower than plain", f"Slower than plain decoding: {found.measured_speedup:.2f} times its speed."))
         if not RULES.get(str(rule), True):
             told.append(Banner("lossy", "lossy rule", f"The rule {rule} is lossy: the output may differ from the target's own, so its speed "

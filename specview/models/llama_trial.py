@@ -48,8 +48,8 @@ def require_survival(
     if progress is not None:
         progress(f"Trying {path.name} in a process of its own (first time only)", None)
     with tempfile.TemporaryFile() as complaints:
-        trial = subprocess.Popen(
-            child.command(__name__, str(path), str(gpu_layers)), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        trial = child.start(
+            __name__, str(path), str(gpu_layers), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=complaints, env=child.environment(GGML_NO_BACKTRACE="1"),  # no debugger is started where it is ended
         )  # fmt: skip
         try:

@@ -384,6 +384,25 @@ def test_facts_of_the_prompt_are_none_of_the_weights(tmp_path):
             file.check_facts(1, {"draft_sha256": "cc"})
 
 
+def test_a_number_format_chosen_by_timing_is_no_other_sweep(tmp_path):
+    """An engine on a CPU may keep the same stored weights in halves at one load and in float32 at the next."""
+    known = {"draft_sha256": "aa", "draft_dtype": "float32", "device": "cpu"}
+    with SweepFile.begin(tmp_path / "s.jsonl", grid_of()) as file:
+        file.check_facts(0, known)
+        file.check_facts(0, {**known, "draft_dtype": "float16"})
+        with pytest.raises(SpecviewError, match="draft_dtype was float32 and is Q8_0"):
+            file.check_facts(0, {**known, "draft_dtype": "Q8_0"})
+        file.check_facts(1, {**known, "device": "cuda"})
+        with pytest.raises(SpecviewError, match="draft_dtype was float32 and is float16"):
+            file.check_facts(1, {**known, "device": "cuda", "draft_dtype": "float16"})
+    grid = grid_of()
+    named = replace(grid, settings=replace(grid.settings, dtype="float32"))
+    with SweepFile.begin(tmp_path / "t.jsonl", named) as file:
+        file.check_facts(0, known)
+        with pytest.raises(SpecviewError, match="draft_dtype was float32 and is float16"):
+            file.check_facts(0, {**known, "draft_dtype": "float16"})
+
+
 def test_another_grid_is_refused_on_resume(world, tmp_path):
     sweep(world, grid_of(), tmp_path / "s.jsonl")
     with pytest.raises(UsageError, match="another grid: max_tokens was 24 and is 30"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from specview.decoding import theory
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import fold
-from specview.decoding.speedup import speedup
+from specview.decoding.speedup import Speedup, speedup
 from specview.files.schema import dumps, plain
 from specview.lab.explain import FEW_ROUNDS, explain, per_round
 from specview.lab.measured import measured_costs
@@ -254,6 +254,22 @@ def test_the_example_of_the_issue():
 
 def kinds(found):
     return {banner.kind for banner in found.banners}
+
+
+def test_nothing_is_both_as_fast_as_plain_and_slower():
+    """A speedup of 0.997 is shown as 1.00."""
+    assert not Speedup(997, 1000, 10.0).slower and Speedup(994, 1000, 10.0).slower
+    for tokens, told in ((997, False), (994, True), (1000, False)):
+        found = explain(lane_of(0.8, 4, 0.05, 1.1), plain_lane(), REJECTION, faster=Speedup(tokens, 1000, 10.0))
+        assert ("slower" in kinds(found)) is told
+
+
+def test_what_is_not_told_apart_is_not_called_best():
+    few = Speedup(66, 100, 10.0)  # too few rounds for a spread: the lane stands at 0.66 of plain, which is at 1
+    found = explain(lane_of(0.3, 3, 0.2, 1.2, count=8), plain_lane(8), REJECTION, faster=few)
+    assert found.best_k == 3 and 0 in found.as_good
+    assert found.best_words == f"not told apart: k 3, 0.66 times plain; {', '.join('plain' if not k else f'k {k}' for k in found.as_good)}"
+    assert replace(found, as_good=()).best_words == "k 3, 0.66 times plain"
 
 
 def test_banners_come_at_their_bounds_and_not_before():

@@ -38,7 +38,7 @@ class WhyLine(QFrame):
     def show_lane(self, lane: LaneModel, race: RaceModel) -> None:
         """Explain the lane where it ended slower than plain; what has not changed is not looked at again."""
         plain, faster = race.baseline, race.speedup(lane)
-        slower = faster is not None and faster.value < 1 and plain is not None and lane.state == "ended" and bool(lane.rounds)
+        slower = faster is not None and faster.slower and plain is not None and lane.state == "ended" and bool(lane.rounds)
         looked = (id(lane), lane.generation, lane.version, slower)
         if looked == self._looked:
             return

@@ -653,14 +653,10 @@ def explanation_facts(found: Explanation) -> tuple[list[tuple[str, str, str]], l
         facts.append(("break-even", words, "where a round gives just as many tokens as it costs plain rounds; α: where the closed "
                                            "form does"))  # fmt: skip
     if found.best_k is not None:
-        best = f"k {found.best_k}" if found.best_k else "plain decoding"
-        worth = f", {times(found.best_k_speedup)}" if found.best_k else ""
         by = ""
-        if found.as_good:
-            by = f" (not told apart: {', '.join('plain' if not k else f'k {k}' for k in found.as_good)})"
-        elif found.measured_speedup is None and found.best_k_formula not in (None, found.best_k):
+        if found.measured_speedup is None and found.best_k_formula not in (None, found.best_k):
             by = f" (by one α for all positions: k {found.best_k_formula})"
-        facts.append(("best at this acceptance", f"{best}{worth}{by}", found.best_k_note or MISSING))
+        facts.append(("best at this acceptance", f"{found.best_words}{by}", found.best_k_note or MISSING))
     rule = found.rule_of_thumb
     if rule is not None:
         facts.append(("rule of thumb α k", f"{rule.value:.2f}; the formula says {times(rule.right)}", rule.words))
