@@ -243,7 +243,7 @@ def state(lane: LaneModel) -> Mark:
     mark = _state(lane)
     if lane.stale:
         tip = "\n".join(part for part in ("Target, prompt, lanes or sampling have changed since. Run again.", mark.tip) if part)
-        mark = Mark(f"the run before · {mark.text}", mark.tone, tip, "run before")
+        mark = Mark(f"the run before · {mark.text}", mark.tone, tip, f"run before · {mark.short or mark.text}")
     if lane.draft_full is None:
         return mark
     at, context = lane.draft_full

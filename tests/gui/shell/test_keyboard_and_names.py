@@ -166,6 +166,7 @@ def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
     window.setup.prompt.setPlainText("something else")
     assert stale(window) == [True] * 3
     assert panel._state.mark.text.startswith("the run before · ") and panel._cells["acceptance_rate"].faded
+    assert panel._state.mark.short.startswith("run before · "), "what it is of comes first where room is short"
     assert window.page.note.full.startswith("figures of the run before")
     window.setup.prompt.setPlainText(prompt)
     assert stale(window) == [False] * 3 and not panel._cells["acceptance_rate"].faded
