@@ -14,6 +14,7 @@ from specview import __version__, cli
 from specview.commands import arguments, doctor, qt_libraries, window
 from specview.commands.terminal import ProgressLine, round_text, safe_text, table
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.drafting.registry import FIRST_METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.racing.settings import LaneSettings, RunSettings
 
@@ -29,7 +30,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 def settings(*argv: str) -> RunSettings:
     parser = arguments.Parser("specview compare", "")
     arguments.add_shared_flags(parser)
-    return arguments.settings_of(parser.parse_args(argv), arguments.DEFAULT_METHODS)
+    return arguments.settings_of(parser.parse_args(argv), FIRST_METHODS)
 
 
 # -- the front door ------------------------------------------------------------------------------
@@ -391,7 +392,7 @@ def test_a_flag_that_says_nothing_is_refused(capsys, argv, says):
 def test_one_that_some_lane_takes_is_that_lanes_alone(argv, takes):
     from specview.commands import compare
 
-    settings = arguments.settings_of(compare.make_parser().parse_args(argv), compare.DEFAULT_METHODS)
+    settings = arguments.settings_of(compare.make_parser().parse_args(argv), FIRST_METHODS)
     taking = next(lane for lane in settings.lanes if lane.takes >= set(takes))
     assert {key: getattr(taking, key) for key in takes} == takes
     for lane in settings.lanes:
@@ -413,7 +414,7 @@ def test_one_that_some_lane_takes_is_that_lanes_alone(argv, takes):
 def test_what_makes_no_difference_is_told_in_one_line(capsys, argv, says):
     from specview.commands import compare
 
-    arguments.settings_of(compare.make_parser().parse_args(argv), compare.DEFAULT_METHODS)
+    arguments.settings_of(compare.make_parser().parse_args(argv), FIRST_METHODS)
     assert capsys.readouterr().err == (f"specview: {says}\n" if says else "")
 
 

@@ -23,7 +23,6 @@ from specview.racing import workloads
 from specview.racing.settings import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
 from specview.settings.options import idle_option
 
-DEFAULT_METHODS = ("plain", "draft-model", "prompt-lookup")
 MAX_PROMPT_BYTES = 16 << 20
 
 

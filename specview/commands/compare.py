@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specview.commands.arguments import (
-    DEFAULT_METHODS,
     Parser,
     add_shared_flags,
     lane_keys_help,
@@ -19,6 +18,7 @@ from specview.commands.outputs import Outputs, add_keep_flag
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.summary import compare_table, prompt_set_text
 from specview.commands.terminal import ProgressLine, safe_text
+from specview.drafting.registry import FIRST_METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.files.documents import compare_document
 from specview.files.schema import Json
@@ -64,7 +64,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"repeats is {arguments.repeats}.", f"Use 1 to {MAX_REPEATS}.")
     if arguments.prompts is not None and arguments.trace is not None:
         raise UsageError("--trace holds one race, and --prompts makes many.", "Leave out --trace, or use --json.")
-    settings = settings_of(arguments, DEFAULT_METHODS).checked()
+    settings = settings_of(arguments, FIRST_METHODS).checked()
     if arguments.prompts is not None:
         prompts = prompts_of(arguments)
         with Outputs(arguments) as outputs, stop_on_signals() as should_stop:

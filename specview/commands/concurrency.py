@@ -19,10 +19,18 @@ from specview.commands.arguments import (
 from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
+from specview.drafting.plain import BASELINE
 from specview.errors import UsageError
 from specview.files.schema import Json, plain
 from specview.lab.batch_times import BATCHES, CONTEXT, REPEATS, SECONDS, require_plan
-from specview.lab.concurrency import Acceptance, Concurrency, Point, stated_acceptance, trace_acceptance
+from specview.lab.concurrency import (
+    Acceptance,
+    Concurrency,
+    Point,
+    stated_acceptance,
+    steps_draft_model,
+    trace_acceptance,
+)
 from specview.lab.concurrency_run import RACE_TOKENS, Plan, run_concurrency
 from specview.models.catalog import Role, resolve
 from specview.racing.settings import BUNDLED
@@ -118,14 +126,14 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         raise UsageError("--draft-cost needs an acceptance.", "Give --acceptance ALPHA or --trace FILE.")
     draft, draft_engine = arguments.draft, arguments.draft_engine
     if draft is None and cost is None:
-        own_draft = ran.get("method", "draft-model") == "draft-model"
+        own_draft = steps_draft_model(ran)
         draft = (ran.get("draft") or BUNDLED) if own_draft else ""
         if own_draft and ran.get("draft"):
             _require_here(str(draft), draft_engine or ran.get("draft_engine") or arguments.engine, "draft")
         draft_engine = draft_engine or (ran.get("draft_engine") if own_draft else None)
     if draft == BUNDLED and arguments.draft is None and arguments.target != BUNDLED and not ran and acceptance is not None:
         raise UsageError("what a draft step costs is not known.", "Give --draft MODEL or --draft-cost C.")
-    settings = settings_of(arguments, ("plain",)).checked()
+    settings = settings_of(arguments, (BASELINE,)).checked()
     return Plan(
         settings, arguments.batch, arguments.ks, arguments.tokens_each, acceptance, draft or "", draft_engine,
         arguments.repeats, arguments.seconds,

@@ -11,6 +11,7 @@ from specview.commands.arguments import Parser, add_shared_flags, lane_keys_help
 from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
+from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError
 from specview.files.schema import plain
 from specview.lab import exact_statistics, exactness, pair_results, policy_exactness
@@ -284,7 +285,7 @@ def _pair(arguments: argparse.Namespace) -> int:
         if arguments.target != BUNDLED or arguments.draft is not None:
             raise UsageError("models are named twice.", "Give TARGET DRAFT, or --target and --draft.")
         arguments.target, arguments.draft = arguments.models
-    settings = settings_of(arguments, ("draft-model",)).checked()
+    settings = settings_of(arguments, (DEFAULT_METHOD,)).checked()
     pair = PairSettings(
         samples=pair_results.SAMPLES if arguments.samples is None else arguments.samples,
         tokens=arguments.tokens,

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import Any
 
 from specview.commands.arguments import (
-    DEFAULT_METHODS,
     Parser,
     add_shared_flags,
     lane_keys_help,
@@ -22,12 +21,14 @@ from specview.decoding.details import Bin, Details, details_of
 from specview.decoding.ledger import RunRecord
 from specview.decoding.metrics import Metrics, fold
 from specview.decoding.speedup import speedup
+from specview.drafting.plain import baseline_of
+from specview.drafting.registry import FIRST_METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.files.documents import metrics_to_json
 from specview.files.schema import Json, plain
 from specview.lab.advice import measured_beside
 from specview.lab.explain import Explanation, explain, per_round, signed
-from specview.lab.what_if import passes_of
+from specview.lab.what_if import has_whole_passes, passes_of
 from specview.racing.settings import RunSettings
 from specview.settings.events import Event, LaneRound, Progress
 
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
         with Outputs(argparse.Namespace(json=arguments.json, recorded=arguments.recorded)) as outputs:
             return _explain_trace(arguments, outputs)
     arguments.observe = arguments.observe or "full"  # entropies are worth seeing, and are off the clock
-    settings = settings_of(arguments, DEFAULT_METHODS).checked()
+    settings = settings_of(arguments, FIRST_METHODS).checked()
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
         return _explain_race(settings, outputs, should_stop)
 
@@ -173,16 +174,15 @@ def _tell(
     metrics: Sequence[Metrics | None],
 ) -> None:
     """Explain the chosen lanes: the document where it was asked for, the text unless that is on standard output."""
-    baseline = next((record for record in records if record.settings.get("method") == "plain"), None)
+    baseline = baseline_of(records)
     others = passes_of(records)
     speedups = [] if baseline is None else [(record.settings, speedup(record.rounds, baseline.rounds)) for record in records]
     lanes, texts = [], []
     for index in chosen:
         record = records[index]
         beside = () if baseline is None or baseline is record else baseline.rounds
-        shares = record.settings.get("method") != "early-exit"  # its passes are shorter ones
         found = explain(record.rounds, beside, record.settings, calibrated=calibrated,
-                        others=others if shares else None, metrics=metrics[index],
+                        others=others if has_whole_passes(record.settings) else None, metrics=metrics[index],
                         beside=measured_beside(record.settings, speedups))  # fmt: skip
         step = found.costs.plain_pass_s if found.costs is not None else None
         figures = metrics[index] or fold(record.rounds, record.prefill_s, step)

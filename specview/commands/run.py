@@ -12,6 +12,7 @@ from specview.commands.outputs import Outputs, add_keep_flag
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.summary import run_summary
 from specview.commands.terminal import ProgressLine, legend, round_text, safe_text, wants_colour
+from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError
 from specview.files.documents import run_document
 from specview.racing.settings import RunSettings
@@ -39,7 +40,7 @@ def make_parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     arguments = make_parser().parse_args(argv)
-    settings = settings_of(arguments, ("draft-model",))
+    settings = settings_of(arguments, (DEFAULT_METHOD,))
     if len(settings.lanes) != 1:
         raise UsageError(f"{len(settings.lanes)} methods.", "run takes one; specview compare takes several.")
     settings = replace(settings, baseline=False).checked()

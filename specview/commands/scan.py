@@ -9,6 +9,7 @@ from specview.commands.arguments import Parser, add_prompt_flags, add_target_fla
 from specview.commands.outputs import Outputs
 from specview.commands.stopping import StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
+from specview.drafting.plain import BASELINE
 from specview.errors import UsageError
 from specview.experiments.exit_scan import MAX_TOKENS, ExitFigures, ExitScan
 from specview.files.schema import Json, plain
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     if not 1 <= arguments.max_tokens <= MAX_TOKENS:
         raise UsageError(f"tokens is {arguments.max_tokens}.", f"Use 1 to {MAX_TOKENS}.")
-    settings = settings_of(arguments, ("plain",)).checked()
+    settings = settings_of(arguments, (BASELINE,)).checked()
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
         return _scan(settings, arguments.k, outputs, should_stop)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specview.commands.terminal import figure, pairs, safe_text, table
 from specview.decoding.metrics import draft_full_words
+from specview.drafting.plain import is_baseline
 from specview.drafting.registry import METHODS
 from specview.library.exporters import equality_words, is_lossy, shown_rates
 
@@ -179,7 +180,7 @@ def _row(lane: Mapping[str, Any], *, plain: bool) -> list[str]:
         figure(tokens_per_s),
         figure(plain_tokens_per_s),
         "not comparable" if lane.get("not_comparable")
-        else "1 (baseline)" if plain and run.get("method") == "plain"
+        else "1 (baseline)" if plain and is_baseline(run)
         else _spread(lane.get("speedup"), lane.get("speedup_spread")),
         f"{over['tokens']:.0f} / {over['plain_tokens']:.0f}" if over else "-",
         figure(metrics.get("tokens_per_target_pass")),

@@ -21,6 +21,7 @@ from specview.commands.arguments import (
 from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, is_terminal, safe_text, table
+from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError
 from specview.experiments.sweep_file import SweepFile, new_path
 from specview.experiments.sweep_grid import (
@@ -124,8 +125,8 @@ def grid_of(arguments: argparse.Namespace) -> Grid:
     prompts = _prompts(arguments)
     one = argparse.Namespace(**vars(arguments))
     one.k, one.temperature, one.workload, one.prompts = None, max(temperatures), None, None
-    settings = settings_of(one, ("draft-model",), most_lanes=None)
-    lanes = tuple(lane for lane in settings.lanes if lane.method != "plain")
+    settings = settings_of(one, (DEFAULT_METHOD,), most_lanes=None)
+    lanes = tuple(lane for lane in settings.lanes if not lane.plain)
     if arguments.k is not None and lanes and all(lane.k is not None for lane in lanes):
         raise UsageError("--k has no effect: every lane names its own k.", "Leave one of them out.")
     ks = parse_ks(DEFAULT_KS if arguments.k is None else arguments.k)

@@ -10,6 +10,7 @@ from specview.commands.arguments import Parser, real, wholes
 from specview.commands.outputs import Outputs
 from specview.commands.terminal import figure, safe_text, table
 from specview.decoding import theory
+from specview.drafting.plain import baseline_of
 from specview.errors import SpecviewError, UsageError
 from specview.files.schema import Json, plain
 from specview.lab.theory_points import LanePoint, lane_passes, lane_point
@@ -106,7 +107,7 @@ def _measured(path: str) -> tuple[list[LanePoint], Any]:
     from specview.commands.run_files import read_ref
 
     records = read_ref(path).records
-    baseline = next((record for record in records if str(record.settings.get("method")) == "plain"), None)
+    baseline = baseline_of(records)
     rounds = baseline.rounds if baseline is not None else []
     lanes = [record for record in records if record is not baseline]
     points = [point for record in lanes if (point := lane_point(record.name, record.rounds, rounds)) is not None]

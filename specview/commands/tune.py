@@ -23,6 +23,7 @@ from specview.commands.outputs import Outputs
 from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.decoding.verification import RULES, idle_rule_note
+from specview.drafting.plain import BASELINE
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.models.catalog import path_of
@@ -72,7 +73,7 @@ def make_parser() -> Parser:
     budget = search.add_mutually_exclusive_group()
     budget.add_argument("--minutes", type=real, help=f"time budget, loading included (default: {DEFAULT_MINUTES:g})")
     budget.add_argument("--seconds", type=real, help="the same in seconds")
-    search.add_argument("--methods", metavar="LIST", help=f"only these, with commas: {', '.join(n for n in METHODS if n != 'plain')}")
+    search.add_argument("--methods", metavar="LIST", help=f"only these, with commas: {', '.join(n for n, method in METHODS.items() if method.drafts)}")
     search.add_argument("--rule", default="auto", help=f"acceptance rule of every lane: auto (default), {', '.join(RULES)}")
     add_sampling_flags(parser)
     prompt = add_prompt_flags(parser, sets=True)
@@ -105,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"there is no method {name!r} to try.", f"Methods: {known}.")
     for draft in arguments.drafts or ():
         _require_draft(draft)
-    settings = settings_of(arguments, ("plain",)).checked()
+    settings = settings_of(arguments, (BASELINE,)).checked()
     if note := idle_rule_note(arguments.rule, settings.sampling):
         sys.stderr.write(f"specview: {note}\n")
     prompts = prompts_of(arguments)

@@ -14,6 +14,7 @@ from specview.commands.outputs import Outputs
 from specview.commands.run_files import read_ref
 from specview.commands.stopping import stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
+from specview.drafting.plain import is_baseline
 from specview.drafting.policies import POLICIES
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.files.atomic import os_reason
@@ -104,7 +105,7 @@ def lane_of(asked: str | None, trace: Trace) -> int:
     """The lane's index that --lane names, by number or name; the first that drafts where it is not given."""
     names = [record.name for record in trace.records]
     if asked is None:
-        drafting = [index for index, record in enumerate(trace.records) if record.settings.get("method") != "plain"]
+        drafting = [index for index, record in enumerate(trace.records) if not is_baseline(record.settings)]
         if not drafting:
             raise SpecviewError("no lane of this trace drafts.", "Record one with a method, at a large k.")
         return drafting[0]

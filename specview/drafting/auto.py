@@ -36,6 +36,7 @@ from specview.drafting.acceptance import (
 )
 from specview.drafting.cascade import Combined, copying, make_members, most_branches, most_rows
 from specview.drafting.method import DrafterContext, MethodInfo
+from specview.drafting.suffix import Suffix
 from specview.settings.options import Option, Value
 
 DEFAULT_K = 48
@@ -250,6 +251,11 @@ def default_k(options: Mapping[str, Value]) -> int:
     return DEFAULT_K
 
 
+def members_among(copying: Sequence[str], running: Sequence[str]) -> list[str]:
+    """The best that copies, suffix where it does, and the best that runs a model."""
+    return list(dict.fromkeys([*copying[:1], *(name for name in copying if name == Suffix.name), *running[:1]]))
+
+
 METHOD = MethodInfo(
     "auto",
     "auto",
@@ -259,6 +265,8 @@ METHOD = MethodInfo(
     family="combined",
     combines=True,
     needs_costs=True,
+    head_for_model=True,
+    members_among=members_among,
     default_k=default_k,
     pass_rows=most_rows,
     branches=most_branches,

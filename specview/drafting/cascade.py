@@ -128,7 +128,7 @@ def make(context: DrafterContext) -> Cascade:
 
 def copying(options: Mapping[str, Value]) -> list[bool]:
     """Per member whether it is of the n-gram family: point masses, proposed at no real cost."""
-    return [METHODS[name].family == "n-gram" for name in members_of(options)]
+    return [METHODS[name].copies for name in members_of(options)]
 
 
 def _each(options: Mapping[str, Value]) -> list[tuple[MethodInfo, dict[str, Value]]]:
@@ -160,6 +160,7 @@ METHOD = MethodInfo(
     OPTIONS,
     family="combined",
     combines=True,
+    members_among=lambda copying, running: [*copying[:1], *running[:1]],
     default_k=longest_default,
     pass_rows=most_rows,
     branches=most_branches,

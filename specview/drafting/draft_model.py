@@ -59,6 +59,8 @@ METHOD = MethodInfo(
     make,
     OPTIONS,
     needs_draft_model=True,
+    follows_text=True,
+    trained="draft",
     family="draft model",
     place=1,
 )

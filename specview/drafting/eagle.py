@@ -252,6 +252,7 @@ EAGLE2 = MethodInfo(
     family="trained head",
     default_k=default_k,
     presets=EAGLE2_PRESETS,
+    always_tree=True,
     pass_rows=pass_rows,
     branches=branches,
     problem=problem,

@@ -132,6 +132,9 @@ METHOD = MethodInfo(
     make,
     OPTIONS,
     family="self",
+    follows_text=True,
+    shares_passes=True,
+    seldom_pays=True,
     problem=problem,
     place=2,
 )

@@ -378,6 +378,8 @@ METHOD = MethodInfo(
     make,
     OPTIONS,
     family="self",
+    rides_passes=True,
+    seldom_pays=True,
     default_k=default_k,
     pass_rows=pass_rows,
     branches=branches,

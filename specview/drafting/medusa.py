@@ -234,6 +234,7 @@ METHOD = MethodInfo(
     default_k=default_k,
     pass_rows=pass_rows,
     branches=branches,
+    published_tree={"choices": "mc_sim_7b_63"},
     problem=problem,
     check=check,
     place=1,

@@ -5,7 +5,7 @@ The entry of each method stands in its own file beside this one; registry.py col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -75,6 +75,17 @@ class MethodInfo:
     calibration of the target's passes. pass_rows gives the most tokens of one pass beyond the first for
     (options, k); branches the most leaves of a draft tree. problem gives the reason why the method
     cannot draft on this target, or None. check raises UsageError where option values do not fit together.
+
+    Of its drafts: follows_text says that a guess at a place hangs on the text before it alone, wherever the draft
+    began; one_pass that one pass drafts all tokens, and takes as long whatever their number; learns_lengths that a
+    copying method learns from how its drafts fared, so that asked at every place it would say other things;
+    shares_passes that the target's verifying passes take up what its draft computed, and are shorter than whole ones;
+    rides_passes that it guesses within the target's passes, whose window says how long it drafts; always_tree that
+    it drafts trees whatever its options. published_tree are the options of the tree it was published with, beside
+    `tree`. trained names what `specview train` makes for it where that is no head. seldom_pays: on a model that was
+    not trained for it. head_for_model: where `members` is left alone, the lane's head takes the draft model's place.
+    members_among chooses members from what copies and what runs a model, the best first. place is where it stands
+    in its family.
     """
 
     name: str
@@ -93,6 +104,17 @@ class MethodInfo:
     branches: Callable[[Mapping[str, Value]], int] | None = None
     problem: Callable[[Engine], str | None] | None = None
     check: Callable[[Mapping[str, Value]], None] | None = None
+    follows_text: bool = False
+    one_pass: bool = False
+    learns_lengths: bool = False
+    shares_passes: bool = False
+    rides_passes: bool = False
+    always_tree: bool = False
+    published_tree: Mapping[str, Value] = field(default_factory=dict)
+    trained: str | None = None
+    seldom_pays: bool = False
+    head_for_model: bool = False
+    members_among: Callable[[Sequence[str], Sequence[str]], list[str]] | None = None
     place: int = 99
 
     def __post_init__(self) -> None:
@@ -116,6 +138,16 @@ class MethodInfo:
     def drafts(self) -> bool:
         """Whether the method drafts at all."""
         return self.make is not None
+
+    @property
+    def copies(self) -> bool:
+        """Whether it proposes point masses at no real cost, and can be run again on a text without a model."""
+        return self.family == "n-gram"
+
+    @property
+    def steps_draft_model(self) -> bool:
+        """Whether a draft model of its own drafts token by token: its q is known after every text."""
+        return self.needs_draft_model and not self.one_pass
 
     def members(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """The members that a combined method's options name, in order; () for others."""

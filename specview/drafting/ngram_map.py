@@ -331,6 +331,7 @@ MAP_K = MethodInfo(
     K_OPTIONS,
     presets=PRESETS,
     default_k=default_k,
+    learns_lengths=True,
     place=3,
 )
 
@@ -343,5 +344,6 @@ MAP_K4V = MethodInfo(
     K4V_OPTIONS,
     presets=PRESETS,
     default_k=default_k,
+    learns_lengths=True,
     place=4,
 )

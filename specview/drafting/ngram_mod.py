@@ -241,6 +241,7 @@ METHOD = MethodInfo(
     OPTIONS,
     presets=PRESETS,
     default_k=default_k,
+    learns_lengths=True,
     check=check,
     place=5,
 )

@@ -60,6 +60,7 @@ METHOD = MethodInfo(
     make,
     head="p-eagle",
     family="trained head",
+    one_pass=True,
     problem=problem,
     place=7,
 )

@@ -129,6 +129,8 @@ METHOD = MethodInfo(
     make,
     OPTIONS,
     needs_draft_model=True,
+    one_pass=True,
+    seldom_pays=True,
     family="draft model",
     place=2,
 )

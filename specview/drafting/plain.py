@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
 from specview.drafting.method import MethodInfo
 
 BASELINE = "plain"
@@ -10,3 +13,24 @@ BASELINE = "plain"
 METHOD = MethodInfo(
     BASELINE, "plain", "The target alone, one token a pass: the measured baseline.", None, family="baseline"
 )
+
+
+class HasSettings(Protocol):
+    """A lane, of a trace or on screen, with its flat settings."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Its settings."""
+
+
+_Lane = TypeVar("_Lane", bound=HasSettings)
+
+
+def is_baseline(settings: Mapping[str, Any]) -> bool:
+    """Whether a lane's flat settings are plain decoding's."""
+    return settings.get("method") == BASELINE
+
+
+def baseline_of(lanes: Iterable[_Lane]) -> _Lane | None:
+    """The first lane of plain decoding, None where there is none."""
+    return next((lane for lane in lanes if is_baseline(lane.settings)), None)

@@ -8,10 +8,11 @@ from typing import get_args
 
 from specview import drafting
 from specview.drafting.method import METHODS, Family, MethodInfo
+from specview.drafting.plain import BASELINE
 
 DEFAULT_METHOD = "draft-model"
 """What a lane drafts with where no method is named."""
-FIRST_METHODS = ("plain", DEFAULT_METHOD, "prompt-lookup")
+FIRST_METHODS = (BASELINE, DEFAULT_METHOD, "prompt-lookup")
 """The lanes of a first start, and of a comparison that names none."""
 
 
@@ -22,6 +23,11 @@ def collect() -> None:
     families = get_args(Family)
     found = sorted((one for one in values if isinstance(one, MethodInfo)), key=lambda one: (families.index(one.family), one.place))
     METHODS.update({one.name: one for one in found})
+
+
+def methods_for(kind: str) -> list[str]:
+    """The methods that draft with a kind of head, or with what `specview train` calls so."""
+    return [one.name for one in METHODS.values() if kind in (one.head, one.trained)]
 
 
 collect()

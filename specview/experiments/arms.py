@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specview.decoding.interfaces import Engine
@@ -12,6 +12,7 @@ from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.models.heads import check_before
 from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+from specview.settings.options import Value
 
 DRAFTED_K = (1, 2, 3, 4, 6, 8)
 """Draft lengths of methods that run a model for every token or pass."""
@@ -41,7 +42,7 @@ class Candidate:
     @property
     def copies(self) -> bool:
         """Whether it copies text: what it would have drafted can be replayed without a model."""
-        return self.method.family == "n-gram"
+        return self.method.copies
 
     @property
     def tree(self) -> bool:
@@ -90,17 +91,15 @@ def combined(
 ) -> list[Candidate]:
     """Combined methods over the members (names, the best first) that the others have shown to run.
 
-    auto takes the best copying one, suffix and the best that runs a model; cascade the first and the last of these.
-    draft is what the last of these drafts with.
+    draft is what the one that runs a model drafts with.
     """
-    copying = [name for name in members if METHODS[name].family == "n-gram"]
+    copying = [name for name in members if METHODS[name].copies]
     running = [name for name in members if METHODS[name].family in ("draft model", "trained head")]
-    chosen = list(dict.fromkeys([*copying[:1], *(["suffix"] if "suffix" in copying else []), *running[:1]]))
     found: list[Candidate] = []
-    for name, own in (("auto", chosen), ("cascade", [*copying[:1], *running[:1]])):
-        method = METHODS[name]
-        if methods and name not in methods:
+    for name, method in sorted(METHODS.items()):
+        if method.members_among is None or (methods and name not in methods):
             continue
+        own = method.members_among(copying, running)
         if len(own) < 2 and not methods:
             continue
         options = {"members": "+".join(own)} if len(own) > 1 else {}  # asked for by name: its own members
@@ -135,14 +134,14 @@ def _with_drafts(
 
 def _variants(lane: LaneSettings, method: MethodInfo, target: Engine) -> list[LaneSettings]:
     """The lane, and where the method has a choice that only a trial can settle, another."""
-    if method.name == "early-exit" and target.exit_layers > 4:
+    if method.shares_passes and target.exit_layers > 4:
         late = max(1, round(0.75 * target.exit_layers))
         return [lane, replace(lane, options={**lane.options, "exit_layer": late})]
     shapes = next((option.choices for option in method.options if option.name == "tree"), ())
     if shapes:
-        tree: dict[str, str] = {"tree": shapes[-1]}
+        tree: Mapping[str, Value] = {"tree": shapes[-1]}
         if target.device != "cpu":  # rows are cheap there: the published shapes
-            tree = {"preset": "gpu"} if "gpu" in method.presets else tree | ({"choices": "mc_sim_7b_63"} if method.name == "medusa" else {})
+            tree = {"preset": "gpu"} if "gpu" in method.presets else {**tree, **method.published_tree}
         named = {option.name: lane.options[option.name] for option in method.options if option.name not in _SHAPE}
         return [lane, replace(lane, options={**named, **tree})]
     return [lane]
@@ -153,13 +152,13 @@ _SHAPE = ("preset", "tree", "choices", "paths", "depth", "top_k", "total_tokens"
 
 
 def _is_tree(method: MethodInfo, lane: LaneSettings) -> bool:
-    return method.name == "eagle2" or str(lane.options.get("tree", "chain")) != "chain"
+    return method.always_tree or str(lane.options.get("tree", "chain")) != "chain"
 
 
 def _lengths(method: MethodInfo, lane: LaneSettings) -> tuple[int, ...]:
-    if method.name == "lookahead" or _is_tree(method, lane):
+    if method.rides_passes or _is_tree(method, lane):
         return ()  # its window and n-grams, or the tree's shape, say how long it drafts
-    if method.family != "n-gram":
+    if not method.copies:
         return DRAFTED_K
     default = method.default_k(lane.options) if method.default_k is not None else None
     return tuple(sorted({*COPIED_K, *([default] if default else [])}))
@@ -173,7 +172,7 @@ def variants_of_policy(candidate: Candidate, best_k: int) -> list[LaneSettings]:
     found = [replace(candidate.lane, k=max(longest, 16) if candidate.copies else longest, policy="adaptive")]
     if candidate.copies:
         found.append(replace(candidate.lane, k=best_k, policy="off-below"))
-    elif candidate.method.name == "draft-model":
+    elif candidate.method.steps_draft_model:
         found.append(replace(candidate.lane, k=longest, policy="confidence"))
     return found
 

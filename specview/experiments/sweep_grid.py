@@ -87,7 +87,7 @@ class Grid:
 
         Raises UsageError, one line, for an empty grid, one too large, and settings that cannot work.
         """
-        lanes = tuple(lane for lane in self.lanes if lane.method != "plain")
+        lanes = tuple(lane for lane in self.lanes if not lane.plain)
         if not lanes:
             raise UsageError("the grid is empty: no lane drafts.", "Name a method; plain runs beside every cell.")
         for lane in lanes:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from specview.decoding.ledger import Round
 from specview.decoding.metrics import Metrics
+from specview.drafting.plain import BASELINE
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.experiments.arms import (
@@ -110,7 +111,7 @@ def tune(
     if settings.check_mode:
         raise UsageError("check mode pads passes, so its times mean nothing.", "Leave out --check-mode.")
     base = replace(settings, lanes=(LaneSettings(),), baseline=True, observe="off").checked()
-    LaneSettings("prompt-lookup", rule=rule).checked(base.sampling)
+    LaneSettings(rule=rule).checked(base.sampling)
     pool = models or ModelPool()
     search = _Search(base, prompts, seconds, pool, on_progress, on_result, should_stop, clock)
     try:
@@ -333,7 +334,7 @@ class _Search:
                     break
                 self.check()
                 lanes = [self.probe_lane(one) for one in group]
-                names = ", ".join(dict.fromkeys(one.method.name for one in group)) or "plain"
+                names = ", ".join(dict.fromkeys(one.method.name for one in group)) or BASELINE
                 outcome = self.race(lanes, place, tokens, f"Trying {names} on {self.name_of(place)}", counts=False)
                 if outcome is None:
                     break
@@ -363,7 +364,7 @@ class _Search:
             if not probe.rounds or costs is None:
                 self.result.untried.append(one.method.name)
                 continue
-            if METHODS[one.method.name].head or one.lane.needs_draft or one.method.name == "early-exit":
+            if one.method.head or one.lane.needs_draft or one.method.shares_passes:
                 self.result.c.setdefault(one.method.name, costs.c_at(2))
             if one.lengths:
                 predictions.append((one, predicted_model(probe.positions(), costs, one.lengths, probe.cap)))
@@ -719,8 +720,8 @@ def _groups(items: Sequence[_T]) -> list[list[_T]]:
 
 def _seldom(candidate: Candidate) -> bool:
     """Whether a method seldom pays on a model that was not trained for it: such are tried last."""
-    small_tree = candidate.tree and candidate.method.name != "eagle2" and candidate.lane.options.get("preset") != "gpu"
-    return candidate.method.family == "self" or candidate.method.name == "pard" or small_tree
+    small_tree = candidate.tree and not candidate.method.always_tree and candidate.lane.options.get("preset") != "gpu"
+    return candidate.method.seldom_pays or small_tree
 
 
 def _cap(rounds: Sequence[Round]) -> int | None:

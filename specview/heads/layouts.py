@@ -25,8 +25,6 @@ KIND_WORDS: Mapping[str, str] = {
     "mlp-speculator": "an MLP speculator",
     "mtp": "next-token-prediction modules",
 }
-KIND_METHODS: Mapping[str, str] = {"eagle": "eagle or eagle2"}
-"""Kind -> the methods that draft with it, where they are not called as it is."""
 
 
 @dataclass(frozen=True, slots=True)

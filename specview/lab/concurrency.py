@@ -23,7 +23,8 @@ from typing import Any, Literal
 
 from specview.decoding.ledger import Round
 from specview.decoding.metrics import MetricsFold
-from specview.drafting.registry import METHODS
+from specview.drafting.plain import baseline_of
+from specview.drafting.registry import DEFAULT_METHOD, METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.lab.batch_times import BatchTimes, middle
 from specview.lab.measured import measured_costs
@@ -124,10 +125,10 @@ def lane_acceptance(
             break
         tried.append(value)
     method = METHODS.get(str(settings.get("method")))
-    copies = method is not None and method.family == "n-gram"
+    copies = method is not None and method.copies
     costs = measured_costs(rounds, plain)
     longest = round(figures.mean_k or 1)
-    keys = ("engine", "target", "method", *(("draft", "draft_engine") if method and method.name == "draft-model" else ()))
+    keys = ("engine", "target", "method", *(("draft", "draft_engine") if steps_draft_model(settings) else ()))
     return Acceptance(
         name=name,
         alpha=figures.acceptance_rate,
@@ -141,6 +142,12 @@ def lane_acceptance(
     )
 
 
+def steps_draft_model(ran: Mapping[str, Any]) -> bool:
+    """Whether what ran (the default method, where that is not said) drafts token by token with a draft model."""
+    method = METHODS.get(str(ran.get("method", DEFAULT_METHOD)))
+    return method is not None and method.steps_draft_model
+
+
 def trace_acceptance(path: str | Path, lane: str | None = None) -> Acceptance:
     """The acceptance of a trace's lane: the named one, or the first that drafted a chain.
 
@@ -149,7 +156,7 @@ def trace_acceptance(path: str | Path, lane: str | None = None) -> Acceptance:
     from specview.files.reader import read_trace
 
     records = read_trace(path, keep="figures").records
-    plain = next((record for record in records if str(record.settings.get("method")) == "plain"), None)
+    plain = baseline_of(records)
     baseline = plain.rounds if plain is not None else ()
     chosen = [record for record in records if record is not plain and (lane is None or record.name == lane)]
     if not chosen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, Stopped
 from specview.lab.batch_times import BATCHES, CONTEXT, REPEATS, SECONDS, measure_batches, require_plan
 from specview.lab.concurrency import Acceptance, Concurrency, combine, lane_acceptance
@@ -84,7 +85,7 @@ def run_concurrency(
 def _raced(plan: Plan, pool: ModelPool, should_stop: ShouldStop, on_progress: Callable[[str, float | None], None]) -> Acceptance:
     """Race plain and the draft model on the prompt, and take what was accepted."""
     longest = max(plan.ks) or 1
-    lane = LaneSettings("draft-model", draft=plan.draft or BUNDLED, draft_engine=plan.draft_engine, k=longest)
+    lane = LaneSettings(DEFAULT_METHOD, draft=plan.draft or BUNDLED, draft_engine=plan.draft_engine, k=longest)
     settings = replace(
         plan.settings, lanes=(lane,), baseline=True, observe="off", max_tokens=min(plan.settings.max_tokens, RACE_TOKENS)
     ).checked()

@@ -19,6 +19,8 @@ from specview.decoding.ledger import Round, depths
 from specview.decoding.metrics import Metrics, draft_full_words, fold
 from specview.decoding.speedup import Speedup, speedup
 from specview.decoding.verification import RULES
+from specview.drafting.plain import is_baseline
+from specview.drafting.registry import METHODS
 from specview.lab.advice import Measured
 from specview.lab.measured import MeasuredCosts, Source, measured_costs
 
@@ -27,9 +29,6 @@ HIGH_DRAFT_SHARE = 0.2
 HIGH_OTHER_SHARE = 0.1
 FEW_ROUNDS = 16
 """Rounds, of the lane's with a draft and of plain's, under which the figures are too uncertain to act upon."""
-FOLLOW_TEXT = frozenset(("draft-model", "early-exit", "prompt-lookup", "ngram-simple", "ngram-map-k",
-                         "ngram-map-k4v", "ngram-mod", "suffix"))  # fmt: skip
-"""Methods whose guess of a token hangs on the text before it, not (or hardly) on where its draft began."""
 SMALL_LOSS = 0.05
 """Of the speedup: a largest loss under this is not worth a complaint."""
 NEAR = 0.05
@@ -298,7 +297,7 @@ def explain(
     settings = settings or {}
     if metrics is None:
         metrics = fold(rounds)
-    baseline = settings.get("method") == "plain" or (bool(rounds) and not metrics.proposed and not plain)
+    baseline = is_baseline(settings) or (bool(rounds) and not metrics.proposed and not plain)
     if not rounds:
         return Explanation("none", "No rounds yet: run a race.", (), 0)
     costs = measured_costs(rounds, plain, {**(calibrated or {}), **(others or {})})
@@ -555,7 +554,8 @@ class _Lane:
         """
         if self.shape != "chain" or self.k is None or self.alpha is None:
             return []
-        if self.settings.get("method") in FOLLOW_TEXT:
+        method = METHODS.get(str(self.settings.get("method")))
+        if method is not None and (method.follows_text or method.copies):  # where a draft began (hardly) matters
             marks = _marks(self.rounds, self.alpha, self.settings.get("rule") in ("greedy", "match"))
             return [len(marks) / _walk(marks, length) for length in range(max(limit, self.k) + 1)]
         at = [round_.accepted for round_ in self.rounds if round_.k == self.k]

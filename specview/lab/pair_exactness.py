@@ -23,6 +23,8 @@ from specview.decoding.verification import (
     RULES,
     resolve_rule,
 )
+from specview.drafting import universal
+from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.lab.exact_cache import CachedEngine
 from specview.lab.exact_statistics import (
@@ -391,12 +393,10 @@ class _Continuations:
     def no_closed_form(self) -> str:
         """Why there is no closed form of the lossy rules' bias, or ''."""
         lane = self.experiment.lane
-        if lane.method != "draft-model" or self.draft is None:
+        if not METHODS[lane.method].steps_draft_model or self.draft is None:
             return f"the closed form needs q of every prefix, which {lane.method} does not give"
         if lane.policy != "constant":
             return f"the closed form needs drafts of constant length, and the policy is {lane.policy}"
-        from specview.drafting import universal
-
         asked = str(lane.options.get("vocabulary", "auto"))
         target: Any = self.target
         draft: Any = self.draft

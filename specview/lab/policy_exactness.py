@@ -25,7 +25,7 @@ from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
 from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES, Constant
-from specview.drafting.registry import METHODS
+from specview.drafting.registry import DEFAULT_METHOD, METHODS
 from specview.lab.exact_statistics import (
     SIGNIFICANCE,
     Counts,
@@ -40,7 +40,7 @@ from specview.settings.options import resolve
 
 SAMPLES = 4_000
 RUN = 64  # sequences of a run
-COMBINED = ("auto", "cascade")
+COMBINED = tuple(sorted(name for name, method in METHODS.items() if method.combines))
 NOSY = "nosy"
 """The lab's own policy: drafts on where the first token behind a refusal was one of the first half, else not."""
 
@@ -259,7 +259,7 @@ class _Case:
         """One run of `RUN` sequences, counted."""
         sampling = SamplingParams(temperature=1.0, seed=seed)
         costs = Costs({rows: _PASS + _ROW * rows for rows in range(1, self.toy.settings.k + 2)})
-        method = METHODS[self.name if self.name in COMBINED else "draft-model"]
+        method = METHODS[self.name if self.name in COMBINED else DEFAULT_METHOD]
         assert method.make is not None
         context = DrafterContext(
             method.resolve({}), self._engine.context_length, self.toy.vocab, self._engine, rule=self.rule, costs=costs

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from specview.decoding.ledger import Round, RunRecord
 from specview.decoding.speedup import speedup
+from specview.drafting.plain import baseline_of
 from specview.drafting.policies import POLICIES
+from specview.drafting.registry import METHODS
 from specview.lab.advice import measured_beside
 from specview.lab.measured import ENOUGH
 from specview.lab.what_if_figures import Alternative, Range, WhatIf
@@ -103,6 +105,12 @@ class HasRounds(Protocol):
         """Its rounds so far."""
 
 
+def has_whole_passes(settings: Mapping[str, Any]) -> bool:
+    """Whether a lane's target passes take as long as other methods': not where they take up what its draft computed."""
+    method = METHODS.get(str(settings.get("method")))
+    return method is None or not method.shares_passes
+
+
 def passes_of(records: Iterable[HasRounds]) -> dict[int, float]:
     """Median seconds of a target pass by its rows, over all lanes of a race whose passes are whole ones.
 
@@ -111,8 +119,8 @@ def passes_of(records: Iterable[HasRounds]) -> dict[int, float]:
     """
     times: dict[int, list[float]] = {}
     for record in records:
-        if record.settings.get("method") == "early-exit":
-            continue  # its passes take up what the first layers have done
+        if not has_whole_passes(record.settings):
+            continue
         counts = Counter(round_.rows for round_ in record.rounds)
         for round_ in record.rounds:
             if round_.verify_s > 0 and counts[round_.rows] > 1:
@@ -127,13 +135,14 @@ def replay_of_lane(
     calibrated: Mapping[int, float] | None = None,
 ) -> Replay:
     """Make ready a lane of a race; its pass times come from itself, the plain lane, the other lanes, a calibration."""
-    plain = next((record.rounds for record in records if record.settings.get("method") == "plain"), [])
+    baseline = baseline_of(records)
+    plain = [] if baseline is None else baseline.rounds
     own = {
         key.replace(f"draft_{lane}_", "draft_", 1): value for key, value in (facts or {}).items()
     }
     known = {**(calibrated or {}), **passes_of(records)}
-    if records[lane].settings.get("method") == "early-exit":
-        known = {}  # its passes are shorter ones
+    if not has_whole_passes(records[lane].settings):
+        known = {}
     alike = measured_beside(records[lane].settings, [(record.settings, speedup(record.rounds, plain)) for record in records])
     return Replay(records[lane], plain, known, own, alike)
 

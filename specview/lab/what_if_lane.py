@@ -37,13 +37,6 @@ from specview.settings.options import resolve
 SEEDS = 8
 """Replays with other answers to what the trace leaves open; their mean is the value."""
 
-_FOLLOW_TEXT = ("draft-model", "early-exit")
-"""Methods whose guess at a place depends on the text before it alone, wherever the draft began."""
-_ONE_PASS = ("pard", "p-eagle")
-"""Methods that draft all their tokens in one pass: its time hardly depends on how many."""
-_LEARN_LENGTHS = ("ngram-map-k", "ngram-map-k4v", "ngram-mod")
-"""Copying methods that learn from how their drafts fared: asked at every place they would say other things."""
-
 
 def never(done: int, total: int) -> None:
     """Tell nobody."""
@@ -177,9 +170,9 @@ class Replay:
                 "the trace.",
                 "Record the method with a chain, or a method without a model.",
             )
-        if self.method.name == "lookahead":
+        if self.method.rides_passes:
             raise SpecviewError(
-                "lookahead guesses in the target's own passes, and what other passes would have found is not in the "
+                f"{self.method.name} guesses in the target's own passes, and what other passes would have found is not in the "
                 "trace.",
                 "Choose another lane.",
             )
@@ -187,12 +180,12 @@ class Replay:
             raise SpecviewError(f"the lane {name} drafted nothing.", "Choose another lane.")
 
     def _follows_text(self, facts: Mapping[str, Any]) -> bool:
-        if self.method.name not in _FOLLOW_TEXT:
+        if not self.method.follows_text:
             return False
         if self.sampled and self.fixed:
             return False  # a draft draws by numbers of its own round: one that began elsewhere says other things
         vocabulary = self.settings.get("option_vocabulary", "auto")
-        if self.method.name != "draft-model" or vocabulary == "same":
+        if not self.method.needs_draft_model or vocabulary == "same":
             return True
         if vocabulary != "auto":
             return False
@@ -203,7 +196,7 @@ class Replay:
 
     def _costs(self, calibrated: Mapping[int, float] | None) -> MeasuredCosts | None:
         costs = measured_costs(self.record.rounds, self.plain, calibrated)
-        if costs is None or costs.draft_start_s or self.method.name not in _ONE_PASS:
+        if costs is None or costs.draft_start_s or not self.method.one_pass:
             return costs
         # One length was recorded, and it says what the pass takes.
         typical = median(round_.k for round_ in self.record.rounds if round_.k)
@@ -308,7 +301,7 @@ class Replay:
     @property
     def reaches_are_exact(self) -> bool:
         """Whether what a copying drafter says at a place does not depend on the rounds before."""
-        return self.table is not None or (self.method.name not in _LEARN_LENGTHS and not self.method.combines)
+        return self.table is not None or (not self.method.learns_lengths and not self.method.combines)
 
     def _by_table(
         self, table: GuessTable, name: str, values: Mapping[str, Any], k: int, tell: OnPosition
@@ -489,5 +482,5 @@ def _copies(method: MethodInfo, options: Mapping[str, Any]) -> bool:
     """Whether this method needs no model: it can be run again on the recorded ids."""
     members = method.members(options)
     if members:
-        return all(name in METHODS and METHODS[name].family == "n-gram" for name in members)
-    return method.drafts and method.family == "n-gram"
+        return all(name in METHODS and METHODS[name].copies for name in members)
+    return method.copies

@@ -12,6 +12,7 @@ from typing import Any
 
 from specview.decoding.ledger import RunRecord
 from specview.decoding.speedup import speedup
+from specview.drafting.plain import is_baseline
 from specview.files.documents import speedup_to_json
 from specview.files.reader import Trace
 from specview.files.schema import Json
@@ -122,7 +123,7 @@ def beside_document(lanes: Sequence[Beside]) -> Json:
     """
     made: dict[int, Json] = {}
     documents: list[Json] = []
-    base = lanes[0].record if lanes and lanes[0].record.settings.get("method") == "plain" else None
+    base = lanes[0].record if lanes and is_baseline(lanes[0].record.settings) else None
     for place, one in enumerate(lanes):
         if one.run not in made:
             made[one.run] = trace_document(one.trace)

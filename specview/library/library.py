@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 from specview.decoding.speedup import Speedup
 from specview.disk import ABANDONED_S
+from specview.drafting.plain import BASELINE
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.files.atomic import cannot_write
 from specview.files.folders import data_folder
@@ -77,7 +78,7 @@ class LaneFacts:
     @property
     def plain(self) -> bool:
         """Whether this is plain decoding."""
-        return self.method == "plain"
+        return self.method == BASELINE
 
 
 @dataclass(frozen=True, slots=True)

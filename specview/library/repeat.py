@@ -71,7 +71,7 @@ def _named(trace: Trace) -> RunSettings:
             prompt=trace.prompt_text,
             history=_history(trace.run.get("history")),
             lanes=lanes,
-            baseline=lanes[0].method == "plain",
+            baseline=lanes[0].plain,
         )
     except (TypeError, ValueError, KeyError) as error:
         raise _foreign(error) from None

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from specview.decoding.ledger import FINISHED, Round
 from specview.decoding.metrics import DrafterShare, Metrics, MetricsFold, fold
 from specview.decoding.speedup import Speedup, speedup
+from specview.drafting.plain import is_baseline
 from specview.files.documents import equality_to_json, run_document, speedup_to_json
 from specview.files.reader import Trace
 from specview.files.schema import Json
@@ -34,7 +35,7 @@ _SERIES = ("position_acceptance", "position_acceptance_conditional")
 
 def baseline_index(trace: Trace) -> int | None:
     """The lane that is plain decoding, the baseline; None where the run had none."""
-    return next((i for i, record in enumerate(trace.records) if record.settings.get("method") == "plain"), None)
+    return next((i for i, record in enumerate(trace.records) if is_baseline(record.settings)), None)
 
 
 def baseline_rounds(trace: Trace) -> Sequence[Round]:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specview.decoding.interfaces import Engine
+from specview.drafting.registry import methods_for
 from specview.engines.gguf_file import gguf_facts
 from specview.engines.llama_cpp_mtp import modules_in
 from specview.errors import EngineMissing, SpecviewError, UsageError
 from specview.heads.files import PICKLES
 from specview.heads.fit import TargetFacts, config_problem, fits, settle, target_of_engine, target_of_files
-from specview.heads.layouts import KIND_METHODS, KIND_WORDS, HeadFacts
+from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.heads.read import NoHead, WholeModel, claims_head, read_head
 from specview.models import hub, memory
 from specview.models.assets import asset_path
@@ -96,7 +97,7 @@ def head_of_kind(kind: str, path: Path) -> HeadFacts:
         wanted = KIND_WORDS.get(kind, kind)
         raise UsageError(
             f"{path} holds {KIND_WORDS[facts.kind]}, and this lane drafts with {wanted}.",
-            f"Use method {KIND_METHODS.get(facts.kind, facts.kind)}, or name another head: draft=FOLDER (or "
+            f"Use method {' or '.join(methods_for(facts.kind))}, or name another head: draft=FOLDER (or "
             f"{kind}.head=FOLDER in a combined method).",
         )
     return facts

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specview.drafting.registry import methods_for
 from specview.engines.transformers_weights import read_config, read_headers, weight_files
 from specview.errors import SpecviewError
-from specview.heads.layouts import KIND_METHODS, KIND_WORDS, HeadFacts
+from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.heads.read import read_head
 
 _LONGEST_NAME = 64
@@ -76,7 +77,7 @@ def inspect_folder(folder: Path, *, needs_tokenizer: bool = True) -> FolderFacts
     if missing:
         head = _head_in(folder)
         if head is not None:
-            method = KIND_METHODS.get(head.kind, head.kind)
+            method = " or ".join(methods_for(head.kind))
             raise SpecviewError(
                 f"{folder} holds {KIND_WORDS[head.kind]}, no model.", f"Choose the method {method} to draft with it."
             )

@@ -88,7 +88,7 @@ def oracle_of(lane: Lane, on_position: OnPosition | None = None) -> Oracle | Non
 
 def _times(costs: Costs, name: str, k: int) -> list[float]:
     """Seconds of a round in which this member drafts 0 to k tokens."""
-    return costs.rounds_s(name, k, copies=METHODS[name].family == "n-gram")
+    return costs.rounds_s(name, k, copies=METHODS[name].copies)
 
 
 def member_accepts(
@@ -102,7 +102,7 @@ def member_accepts(
 ) -> list[Reach]:
     """Per output position what this member would have drafted there."""
     drafter = context.member(name)
-    copies = METHODS[name].family == "n-gram"
+    copies = METHODS[name].copies
     try:
         drafter.start(prompt, sampling, lambda done, total: tell(0))
         if METHODS[name].head is not None:

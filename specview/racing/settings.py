@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
+from specview.drafting.plain import BASELINE
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS
+from specview.drafting.registry import DEFAULT_METHOD, METHODS, methods_for
 from specview.errors import SpecviewError, UsageError
 from specview.models.heads import find_head, named_head, read_head
 from specview.models.loading import engine_available
@@ -17,7 +18,7 @@ from specview.settings.options import ANSWERS, HEAD, options_of, resolve
 
 BUNDLED = "bundled"
 BUNDLED_HEAD = "eagle3"
-"""The strongest of what is bundled to draft for the bundled target."""
+"""The kind of head that is the strongest of what is bundled to draft for the bundled target."""
 MAX_K = 64
 MAX_LANES = 5
 ENGINES = ("transformers", "llama.cpp")
@@ -42,7 +43,7 @@ class LaneSettings:
     drafts with a trained head, draft names the head.
     """
 
-    method: str = "plain"
+    method: str = BASELINE
     name: str = ""
     draft: str = BUNDLED
     draft_engine: str | None = None
@@ -56,6 +57,11 @@ class LaneSettings:
     def label(self) -> str:
         """The lane's name on screen and in files."""
         return self.name or self.method
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is plain decoding, the baseline."""
+        return self.method == BASELINE
 
     @property
     def needs_draft(self) -> bool:
@@ -91,7 +97,7 @@ class LaneSettings:
         """What the lane drafts with, as it was named; by member where several draft with weights of their own."""
         named = {name: choice.ref for name, choice in self.heads.items()}
         if self.needs_draft:
-            named = {"draft-model": self.draft} | named
+            named = {DEFAULT_METHOD: self.draft} | named
         if len(named) > 1:
             return ", ".join(f"{name}: {ref}" for name, ref in named.items())
         return next(iter(named.values()), None)
@@ -104,26 +110,26 @@ class LaneSettings:
         )
 
     def with_members(self, target: str, engine: str) -> LaneSettings:
-        """These settings with the members of `auto` named, where they are not: what copies, and the strongest drafter there is.
+        """These settings with the members named, where the method names none: what copies, and the strongest drafter there is.
 
         That is the head that `draft` names, the bundled one for the bundled target, or else the draft model. In llama.cpp
         the bundled head is left out: it has every pass give features, and a second row costs nearly as much as the first.
         """
-        if self.method != "auto" or "members" in self.options:
+        method = METHODS.get(self.method)
+        if method is None or not method.head_for_model or "members" in self.options:
             return self
-        members = str(METHODS[self.method].resolve({})["members"])
-        head = None
+        kind: str | None = None
         try:
             if self.draft != BUNDLED:
                 folder = named_head(self.draft)
                 kind = read_head(folder).kind if folder is not None else None
-                head = next((method.name for method in METHODS.values() if kind is not None and method.head == kind), None)
             elif target == BUNDLED and engine == "transformers" and engine_available(engine) is None:
-                head = BUNDLED_HEAD if find_head(BUNDLED_HEAD, BUNDLED) is not None else None
+                kind = BUNDLED_HEAD if find_head(BUNDLED_HEAD, BUNDLED) is not None else None
         except SpecviewError:
             pass  # no head that can be read: the lane says so where it was named
-        named = members.replace("draft-model", head) if head is not None else members
-        return replace(self, options={"members": named, **self.options})
+        head = methods_for(kind)[0] if kind is not None else ""
+        members = [head if head and METHODS[name].needs_draft_model else name for name in method.members({})]
+        return replace(self, options={"members": "+".join(members), **self.options})
 
     def checked(self, sampling: SamplingParams) -> LaneSettings:
         """Return these settings with options filled in; raise UsageError where they cannot work."""
@@ -190,8 +196,8 @@ class RunSettings:
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"threads is {self.threads}.", "Use 1 to 1024, or leave it out.")
         lanes = [lane.with_members(self.target, self.engine).checked(self.sampling) for lane in self.lanes]
-        if self.baseline and (not lanes or lanes[0].method != "plain"):
-            baseline = next((lane for lane in lanes if lane.method == "plain"), LaneSettings())
+        if self.baseline and (not lanes or not lanes[0].plain):
+            baseline = next((lane for lane in lanes if lane.plain), LaneSettings())
             lanes = [baseline, *[lane for lane in lanes if lane is not baseline]]
         if len(lanes) > MAX_LANES:
             raise UsageError(f"{len(lanes)} lanes.", f"A race takes plain and up to {MAX_LANES - 1} others.")

@@ -11,6 +11,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QSizePolicy, QVBoxLayout
 
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import UsageError
 from specview.files.tables import Column
 from specview.gui.link.engine_thread import JobProgress
@@ -126,10 +127,10 @@ class PairPanel(LabPanel):
     def show_lanes(self) -> None:
         """Offer the drafting lanes that are set up; a draft model where there is none."""
         try:
-            lanes = tuple(lane for lane in self.context.run_settings().lanes if lane.method != "plain")
+            lanes = tuple(lane for lane in self.context.run_settings().lanes if not lane.plain)
         except UsageError:  # the setup bar says why
             lanes = self._lanes
-        lanes = lanes or (LaneSettings("draft-model"),)
+        lanes = lanes or (LaneSettings(DEFAULT_METHOD),)
         if lanes == self._lanes:
             return
         self._lanes = lanes

@@ -29,7 +29,7 @@ from specview.drafting.method import MethodInfo
 from specview.drafting.policies import POLICIES, PolicyInfo
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
-from specview.gui.lanes.exit_scan_dialog import EARLY_EXIT, ExitScanDialog, ExitScans, exit_option
+from specview.gui.lanes.exit_scan_dialog import ExitScanDialog, ExitScans, exit_option
 from specview.gui.lanes.head_chooser import HeadChooser, HeadPlace
 from specview.gui.lanes.members_editor import MembersEditor
 from specview.gui.lanes.menu import by_family
@@ -437,7 +437,7 @@ class LaneEditor(QDialog):
         hidden = (MEMBERS,) if info.combines else (HEAD.name,) if info.head else ()
         self.form.fill(info.options, given, info.presets, hidden=hidden)
         self._rows.setRowVisible(self.form, bool(self.form.fields()))
-        self._rows.setRowVisible(self._scan_row, self._scans is not None and info.name == EARLY_EXIT)
+        self._rows.setRowVisible(self._scan_row, self._scans is not None and exit_option(info) is not None)
         self._check()
         if self._policy_shown:
             self._order_tabs()

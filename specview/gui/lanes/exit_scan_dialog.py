@@ -32,7 +32,6 @@ from specview.racing.settings import RunSettings
 if TYPE_CHECKING:
     from specview.experiments.exit_scan import ExitFigures, ExitScan
 
-EARLY_EXIT = "early-exit"
 EXIT_OPTION = "exit_layer"
 
 COLUMNS = (
@@ -241,4 +240,4 @@ class ExitScanDialog(QDialog):
         self.reject()
 
 
-__all__ = ["COLUMNS", "EARLY_EXIT", "EXIT_OPTION", "ExitScanDialog", "ExitScans", "exit_option"]
+__all__ = ["COLUMNS", "EXIT_OPTION", "ExitScanDialog", "ExitScans", "exit_option"]

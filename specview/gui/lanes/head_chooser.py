@@ -15,11 +15,12 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from specview.gui.link.head_checks import INSIDE, HeadChecks, HeadQuestion, has_bundled, no_head
+from specview.gui.link.head_checks import HeadChecks, HeadQuestion, has_bundled, no_head
 from specview.gui.link.library import Library
 from specview.gui.parts.widgets import Choice, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
 from specview.gui.state.lane_words import short_model
+from specview.models.heads import INSIDE
 from specview.racing.settings import BUNDLED
 
 

@@ -20,9 +20,10 @@ from PySide6.QtWidgets import (
 from specview.drafting.registry import METHODS
 from specview.gui.lanes.menu import add_methods
 from specview.gui.lanes.option_form import OptionForm
-from specview.gui.link.head_checks import INSIDE, has_bundled, no_head
+from specview.gui.link.head_checks import has_bundled, no_head
 from specview.gui.parts import theme
 from specview.gui.parts.widgets import ElidedLabel, set_tip
+from specview.models.heads import INSIDE
 from specview.settings.options import HEAD, Value
 
 JOIN = "+"

@@ -13,10 +13,11 @@ from PySide6.QtGui import QAction, QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QApplication, QLabel, QMenu, QWidget, QWidgetAction
 
 from specview.drafting.registry import METHODS
-from specview.gui.link.head_checks import INSIDE, needs_choice
+from specview.gui.link.head_checks import needs_choice
 from specview.gui.parts import theme
 from specview.gui.parts.widgets import label
 from specview.gui.state.display_text import tooltip
+from specview.models.heads import INSIDE
 
 FAMILIES = {"draft model": "Draft model", "trained head": "Trained head", "n-gram": "N-gram: no second model", "self": "The target itself",
             "combined": "Combined"}

@@ -21,13 +21,12 @@ from specview.gui.link.background_answers import BackgroundAnswers
 from specview.heads.files import PICKLES
 from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.models.catalog import path_of
+from specview.models.heads import INSIDE
 from specview.racing.settings import BUNDLED
 from specview.training.asked import KINDS as TRAINED_KINDS
 
 log = logging.getLogger(__name__)
 
-INSIDE = "mtp"
-"""The kind of head that ships inside its target."""
 LATER = "What it is, and whether it fits, is told when it loads."
 FETCHED = "It is not on this machine: the race fetches it from the Hub, and checks it then."
 _ELSEWHERE = {

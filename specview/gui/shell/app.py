@@ -17,6 +17,7 @@ from PySide6.QtCore import QObject, Qt, QTimer, QtMsgType, qInstallMessageHandle
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication
 
+from specview.drafting.registry import FIRST_METHODS
 from specview.gui.link.engine_thread import Backend, EngineThread
 from specview.gui.link.library import Library, default_workload
 from specview.gui.link.open_run import Pick
@@ -106,7 +107,7 @@ def first_settings() -> RunSettings:
         system=workload.system if workload else "",
         workload=workload.name if workload else None,
         max_tokens=FIRST_MAX_TOKENS,
-        lanes=(LaneSettings(), LaneSettings(method="draft-model"), LaneSettings(method="prompt-lookup")),
+        lanes=tuple(LaneSettings(method) for method in FIRST_METHODS),
     )
 
 

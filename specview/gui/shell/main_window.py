@@ -30,7 +30,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from specview.drafting.registry import METHODS
+from specview.drafting.registry import DEFAULT_METHOD, METHODS, methods_for
 from specview.errors import SpecviewError
 from specview.gui.lanes.editor import LaneEditor, model_name
 from specview.gui.lanes.exit_scan_dialog import ExitScans
@@ -435,7 +435,7 @@ class MainWindow(QMainWindow):
         """Open the editor of a lane."""
         if self.controller.racing or not 0 <= index < len(self.lane_settings):
             return
-        if self.lane_settings[index].method == "plain":
+        if self.lane_settings[index].plain:
             self.show_message("Plain decoding has nothing to set: it is the baseline, and always there.", "warning")
             return
         edited = self._edit(self.lane_settings[index], "Edit lane")
@@ -788,8 +788,7 @@ class MainWindow(QMainWindow):
         if not self._can_add():
             self.show_message("All lanes are taken. Remove one first.", "warning")
             return
-        method = next((name for name, info in METHODS.items() if info.head == head.kind), "")
-        edited = self._edit(LaneSettings(method=method, draft=head.ref), "Add lane") if method else None
+        edited = self._edit(LaneSettings(methods_for(head.kind)[0], draft=head.ref), "Add lane")
         if edited is not None:
             self.lane_settings.append(edited)
             self._lanes_edited()
@@ -804,7 +803,7 @@ class MainWindow(QMainWindow):
         if len(self.lane_settings) >= MAX_LANES:
             self.show_message("All lanes are taken. Remove one first.", "warning")
             return
-        self.lane_settings.append(LaneSettings(method="draft-model", draft=ref))
+        self.lane_settings.append(LaneSettings(DEFAULT_METHOD, draft=ref))
         self._lanes_edited()
 
     # -- looks and the end ------------------------------------------------------------------------------------------

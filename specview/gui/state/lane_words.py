@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from specview.decoding.metrics import Metrics, draft_full_words
 from specview.decoding.verification import RULES
+from specview.drafting.plain import BASELINE
 from specview.gui.state import figures
 from specview.gui.state.view_model import LaneModel
 
@@ -45,7 +46,7 @@ def lossy(settings: Mapping[str, Any]) -> str:
 
 def chips(settings: Mapping[str, Any]) -> list[Mark]:
     """Return the chips of a lane: draft, k, length policy, rule, then options that were changed."""
-    if settings.get("method") in (None, "plain"):
+    if settings.get("method") in (None, BASELINE):
         return [Mark("one token a pass", tip="Plain decoding: every target pass gives one token.")]
     found: list[Mark] = []
     if (draft := settings.get("draft")) and (words := _draft_words(settings)):

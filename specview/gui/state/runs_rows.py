@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from specview.drafting.plain import is_baseline
 from specview.files.tables import Column, Row
 from specview.library.beside import Beside, beside_document
 from specview.library.exporters import shown_rates
@@ -116,7 +117,7 @@ def measured_lane_rows(entries: Sequence[Entry], lanes: Sequence[Beside]) -> lis
     for one, document in zip(lanes, documents, strict=True):
         run, metrics = document["run"], document["metrics"] or {}
         equal = document.get("equal_to_plain") or {}
-        first_plain = one.run == 0 and run.get("method") == "plain"
+        first_plain = one.run == 0 and is_baseline(run)
         tokens_per_s, plain_tokens_per_s = shown_rates({**document, "speedup_over": document["own_speedup_over"]})
         rows.append(
             {

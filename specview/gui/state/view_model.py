@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from specview.decoding.ledger import FINISHED, End, Round, depths
 from specview.decoding.metrics import Metrics, MetricsFold
 from specview.decoding.speedup import Speedup, speedup_of
+from specview.drafting.plain import BASELINE
 from specview.settings.events import (
     Equality,
     Event,
@@ -169,7 +170,7 @@ class Series:
 class LaneModel:
     """One lane: its settings, state, tokens and figures."""
 
-    name: str = "plain"
+    name: str = BASELINE
     settings: Mapping[str, Any] = field(default_factory=dict)
     state: LaneState = "idle"
     progress_text: str = ""
@@ -204,7 +205,7 @@ class LaneModel:
     @property
     def plain(self) -> bool:
         """Whether this is plain decoding, the baseline."""
-        return self.method == "plain"
+        return self.method == BASELINE
 
     @property
     def text(self) -> str:

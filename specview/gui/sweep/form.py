@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from specview.drafting.registry import METHODS
+from specview.drafting.registry import DEFAULT_METHOD, METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.experiments.sweep_grid import (
     MAX_REPEATS,
@@ -179,7 +179,7 @@ class GridForm(QWidget):
             return
         name = settings.target if settings.target == "bundled" else Path(settings.target).name or settings.target
         self.target.setText(f"{name} target, {settings.engine}, seed {settings.sampling.seed}: as in the Race tab")
-        own = tuple(lane for lane in settings.lanes if lane.method != "plain")
+        own = tuple(lane for lane in settings.lanes if not lane.plain)
         if own != self._own_lanes:
             self._fill_lanes(own)
         self._remembered = []
@@ -197,8 +197,8 @@ class GridForm(QWidget):
             rule = "" if lane.rule == "auto" else f", rule {lane.rule}"
             self.lanes.add(text, lane, text in before, f"{lane.method}, {lane.policy}{rule}, with the lane's own options; k is the grid's")
         for name, method in METHODS.items():
-            if method.drafts and not method.heads({}) and not method.combines and (not method.needs_draft_model or name == "draft-model"):
-                on = name in before or (first and name == "draft-model")
+            if method.drafts and not method.heads({}) and not method.combines and (not method.needs_draft_model or method.steps_draft_model):
+                on = name in before or (first and name == DEFAULT_METHOD)
                 self.lanes.add(name, LaneSettings(name), on, method.description)
         self.lanes.blockSignals(False)
         self._own_lanes = own

@@ -30,6 +30,7 @@ from specview.lab.concurrency import (
     combine,
     lane_acceptance,
     stated_acceptance,
+    steps_draft_model,
 )
 from specview.lab.concurrency_run import Plan, run_concurrency
 from specview.racing.settings import BUNDLED, RunSettings
@@ -199,8 +200,8 @@ class ConcurrencyPanel(LabPanel):
         draft, draft_engine = "", None
         if self.cost.value() is None:
             ran: Mapping[str, Any] = {} if acceptance is None else acceptance.run
-            own = next((lane for lane in settings.lanes if lane.method == "draft-model"), None)
-            if ran.get("method", "draft-model") == "draft-model":
+            own = next((lane for lane in settings.lanes if steps_draft_model({"method": lane.method})), None)
+            if steps_draft_model(ran):
                 draft = str(ran.get("draft") or (own.draft if own is not None else BUNDLED))
                 draft_engine = ran.get("draft_engine") or (own.draft_engine if own is not None else None)
         elif acceptance is None:

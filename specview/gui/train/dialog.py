@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from specview.drafting.registry import methods_for
 from specview.errors import SpecviewError, UsageError
 from specview.gui.link.file_work import FileWork
 from specview.gui.link.head_checks import heads_folder
@@ -42,8 +43,6 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("p-eagle", "P-EAGLE head", "An EAGLE-3 head that drafts all its tokens in one pass."),
     ("draft", "small draft model", "A small model of its own with the target's vocabulary."),
 )
-METHOD_OF = {"draft": "draft-model"}
-"""The method that drafts with a kind, where it is not called the same."""
 SOURCES = (("", "built-in prompts"), ("prompts", "my prompts (a file)"), ("text", "my text (a file)"))
 SOURCE_TIPS = {
     "": "The target itself answers prompts that come with specview: the head learns what it will have to draft.",
@@ -366,7 +365,7 @@ class TrainDialog(QDialog):
     def _use(self) -> None:
         request = self.run.request
         if request is not None and self.run.folder:
-            self.use_asked.emit(METHOD_OF.get(request.kind, request.kind), self.run.folder)
+            self.use_asked.emit(methods_for(request.kind)[0], self.run.folder)
 
     # -- what earlier trainings keep ---------------------------------------------------------------
 

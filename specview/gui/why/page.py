@@ -39,7 +39,7 @@ from specview.gui.why.figures import FigureTable
 from specview.gui.why.what_if import WhatIfPanel
 from specview.lab.advice import measured_beside
 from specview.lab.explain import Banner, Explanation, explain, per_round
-from specview.lab.what_if import passes_of
+from specview.lab.what_if import has_whole_passes, passes_of
 from specview.racing.settings import RunSettings
 
 MEASURE = "measuring v(k)"
@@ -464,7 +464,7 @@ class WhyPage(Page):
         rounds = list(lane.rounds)
         metrics = race.metrics(lane)
         apart = plain is None or plain is lane or bool(lane.differs)  # a lane of another run has no plain one here
-        own_passes = apart or lane.settings.get("method") == "early-exit"
+        own_passes = apart or not has_whole_passes(lane.settings)
         others = passes_of([] if own_passes else [one for one in race.lanes if not one.differs])
         alike = measured_beside(lane.settings, [(one.settings, race.speedup(one)) for one in race.lanes if one is not lane])
         found = explain(rounds, () if apart or plain is None else list(plain.rounds), lane.settings, calibrated=self.calibrated,
