@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QSizePolicy, QVBoxLayout
+from PySide6.QtWidgets import QFrame, QSizePolicy
 
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import UsageError
 from specview.files.tables import Column
 from specview.gui.link.engine_thread import JobProgress
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.lab_panel import LabPanel, Tell, Throttle, Work
 from specview.gui.parts.pages import PageContext
@@ -101,23 +101,12 @@ class PairPanel(LabPanel):
         self.findings = tuple(Finding(title, tip) for title, tip in _FINDINGS)
         self.table = ResultsTable(_COLUMNS, name="pair-exactness")
         self.table.setMaximumHeight(theme.px(330))
-        cards = QGridLayout()
-        cards.setSpacing(theme.px(8))
-        for place, card in enumerate(self.findings):
-            cards.addWidget(card, 0, place)
-            cards.setColumnStretch(place, 1)
-        plots = QHBoxLayout()
-        plots.setSpacing(theme.px(8))
-        plots.addWidget(self.first, 3)
-        plots.addWidget(self.depths, 2)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
-        column.setSpacing(theme.px(6))
-        column.addLayout(row)
-        column.addLayout(cards)
-        column.addWidget(self.verdict)
-        column.addLayout(plots, 3)
-        column.addWidget(self.table, 2)
+        cards = layout.grid(self.findings, len(self.findings), gap=theme.px(8), shares=(1, 0))
+        layout.column(
+            row, cards, self.verdict, (layout.row((self.first, 3), (self.depths, 2), gap=theme.px(8)), 3),
+            (self.table, 2), on=self, gap=theme.px(6),
+            margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        )
         self.connect_job()
         self.show_lanes()
         self.controller.lanes_changed.connect(self._lanes_changed)
@@ -292,15 +281,10 @@ class Finding(QFrame):
         self.words.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.words.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.words.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.MinimumExpanding)
-        head = QHBoxLayout()
-        head.setSpacing(theme.px(6))
-        head.addWidget(self.mark)
-        head.addWidget(self.title, 1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(9), theme.px(5), theme.px(9), theme.px(6))
-        column.setSpacing(theme.px(2))
-        column.addLayout(head)
-        column.addWidget(self.words, 1)
+        layout.column(
+            layout.row(self.mark, (self.title, 1), gap=theme.px(6)), (self.words, 1), on=self, gap=theme.px(2),
+            margins=(theme.px(9), theme.px(5), theme.px(9), theme.px(6))
+        )
 
     def show_finding(self, mark: str, text: str) -> None:
         """mark: '✓', '✕', '–' (nothing shown either way) or ''."""

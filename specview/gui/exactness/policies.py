@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from PySide6.QtWidgets import QVBoxLayout
-
 from specview.files.tables import Column
 from specview.gui.link.engine_thread import JobProgress
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.lab_panel import LabPanel, Tell, Throttle, Work
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
@@ -55,12 +53,10 @@ class PoliciesPanel(LabPanel):
             Field("seed", self.seed, "Of the samples"),
         )
         self.table = ResultsTable(_COLUMNS, identity="case", name="policies-proof")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
-        column.setSpacing(theme.px(5))
-        column.addLayout(row)
-        column.addWidget(self.verdict)
-        column.addWidget(self.table, 1)
+        layout.column(
+            row, self.verdict, (self.table, 1), on=self, gap=theme.px(5),
+            margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        )
         self.connect_job()
 
     def work(self) -> tuple[Work, RunSettings | None]:

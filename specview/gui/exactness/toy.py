@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout
 
 from specview.errors import UsageError
 from specview.files.tables import Column
 from specview.gui.link.engine_thread import JobProgress
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.lab_panel import LabPanel, Tell, Throttle, Work
 from specview.gui.parts.pages import PageContext
@@ -93,21 +92,14 @@ class ToyPanel(LabPanel):
         self.table = ResultsTable(_COLUMNS, identity="sampler", name="toy-proof")
         self._fit()
         theme.signals.changed.connect(self._fit)
-        side = QVBoxLayout()
-        side.setSpacing(theme.px(8))
-        side.addWidget(self.histogram, 1)
-        side.addWidget(self.contexts, 1)
-        plots = QHBoxLayout()
-        plots.setSpacing(theme.px(8))
-        plots.addWidget(self.chart, 3)
-        plots.addLayout(side, 2)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
-        column.setSpacing(theme.px(5))
-        column.addLayout(row)
-        column.addWidget(self.verdict)
-        column.addLayout(plots, 1)
-        column.addWidget(self.table)
+        plots = layout.row(
+            (self.chart, 3), (layout.column((self.histogram, 1), (self.contexts, 1), gap=theme.px(8)), 2),
+            gap=theme.px(8)
+        )
+        layout.column(
+            row, self.verdict, (plots, 1), self.table, on=self, gap=theme.px(5),
+            margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        )
         self.connect_job()
 
     def _fit(self) -> None:

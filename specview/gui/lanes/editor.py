@@ -14,12 +14,10 @@ from PySide6.QtWidgets import (
     QDialogButtonBox,
     QFileDialog,
     QFormLayout,
-    QHBoxLayout,
     QLineEdit,
     QPushButton,
     QScrollArea,
     QSizePolicy,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -36,7 +34,7 @@ from specview.gui.lanes.menu import by_family
 from specview.gui.lanes.option_form import OptionForm
 from specview.gui.link.library import ENGINES, Library
 from specview.gui.link.pair_checks import PairChecks
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import Choice, NumberEdit, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
 from specview.racing.settings import BUNDLED, MAX_K, LaneSettings, RunSettings
@@ -285,17 +283,10 @@ class LaneEditor(QDialog):
         form.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.AllNonFixedFieldsGrow)
         self._rows, self._body = form, body
         draft_row = QWidget()
-        row = QHBoxLayout(draft_row)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.addWidget(self.draft, 1)
-        row.addWidget(self.open_file)
-        row.addWidget(self.open_folder)
+        layout.row((self.draft, 1), self.open_file, self.open_folder, on=draft_row)
         self._draft_row = draft_row
         scan_row = QWidget()
-        row = QHBoxLayout(scan_row)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.addWidget(self.scan)
-        row.addStretch(1)
+        layout.row(self.scan, 1, on=scan_row)
         self._scan_row = scan_row
         for caption, widget in (
             ("Method", self.method), ("", self._method_text), ("Name", self.name),
@@ -318,12 +309,7 @@ class LaneEditor(QDialog):
         self.form_scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.form_scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.form_scroll.setWidget(body)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(18, 16, 12, 14)
-        column.setSpacing(10)
-        column.addWidget(self.form_scroll, 1)
-        column.addWidget(self._error)
-        column.addWidget(self.buttons)
+        layout.column((self.form_scroll, 1), self._error, self.buttons, on=self, gap=10, margins=(18, 16, 12, 14))
         self.setMinimumWidth(theme.px(500))
 
     def _fit_soon(self) -> None:

@@ -10,20 +10,18 @@ from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QDialog,
-    QHBoxLayout,
     QHeaderView,
     QProgressBar,
     QPushButton,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.drafting.method import MethodInfo
 from specview.gui.link.controller import Controller
 from specview.gui.link.engine_thread import JobEnded, JobNews, JobProgress
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
 from specview.gui.state.figures import milliseconds, number, times
@@ -98,19 +96,10 @@ class ExitScanDialog(QDialog):
         self.cancel = QPushButton("Close")
         set_tip(self.use, "Take the chosen exit layer into the lane's form")
         set_tip(self.stop, "Stop within one pass")
-        row = QHBoxLayout()
-        row.addWidget(self.stop)
-        row.addWidget(self.again)
-        row.addStretch(1)
-        row.addWidget(self.cancel)
-        row.addWidget(self.use)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(18, 16, 18, 14)
-        column.setSpacing(10)
-        column.addWidget(self.words)
-        column.addWidget(self.progress)
-        column.addWidget(self.table, 1)
-        column.addLayout(row)
+        layout.column(
+            self.words, self.progress, (self.table, 1), layout.row(self.stop, self.again, 1, self.cancel, self.use),
+            on=self, gap=10, margins=(18, 16, 18, 14)
+        )
         self.resize(theme.px(600), theme.px(520))
         self.table.itemSelectionChanged.connect(self._name_use)
         self.table.itemDoubleClicked.connect(lambda _: self._take())

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QFileDialog,
-    QHBoxLayout,
     QInputDialog,
     QPushButton,
     QSizePolicy,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.gui.link.head_checks import HeadChecks, HeadQuestion, has_bundled, no_head
 from specview.gui.link.library import Library
+from specview.gui.parts import layout
 from specview.gui.parts.widgets import Choice, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
 from specview.gui.state.lane_words import short_model
@@ -59,15 +58,7 @@ class HeadChooser(QWidget):
         self.note.setWordWrap(True)
         self.note.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Minimum)
         self.checks = HeadChecks(self)
-        row = QHBoxLayout()
-        row.setContentsMargins(0, 0, 0, 0)
-        row.addWidget(self.choice, 1)
-        row.addWidget(self.open_folder)
-        row.addWidget(self.open_hub)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(4)
-        column.addLayout(row)
+        column = layout.column(layout.row((self.choice, 1), self.open_folder, self.open_hub), on=self, gap=4)
         if own_note:
             column.addWidget(self.note)
         self.setFocusProxy(self.choice)

@@ -8,12 +8,10 @@ from typing import Any
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
-    QHBoxLayout,
     QListWidget,
     QMenu,
     QPushButton,
     QSizePolicy,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -21,7 +19,7 @@ from specview.drafting.registry import METHODS
 from specview.gui.lanes.menu import add_methods
 from specview.gui.lanes.option_form import OptionForm
 from specview.gui.link.head_checks import has_bundled, no_head
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import ElidedLabel, set_tip
 from specview.models.heads import INSIDE
 from specview.settings.options import HEAD, Value
@@ -79,20 +77,11 @@ class MembersEditor(QWidget):
         set_tip(self.down, "Move the chosen member down (Alt+Down)")
         self.title = ElidedLabel("", "small")
         self.form = OptionForm()
-        buttons = QVBoxLayout()
-        buttons.setSpacing(4)
-        for button in (self.add, self.remove, self.up, self.down):
-            buttons.addWidget(button)
-        buttons.addStretch(1)
-        row = QHBoxLayout()
-        row.addWidget(self.list, 1, Qt.AlignmentFlag.AlignTop)
-        row.addLayout(buttons)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(6)
-        column.addLayout(row)
-        column.addWidget(self.title)
-        column.addWidget(self.form)
+        row = layout.row(
+            (self.list, 1, Qt.AlignmentFlag.AlignTop),
+            layout.column(self.add, self.remove, self.up, self.down, 1, gap=4)
+        )
+        layout.column(row, self.title, self.form, on=self, gap=6)
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
         self.list.currentRowChanged.connect(self._show_member)
         self.list.move_asked.connect(self.move_member)

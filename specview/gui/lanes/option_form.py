@@ -10,10 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFileDialog, QFormLayout, QHBoxLayout, QLabel, QLineEdit, QPushButton, QWidget
+from PySide6.QtWidgets import QFileDialog, QFormLayout, QLabel, QLineEdit, QPushButton, QWidget
 
 from specview.errors import SpecviewError
 from specview.gui.lanes.head_chooser import HeadChooser, HeadPlace
+from specview.gui.parts import layout
 from specview.gui.parts.widgets import Check, Choice, NumberEdit, label, set_tip
 from specview.racing.settings import BUNDLED
 from specview.settings.options import ANSWERS, HEAD, Option, Value, overlay
@@ -210,13 +211,10 @@ class OptionForm(QWidget):
         assert isinstance(line, QLineEdit)
         line.setPlaceholderText("none")
         holder = QWidget()
-        row = QHBoxLayout(holder)
-        row.setContentsMargins(0, 0, 0, 0)
         button = QPushButton("File…")
         button.setAccessibleName(f"Choose a file for {caption_of(option)}")
         button.clicked.connect(lambda: self._choose_file(option, line))
-        row.addWidget(line, 1)
-        row.addWidget(button)
+        layout.row((line, 1), button, on=holder)
         self._files[option.name] = button
         return holder
 

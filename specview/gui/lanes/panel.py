@@ -10,10 +10,8 @@ from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
-    QHBoxLayout,
     QSizePolicy,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -22,7 +20,7 @@ from specview.gui.lanes.marks import Badge, ChipRow, FigureCell, ProgressLine, S
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.lanes.tree_view import TreePanel
 from specview.gui.lanes.why_line import WhyLine
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.lane_markers import paint_marker
 from specview.gui.state import figures, lane_words
 from specview.gui.state.display_text import visible
@@ -140,35 +138,18 @@ class LanePanel(QFrame):
         return button
 
     def _build(self) -> None:
-        title = QHBoxLayout()
-        title.setSpacing(0)
-        title.addWidget(self._dot)
-        title.addWidget(self._name)
-        title.addStretch(1)
-        for button in (self._left, self._right, self._remove):
-            title.addWidget(button)
         self._figures.setContentsMargins(0, 0, 0, 0)
         self._figures.setHorizontalSpacing(theme.px(6))
         self._figures.setVerticalSpacing(2)
-        self._head = QVBoxLayout()
-        self._head.addLayout(title)
-        self._head.addWidget(self._chips)
-        self._head.addLayout(self._figures)
-        self._head.addWidget(self._shares)
-        self._head.addWidget(self._badge)
-        self._head.addWidget(self.why)
-        self._foot = QHBoxLayout()
-        self._foot.addWidget(self._state, 1)
+        self._head = layout.column(
+            layout.row(self._dot, self._name, 1, self._left, self._right, self._remove, gap=0), self._chips,
+            self._figures, self._shares, self._badge, self.why
+        )
+        self._foot = layout.row((self._state, 1))
         self._foot.addSpacing(theme.px(6))
         self._foot.addWidget(self._tree_button)
         self._foot.addWidget(self._copy)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(1, 1, 1, 1)
-        whole.setSpacing(0)
-        whole.addLayout(self._head)
-        whole.addWidget(self._line)
-        whole.addWidget(self.view, 2)
-        whole.addLayout(self._foot)
+        whole = layout.column(self._head, self._line, (self.view, 2), self._foot, on=self, gap=0, margins=1)
         self._whole = whole
 
     # -- what is shown ----------------------------------------------------------------------------

@@ -26,17 +26,15 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import (
     QAbstractScrollArea,
     QFrame,
-    QHBoxLayout,
     QSizePolicy,
     QToolButton,
     QToolTip,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.decoding.ledger import Round
 from specview.gui.lanes.marks import StateLine
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.token_paint import plain_font
 from specview.gui.parts.widgets import set_tip
 from specview.gui.state.display_text import tooltip, visible
@@ -437,16 +435,9 @@ class TreePanel(QWidget):
         self._pinned: tuple[int, int] | None = None
         self._one_row: OneRow = lambda: None
         self._one_row_s: float | None = None
-        row = QHBoxLayout()
-        row.addWidget(self.line, 1)
-        row.addWidget(self.size_button)
-        row.addWidget(self.live)
+        row = layout.row((self.line, 1), self.size_button, self.live)
         self._row = row
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addLayout(row)
-        column.addWidget(self.view, 1)
+        layout.column(row, (self.view, 1), on=self, gap=0)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
         self.live.clicked.connect(lambda: self.resume() if self.live.isChecked() else self._pin_newest())
         self.size_button.clicked.connect(lambda: self._set_zoom(0.0 if self.view.zoom else 1.0))

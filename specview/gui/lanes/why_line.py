@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QToolButton
+from PySide6.QtWidgets import QFrame, QSizePolicy, QToolButton
 
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import ElidedLabel, set_tip
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.lab.advice import measured_beside
@@ -27,11 +27,7 @@ class WhyLine(QFrame):
         self.button.setText("Why?")
         self.button.setProperty("kind", "caption")
         self.button.clicked.connect(self.asked)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(theme.px(6), 0, theme.px(2), 0)
-        row.setSpacing(theme.px(4))
-        row.addWidget(self.words, 1)
-        row.addWidget(self.button)
+        layout.row((self.words, 1), self.button, on=self, gap=theme.px(4), margins=(theme.px(6), 0, theme.px(2), 0))
         self._looked: tuple[object, ...] = ()
         self.hide()
 

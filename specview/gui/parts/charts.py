@@ -30,19 +30,17 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import (
     QFileDialog,
     QFrame,
-    QHBoxLayout,
     QMenu,
     QSizePolicy,
     QStackedLayout,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.errors import SpecviewError
 from specview.files.atomic import OutputFile
 from specview.files.tables import Column, table_csv
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.chart_files import as_png, as_svg
 from specview.gui.parts.chart_heat import Heat, edges
 from specview.gui.parts.chart_key import ChartKey, KeyEntry
@@ -203,22 +201,15 @@ class Chart(QFrame):
         self._restyle()
 
     def _lay_out(self) -> None:
-        head = QHBoxLayout()
-        head.setSpacing(theme.px(6))
-        head.addWidget(self.headline, 3)
-        head.addWidget(self.readout, 2)
         self.readout.hide()
-        head.addWidget(self.menu_button)
         holder = QWidget()
         self._stack = QStackedLayout(holder)
         self._stack.addWidget(self.plot)
         self._stack.addWidget(self._words)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(9), theme.px(5), theme.px(7), theme.px(4))
-        column.setSpacing(theme.px(2))
-        column.addLayout(head)
-        column.addWidget(self.key)
-        column.addWidget(holder, 1)
+        layout.column(
+            layout.row((self.headline, 3), (self.readout, 2), self.menu_button, gap=theme.px(6)), self.key,
+            (holder, 1), on=self, gap=theme.px(2), margins=(theme.px(9), theme.px(5), theme.px(7), theme.px(4))
+        )
         self.plot.setFrameShape(QFrame.Shape.NoFrame)
         self.plot.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
         item = self.plot.getPlotItem()

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QDialog, QHBoxLayout, QProgressBar, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QProgressBar, QPushButton, QWidget
 
 from specview.errors import SpecviewError
 from specview.gui.link.engine_thread import JobEnded, JobNews, JobProgress
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.widgets import enable_in_turn, label, set_kind, set_tip
 from specview.gui.state.display_text import visible
@@ -35,10 +35,8 @@ class JobDialog(QDialog):
         self.context = context
         self.job = job
         self._run_id = -1
-        self.setup = QVBoxLayout()
-        self.setup.setSpacing(theme.px(8))
-        self.body = QVBoxLayout()
-        self.body.setSpacing(theme.px(8))
+        self.setup = layout.column(gap=theme.px(8))
+        self.body = layout.column(gap=theme.px(8))
         self.words = label("", "muted")
         self.words.setWordWrap(True)
         self.words.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -56,20 +54,12 @@ class JobDialog(QDialog):
         set_tip(self.close_button, "Close this window; what runs goes on, and is here when it is opened again")
         for button in (self.start, self.stop, self.close_button):
             button.setAutoDefault(False)  # Enter in a field must not begin minutes of work
-        self.buttons = QHBoxLayout()
-        self.buttons.addStretch(1)
-        row = QHBoxLayout()
-        row.addWidget(self.progress, 1)
-        row.addWidget(self.stop)
-        row.addWidget(self.start)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(16), theme.px(14), theme.px(16), theme.px(12))
-        column.setSpacing(theme.px(8))
-        column.addLayout(self.setup)
-        column.addLayout(row)
-        column.addWidget(self.words)
-        column.addLayout(self.body, 1)
-        column.addLayout(self.buttons)
+        self.buttons = layout.row(1)
+        layout.column(
+            self.setup, layout.row((self.progress, 1), self.stop, self.start), self.words, (self.body, 1),
+            self.buttons, on=self, gap=theme.px(8),
+            margins=(theme.px(16), theme.px(14), theme.px(16), theme.px(12))
+        )
         self.start.clicked.connect(self.begin_asked)
         self.stop.clicked.connect(self.ask_stop)
         self.close_button.clicked.connect(self.hide)

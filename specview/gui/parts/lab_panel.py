@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QSizePolicy, QWidget
 
 from specview.errors import SpecviewError
 from specview.gui.link.engine_thread import JobEnded, JobNews, JobProgress
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.widgets import ElidedLabel, Field, enable_in_turn, label, set_tip
 from specview.racing.settings import RunSettings
@@ -81,18 +81,9 @@ class LabPanel(QWidget):
 
     def settings_row(self, *fields: QWidget) -> QHBoxLayout:
         """The fields, Run and Stop in a row, progress at its end."""
-        row = QHBoxLayout()
-        row.setSpacing(theme.px(10))
-        for field in (*fields, Field(" ", self.run), Field(" ", self.stop)):
-            row.addWidget(field)
         going = QWidget()
-        under = QVBoxLayout(going)
-        under.setContentsMargins(0, 0, 0, 0)
-        under.addStretch(1)
-        under.addWidget(self.status)
-        under.addWidget(self.progress)
-        row.addWidget(going, 1)
-        return row
+        layout.column(1, self.status, self.progress, on=going)
+        return layout.row(*fields, Field(" ", self.run), Field(" ", self.stop), (going, 1), gap=theme.px(10))
 
     def say(self, text: str) -> None:
         """Show what was found, in words; nothing takes no room."""

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QStackedWidget, QTabBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QStackedWidget, QTabBar, QWidget
 
 from specview.gui.link.controller import Controller
+from specview.gui.parts import layout
 from specview.gui.parts.selection import Selection
 from specview.gui.parts.widgets import label
 from specview.racing.settings import RunSettings
@@ -102,15 +103,7 @@ class ViewsPage(Page):
             self.views.addTab(title)
             self.stack.addWidget(view)
         self.views.currentChanged.connect(self.view_changed)
-        row = QHBoxLayout()
-        row.setContentsMargins(8, 0, 8, 0)
-        row.addWidget(self.views)
-        row.addStretch(1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addLayout(row)
-        column.addWidget(self.stack, 1)
+        layout.column(layout.row(self.views, 1, margins=(8, 0, 8, 0)), (self.stack, 1), on=self, gap=0)
 
     def view_changed(self, place: int) -> None:
         """Show the view of a tab."""
@@ -124,9 +117,7 @@ class Broken(Page):
         super().__init__(context)
         words = label(why, "error")
         words.setWordWrap(True)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(24, 24, 24, 24)
-        column.addWidget(words, 0, Qt.AlignmentFlag.AlignTop)
+        layout.column((words, 0, Qt.AlignmentFlag.AlignTop), on=self, margins=24)
 
 
 class Tabs(QFrame):
@@ -150,10 +141,7 @@ class Tabs(QFrame):
         for title in (RACE, *(title for title, _, _ in PAGES)):
             self.bar.addTab(title)
         self.stack.addWidget(race)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(8, 0, 8, 0)
-        row.addWidget(self.bar)
-        row.addStretch(1)
+        layout.row(self.bar, 1, on=self, margins=(8, 0, 8, 0))
         self.bar.currentChanged.connect(self._changed)
 
     @property

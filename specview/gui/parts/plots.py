@@ -17,18 +17,16 @@ from PySide6.QtGui import QActionGroup, QColor, QFontMetricsF, QPainter, QPaintE
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
-    QHBoxLayout,
     QLabel,
     QMenu,
     QPushButton,
     QSizePolicy,
     QStackedWidget,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.lane_markers import paint_marker
 from specview.gui.parts.plot_data import CurveName, PlotOptions, bars, curve, last, steps
 from specview.gui.state import figures, lane_words
@@ -162,14 +160,8 @@ class Card(QFrame):
         self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._empty.setWordWrap(True)
         self._stack.addWidget(self._empty)
-        self.head = QHBoxLayout()
-        self.head.setSpacing(theme.px(7))
-        self.head.addWidget(self.headline, 1)
-        self._column = QVBoxLayout(self)
-        self._column.setSpacing(0)
-        self._column.addLayout(self.head)
-        self._column.addWidget(self.values)
-        self._column.addWidget(self._stack, 1)
+        self.head = layout.row((self.headline, 1), gap=theme.px(7))
+        self._column = layout.column(self.head, self.values, (self._stack, 1), on=self, gap=0, margins=None)
         self.restyle()
 
     def set_canvas(self, canvas: Canvas) -> None:
@@ -279,11 +271,7 @@ class PlotStrip(QWidget):
         return button
 
     def _build(self) -> None:
-        line = QHBoxLayout()
-        line.setContentsMargins(theme.px(2), 0, theme.px(2), 0)
-        line.addWidget(self._over)
-        line.addWidget(self._rates)
-        line.addStretch(1)
+        line = layout.row(self._over, self._rates, 1, margins=(theme.px(2), 0, theme.px(2), 0))
         for button, step in ((self._back, -1), (self._forth, 1)):
             button.setProperty("kind", "caption")
             button.clicked.connect(lambda _=False, step=step: self._turn(step))
@@ -302,11 +290,7 @@ class PlotStrip(QWidget):
             card.head.insertWidget(0, chooser)
         self._lane_button.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.phases.head.addWidget(self._lane_button)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, 0)
-        whole.setSpacing(3)
-        whole.addLayout(line)
-        whole.addLayout(self._grid, 1)
+        layout.column(line, (self._grid, 1), on=self, gap=3)
         self._fill_options()
 
     def _all_cards(self) -> list[Card]:

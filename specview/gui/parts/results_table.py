@@ -11,20 +11,18 @@ from PySide6.QtGui import QGuiApplication, QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFileDialog,
-    QHBoxLayout,
     QHeaderView,
     QLineEdit,
     QMenu,
     QTableView,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.errors import SpecviewError
 from specview.files.atomic import OutputFile
 from specview.files.tables import Column, Format, Row, tab_separated, table_text
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.results_model import ResultsModel
 from specview.gui.parts.widgets import Banner, label, set_tip
 from specview.gui.state.display_text import clipboard
@@ -81,19 +79,10 @@ class ResultsTable(QWidget):
         self.buttons = columns_button, self.export_button
         self.view = self._make_view(name)
         self.banner = Banner()
-        bar = QHBoxLayout()
-        bar.setContentsMargins(0, 0, 0, 0)
-        bar.setSpacing(8)
-        bar.addWidget(self.filter, 1)
-        bar.addWidget(self.count)
-        bar.addWidget(columns_button)
-        bar.addWidget(self.export_button)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(6)
-        column.addLayout(bar)
-        column.addWidget(self.banner)
-        column.addWidget(self.view, 1)
+        layout.column(
+            layout.row((self.filter, 1), self.count, columns_button, self.export_button, gap=8), self.banner,
+            (self.view, 1), on=self, gap=6
+        )
         self._fill_menus(hidden)
         self._connect()
         self._say_count()

@@ -23,7 +23,6 @@ from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
     QFrame,
-    QHBoxLayout,
     QLabel,
     QLineEdit,
     QPushButton,
@@ -32,12 +31,11 @@ from PySide6.QtWidgets import (
     QSizePolicy,
     QStyle,
     QStyleOptionButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.errors import SpecviewError, UsageError
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.state.display_text import brief, tooltip
 
 
@@ -368,12 +366,7 @@ class Field(QWidget):
         if tip:
             set_tip(inner, tip)
             self.caption.setToolTip(tooltip(tip))
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(2)
-        column.addWidget(self.caption)
-        column.addWidget(inner)
-        column.addStretch(1)
+        layout.column(self.caption, inner, 1, on=self, gap=2)
 
     def _fit(self) -> None:
         self.caption.setFixedHeight(caption_height())
@@ -387,9 +380,7 @@ class Popover(QFrame):
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent, Qt.WindowType.Popup)
         self.setProperty("kind", "panel")
-        self.column = QVBoxLayout(self)
-        self.column.setContentsMargins(14, 12, 14, 14)
-        self.column.setSpacing(8)
+        self.column = layout.column(on=self, gap=8, margins=(14, 12, 14, 14))
 
     def open_under(self, anchor: QWidget) -> None:
         """Show beneath `anchor`, wholly on its screen."""
@@ -426,8 +417,6 @@ class Banner(QFrame):
         super().__init__()
         self.setObjectName("banner")
         self.setProperty("kind", "error")
-        row = QHBoxLayout(self)
-        row.setContentsMargins(12, 6, 6, 6)
         self._text = label()
         self._text.setWordWrap(True)
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -436,8 +425,7 @@ class Banner(QFrame):
         self._close.setProperty("kind", "flat")
         self._close.setAccessibleName("Dismiss")
         self._close.clicked.connect(self.clear)
-        row.addWidget(self._text, 1)
-        row.addWidget(self._close, 0, Qt.AlignmentFlag.AlignTop)
+        layout.row((self._text, 1), (self._close, 0, Qt.AlignmentFlag.AlignTop), on=self, margins=(12, 6, 6, 6))
         self.hide()
 
     def show_message(self, text: str, kind: str = "error") -> None:

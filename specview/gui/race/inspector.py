@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QToolTip, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QToolTip, QWidget
 
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.token_paint import plain_font
 from specview.gui.race.draft_views import DraftTree, WindowGrid
 from specview.gui.state.display_text import quoted, tooltip, visible
@@ -319,12 +319,11 @@ class Inspector(QScrollArea):
         self._window_title = self._label("title")
         self._window = WindowGrid()
         self._window_note = self._label("small")
-        self._column = QVBoxLayout(body)
-        for part in (self._title, self._subtitle, self._bars, self._rows_note, self._accept, self._draw,
-                     self._caption, self._correction, self._notes, self._tree_title, self._tree,
-                     self._window_title, self._window, self._window_note):
-            self._column.addWidget(part)
-        self._column.addStretch(1)
+        self._column = layout.column(
+            self._title, self._subtitle, self._bars, self._rows_note, self._accept, self._draw, self._caption,
+            self._correction, self._notes, self._tree_title, self._tree, self._window_title, self._window,
+            self._window_note, 1, on=body, margins=None
+        )
         self.setWidget(body)
         theme.signals.changed.connect(self._restyle)
         self._restyle()

@@ -8,18 +8,16 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QFrame,
-    QHBoxLayout,
     QLineEdit,
     QPushButton,
     QScrollArea,
     QSplitter,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.gui.lanes.panel import LanePanel
 from specview.gui.link.controller import Controller
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.plots import PlotStrip
 from specview.gui.parts.selection import Selection
 from specview.gui.parts.widgets import ElidedLabel, set_kind, set_tip
@@ -61,9 +59,7 @@ class RacePage(QWidget):
 
         self.lanes = QWidget()
         self.lanes.setObjectName("scrolled")
-        self._row = QHBoxLayout(self.lanes)
-        self._row.setContentsMargins(10, 10, 10, 4)
-        self._row.setSpacing(10)
+        self._row = layout.row(on=self.lanes, gap=10, margins=(10, 10, 10, 4))
         self.lane_scroll = QScrollArea()
         self.lane_scroll.setWidgetResizable(True)
         self.lane_scroll.setFrameShape(QFrame.Shape.NoFrame)
@@ -102,26 +98,12 @@ class RacePage(QWidget):
 
     def _lay_out(self) -> None:
         upper = QWidget()
-        column = QVBoxLayout(upper)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(4)
-        column.addWidget(self.lane_scroll, 1)
-        line = QHBoxLayout()
-        line.setContentsMargins(10, 0, 10, 0)
-        line.setSpacing(8)
-        line.addWidget(self.follow_up, 1)
-        line.addWidget(self.send)
-        line.addWidget(self.more)
-        column.addLayout(line)
-        line = QHBoxLayout()
-        line.setContentsMargins(12, 0, 12, 0)
-        line.addWidget(self.legend)
-        line.addWidget(self.note, 1)
-        column.addLayout(line)
+        layout.column(
+            (self.lane_scroll, 1), layout.row((self.follow_up, 1), self.send, self.more, gap=8, margins=(10, 0, 10, 0)),
+            layout.row(self.legend, (self.note, 1), margins=(12, 0, 12, 0)), on=upper, gap=4
+        )
         lower = QWidget()
-        row = QHBoxLayout(lower)
-        row.setContentsMargins(10, 0, 10, 8)
-        row.addWidget(self.plots)
+        layout.row(self.plots, on=lower, margins=(10, 0, 10, 8))
         self.plot_holder = lower
         self.rows = QSplitter(Qt.Orientation.Vertical)
         self.rows.addWidget(upper)
@@ -131,9 +113,7 @@ class RacePage(QWidget):
         self.rows.setCollapsible(0, False)
         side = QFrame()
         side.setProperty("kind", "side")
-        holder = QVBoxLayout(side)
-        holder.setContentsMargins(0, 0, 0, 0)
-        holder.addWidget(self.inspector)
+        layout.column(self.inspector, on=side)
         self.side = side
         self.columns = QSplitter(Qt.Orientation.Horizontal)
         self.columns.addWidget(self.rows)
@@ -143,9 +123,7 @@ class RacePage(QWidget):
         self.columns.setCollapsible(0, False)
         self.columns.setSizes([1100, INSPECTOR_PX])
         self.rows.setSizes([520, PLOTS_PX])
-        outer = QVBoxLayout(self)
-        outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(self.columns)
+        layout.column(self.columns, on=self)
 
     def sizeHint(self) -> QSize:
         """Room for three lanes."""

@@ -9,7 +9,6 @@ from typing import Any
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QFileDialog,
-    QHBoxLayout,
     QPushButton,
     QSplitter,
     QTabWidget,
@@ -33,7 +32,7 @@ from specview.experiments.prompt_set import (
     summary_rows,
 )
 from specview.gui.link.engine_thread import JobProgress, keep_in_library
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.job_dialog import JobDialog
 from specview.gui.parts.pages import PageContext
@@ -103,14 +102,12 @@ class PromptSetDialog(JobDialog):
         set_tip(self.file_button, f"{workloads.FORMATS}. Several turns run as a conversation.")
         self.repeats = NumberEdit("repeats", 1, whole=True, minimum=1, maximum=MOST_REPEATS)
         self.kind_field, self.file_field = Field("workload", self.kind), Field("file", self.file_button)
-        row = QHBoxLayout()
-        row.setSpacing(theme.px(10))
-        row.addWidget(Field("prompts", self.source))
-        row.addWidget(self.kind_field)
-        row.addWidget(self.file_field)
-        row.addWidget(Field("repeats", self.repeats, "How often to go round the whole set; speedups are medians"))
         self.lanes_label = label("", "small")
-        row.addWidget(self.lanes_label, 1, Qt.AlignmentFlag.AlignBottom)
+        row = layout.row(
+            Field("prompts", self.source), self.kind_field, self.file_field,
+            Field("repeats", self.repeats, "How often to go round the whole set; speedups are medians"),
+            (self.lanes_label, 1, Qt.AlignmentFlag.AlignBottom), gap=theme.px(10)
+        )
         self.setup.addLayout(row)
         self.source.currentIndexChanged.connect(self._show_source)
         self.file_button.clicked.connect(self.choose_file)
@@ -138,11 +135,7 @@ class PromptSetDialog(JobDialog):
             chart.say("Nothing ran yet.")
             chart.picked.connect(lambda name, index, chart=chart: self._picked(name, index))
         below = QWidget()
-        row = QHBoxLayout(below)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(theme.px(8))
-        row.addWidget(self.speedup, 1)
-        row.addWidget(self.acceptance, 1)
+        layout.row((self.speedup, 1), (self.acceptance, 1), on=below, gap=theme.px(8))
         whole = QSplitter(Qt.Orientation.Vertical)
         whole.addWidget(self.tabs)
         whole.addWidget(below)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QPushButton, QSizePolicy, QWidget
 
 from specview.gui.link.open_run import Opened
+from specview.gui.parts import layout
 from specview.gui.parts.widgets import ElidedLabel, label, set_tip
 from specview.gui.state.display_text import visible
 
@@ -33,21 +34,11 @@ class RecordedBar(QWidget):
         self.close_button.setProperty("kind", "flat")
         self.play.clicked.connect(self.play_asked)
         self.close_button.clicked.connect(self.closed)
-        lines = QVBoxLayout()
-        lines.setContentsMargins(0, 0, 0, 0)
-        lines.setSpacing(1)
-        lines.addWidget(self._words)
-        lines.addWidget(self._remarks)
-        row = QHBoxLayout(frame)
-        row.setContentsMargins(12, 3, 6, 3)
-        row.setSpacing(12)
-        row.addWidget(self._mark)
-        row.addLayout(lines, 1)
-        row.addWidget(self.play)
-        row.addWidget(self.close_button)
-        outer = QVBoxLayout(self)
-        outer.setContentsMargins(10, 8, 10, 0)
-        outer.addWidget(frame)
+        layout.row(
+            self._mark, (layout.column(self._words, self._remarks, gap=1), 1), self.play, self.close_button,
+            on=frame, gap=12, margins=(12, 3, 6, 3)
+        )
+        layout.column(frame, on=self, margins=(10, 8, 10, 0))
         self.hide()
 
     def show_run(self, opened: Opened | None) -> None:

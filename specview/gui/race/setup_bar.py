@@ -11,13 +11,11 @@ from PySide6.QtWidgets import (
     QDialog,
     QDialogButtonBox,
     QFrame,
-    QHBoxLayout,
     QMenu,
     QPlainTextEdit,
     QPushButton,
     QSizePolicy,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -27,7 +25,7 @@ from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
 from specview.errors import SpecviewError, UsageError
 from specview.gui.lanes.editor import RULE_TIPS, rule_text
 from specview.gui.link.library import FoundWorkload, Library
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import (
     Choice,
     Field,
@@ -85,9 +83,7 @@ class PromptDialog(QDialog):
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Ok | QDialogButtonBox.StandardButton.Cancel)
         buttons.accepted.connect(self.accept)
         buttons.rejected.connect(self.reject)
-        column = QVBoxLayout(self)
-        column.addWidget(self.edit, 1)
-        column.addWidget(buttons)
+        layout.column((self.edit, 1), buttons, on=self, margins=None)
         self.resize(theme.px(720), theme.px(460))
 
 
@@ -261,25 +257,14 @@ class SetupBar(QFrame):
 
     def _lay_out(self) -> None:
         prompt_box = QWidget()
-        column = QVBoxLayout(prompt_box)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(2)
-        row = QHBoxLayout()
-        row.setSpacing(4)
-        for small in (self.caption, self.tokens):
-            row.addWidget(small)
-        row.addStretch(1)
-        row.addWidget(self.enlarge)
-        column.addLayout(row)
-        column.addWidget(self.prompt)
-        column.addStretch(1)
+        layout.column(
+            layout.row(self.caption, self.tokens, 1, self.enlarge, gap=4), self.prompt, 1, on=prompt_box, gap=2
+        )
         self._prompt_box = prompt_box
         self.target.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
         self._numbers = QWidget()
-        row = QHBoxLayout(self._numbers)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(10)
+        row = layout.row(on=self._numbers, gap=10)
         for caption, widget, tip in (
             ("Temperature", self.temperature, "0 is greedy: always the likeliest token"),
             ("Rule", self.rule, "The acceptance rule of every lane that has none of its own"),
@@ -289,22 +274,12 @@ class SetupBar(QFrame):
         ):
             row.addWidget(Field(caption, widget, tip))
         buttons = QWidget()
-        row = QHBoxLayout(buttons)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(8)
-        for button in (self.tune, self.add_lane, self.stop, self.run):
-            row.addWidget(button)
+        layout.row(self.tune, self.add_lane, self.stop, self.run, on=buttons, gap=8)
         self._buttons = Field(" ", buttons)
 
         self._fit()
-        self._first = QHBoxLayout()
-        self._second = QHBoxLayout()
-        outer = QVBoxLayout(self)
-        outer.setContentsMargins(14, 8, 14, 10)
-        outer.setSpacing(6)
-        for line in (self._first, self._second):
-            line.setSpacing(10)
-            outer.addLayout(line)
+        self._first, self._second = layout.row(gap=10), layout.row(gap=10)
+        layout.column(self._first, self._second, on=self, gap=6, margins=(14, 8, 14, 10))
         self._target_field = Field("Target", self.target)
         self._place("wide")
         # Keyboard order follows the eye in both layouts.

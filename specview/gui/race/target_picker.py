@@ -9,7 +9,6 @@ from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import (
     QButtonGroup,
     QFileDialog,
-    QHBoxLayout,
     QLabel,
     QLineEdit,
     QListWidget,
@@ -19,7 +18,7 @@ from PySide6.QtWidgets import (
 
 from specview.gui.lanes.editor import MODEL_FILES, model_name
 from specview.gui.link.library import ENGINES, FoundModel, Library
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import Check, Popover, Radio, label, set_tip
 from specview.racing.settings import BUNDLED
 
@@ -94,8 +93,7 @@ class TargetPicker(QPushButton):
         column = self._panel.column
         column.addWidget(label("Engine", "small"))
         group = QButtonGroup(self._panel)
-        row = QHBoxLayout()
-        row.setSpacing(16)
+        row = layout.row(gap=16)
         for name in ENGINES:
             button = Radio(name)
             group.addButton(button)
@@ -116,19 +114,14 @@ class TargetPicker(QPushButton):
         self.list.itemActivated.connect(self._picked)
         self.list.itemClicked.connect(self._picked)
         column.addWidget(self.list)
-        row = QHBoxLayout()
         self.open_file = QPushButton("Open file…")
         self.open_folder = QPushButton("Open folder…")
         self.rescan = QPushButton("Look again")
-        for action in (self.open_file, self.open_folder, self.rescan):
-            row.addWidget(action)
-        row.addStretch(1)
-        column.addLayout(row)
+        column.addLayout(layout.row(self.open_file, self.open_folder, self.rescan, 1))
         self.open_file.clicked.connect(self.open_file_dialog)
         self.open_folder.clicked.connect(self._open_folder)
         self.rescan.clicked.connect(lambda: self.library.scan())  # not with what `clicked` says
         set_tip(self.rescan, "Look for models on this machine again")
-        row = QHBoxLayout()
         self.hub = QLineEdit()
         self.hub.setPlaceholderText("hub id: owner/name, or owner/name/file.gguf")
         self.hub.setAccessibleName("Hub id")
@@ -137,9 +130,7 @@ class TargetPicker(QPushButton):
         self.hub.textChanged.connect(lambda text: self.use_hub.setEnabled("/" in text.strip()))
         self.hub.returnPressed.connect(self._take_hub)
         self.use_hub.clicked.connect(self._take_hub)
-        row.addWidget(self.hub, 1)
-        row.addWidget(self.use_hub)
-        column.addLayout(row)
+        column.addLayout(layout.row((self.hub, 1), self.use_hub))
         column.addWidget(label("Run downloads it if it is not on this machine yet.", "small"))
         self.trust_box = Check("Run this model's own Python code (trust remote code)")
         set_tip(self.trust_box, "Only for a model whose authors you trust: its folder's code runs as you. Holds for "

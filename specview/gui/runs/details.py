@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QFocusEvent
-from PySide6.QtWidgets import QFrame, QLineEdit, QPlainTextEdit, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QLineEdit, QPlainTextEdit, QScrollArea, QWidget
 
+from specview.gui.parts import layout
 from specview.gui.parts.widgets import Field, label, set_tip
 from specview.library.library import LONGEST_NAME, Entry
 
@@ -18,14 +19,10 @@ SHOWN_PROMPT = 4000
 def _tall(caption: str, inner: QWidget) -> QWidget:
     """A small caption above a widget that takes all the height there is."""
     made = QWidget()
-    column = QVBoxLayout(made)
-    column.setContentsMargins(0, 0, 0, 0)
-    column.setSpacing(2)
     words = label(caption, "small")
     words.setBuddy(inner)
     inner.setAccessibleName(caption)
-    column.addWidget(words)
-    column.addWidget(inner, 1)
+    layout.column(words, (inner, 1), on=made, gap=2)
     return made
 
 
@@ -73,17 +70,11 @@ class RunDetails(QFrame):
         self.note_field = _tall("Note", self.note)
         self.prompt_field = _tall("Prompt", scroll)
         set_tip(self.name, "What this run is called; empty, it is called by what was run")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(12, 10, 12, 10)
-        column.setSpacing(8)
-        column.addWidget(self._several)
-        column.addWidget(self.problem)
-        column.addWidget(self.name_field)
-        column.addWidget(self.tags_field)
-        column.addWidget(self.note_field, 2)
-        column.addWidget(self.prompt_field, 3)
         self._rest = QWidget()
-        column.addWidget(self._rest, 1)
+        layout.column(
+            self._several, self.problem, self.name_field, self.tags_field, (self.note_field, 2),
+            (self.prompt_field, 3), (self._rest, 1), on=self, gap=8, margins=(12, 10, 12, 10)
+        )
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.setInterval(SAVE_MS)

@@ -15,13 +15,11 @@ from PySide6.QtGui import QGuiApplication, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QFileDialog,
     QFrame,
-    QHBoxLayout,
     QMenu,
     QPushButton,
     QSplitter,
     QStackedWidget,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -31,6 +29,7 @@ from specview.files.tables import Row
 from specview.gui.link.engine_thread import RunKept
 from specview.gui.link.file_work import FileWork
 from specview.gui.link.open_run import Pick
+from specview.gui.parts import layout
 from specview.gui.parts.pages import Page, PageContext
 from specview.gui.parts.questions import ask
 from specview.gui.parts.results_table import ResultsTable
@@ -138,34 +137,15 @@ class RunsPage(Page):
         self.empty.setWordWrap(True)
 
     def _lay_out(self) -> None:
-        top = QHBoxLayout()
-        top.setSpacing(12)
-        top.addWidget(self.summary, 1)
-        top.addWidget(self.keep)
-        top.addWidget(self.show_trash)
-        top.addWidget(self.empty_trash)
-        top.addWidget(self.take_in)
-        bar = QHBoxLayout(self.undo_bar)
-        bar.setContentsMargins(12, 4, 6, 4)
-        bar.addWidget(self.undo_words, 1)
-        bar.addWidget(self.undo_button)
-        bar.addWidget(self.dismiss)
+        top = layout.row((self.summary, 1), self.keep, self.show_trash, self.empty_trash, self.take_in, gap=12)
+        layout.row((self.undo_words, 1), self.undo_button, self.dismiss, on=self.undo_bar, margins=(12, 4, 6, 4))
         self.listing = QStackedWidget()
         self.listing.addWidget(self.runs)
         self.listing.addWidget(self.empty)
-        actions = QHBoxLayout()
-        actions.setSpacing(8)
-        for button in (self.open_button, self.beside, self.export_button, self.delete_button):
-            actions.addWidget(button)
-        actions.addStretch(1)
+        actions = layout.row(self.open_button, self.beside, self.export_button, self.delete_button, 1, gap=8)
         lower = QWidget()
-        under = QVBoxLayout(lower)
-        under.setContentsMargins(0, 6, 0, 0)
-        under.setSpacing(6)
-        under.addLayout(actions)
         self.lanes_title = label("Lanes of the runs chosen", "small")
-        under.addWidget(self.lanes_title)
-        under.addWidget(self.lanes, 1)
+        layout.column(actions, self.lanes_title, (self.lanes, 1), on=lower, gap=6, margins=(0, 6, 0, 0))
         self.upper = QSplitter(Qt.Orientation.Horizontal)
         self.upper.addWidget(self.listing)
         self.upper.addWidget(self.details)
@@ -179,12 +159,7 @@ class RunsPage(Page):
         self.rows.setStretchFactor(1, 2)
         self.rows.setSizes([420, 260])
         self.rows.setCollapsible(0, False)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(14, 12, 14, 12)
-        column.setSpacing(8)
-        column.addLayout(top)
-        column.addWidget(self.undo_bar)
-        column.addWidget(self.rows, 1)
+        layout.column(top, self.undo_bar, (self.rows, 1), on=self, gap=8, margins=(14, 12, 14, 12))
         # To the list first: the keys that matter are there.
         order = (self.runs.view, self.runs.filter, *self.runs.buttons, self.keep, self.show_trash, self.empty_trash, self.take_in)
         for first, second in zip(order, order[1:], strict=False):

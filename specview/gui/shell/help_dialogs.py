@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QGridLayout, QMessageBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QGridLayout, QMessageBox, QWidget
 
 import specview
+from specview.gui.parts import layout
 from specview.gui.parts.widgets import label
 
 SHORTCUTS = (
@@ -26,17 +27,14 @@ def show_shortcuts(parent: QWidget) -> None:
     """Show what the keys do."""
     dialog = QDialog(parent)
     dialog.setWindowTitle("Keyboard shortcuts")
-    column = QVBoxLayout(dialog)
-    column.setContentsMargins(18, 16, 18, 14)
     grid = QGridLayout()
     grid.setHorizontalSpacing(24)
     for row, (what, keys) in enumerate(SHORTCUTS):
         grid.addWidget(label(what), row, 0)
         grid.addWidget(label(keys, "muted"), row, 1)
-    column.addLayout(grid)
     buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
     buttons.rejected.connect(dialog.reject)
-    column.addWidget(buttons)
+    layout.column(grid, buttons, on=dialog, margins=(18, 16, 18, 14))
     dialog.exec()
     dialog.deleteLater()
 

@@ -26,7 +26,6 @@ from PySide6.QtWidgets import (
     QMainWindow,
     QMenu,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -42,7 +41,7 @@ from specview.gui.link.file_work import FileWork
 from specview.gui.link.head_checks import FoundHead, head_in, needs_choice
 from specview.gui.link.library import Library
 from specview.gui.link.open_run import Pick
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, WHY, PageContext, Tabs
 from specview.gui.parts.questions import ask
 from specview.gui.parts.selection import Selection
@@ -127,19 +126,11 @@ class MainWindow(QMainWindow):
         self.status.addPermanentWidget(self.train_button)
         page = QWidget()
         page.setObjectName("page")
-        column = QVBoxLayout(page)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        column.addWidget(self.tabs)
-        column.addWidget(self.setup)
         holder = QWidget()
         self._banner_holder = holder
-        inner = QVBoxLayout(holder)
-        inner.setContentsMargins(10, 8, 10, 0)
-        inner.addWidget(self.banner)
+        layout.column(self.banner, on=holder, margins=(10, 8, 10, 0))
         holder.hide()
-        column.addWidget(holder)
-        column.addWidget(self.tabs.stack, 1)
+        layout.column(self.tabs, self.setup, holder, (self.tabs.stack, 1), on=page, gap=0)
         self.setCentralWidget(page)
         self._make_menus()
         self._connect()

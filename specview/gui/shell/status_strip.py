@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QSizePolicy, QStatusBar, QWidget
+from PySide6.QtWidgets import QLabel, QProgressBar, QSizePolicy, QStatusBar, QWidget
 
 from specview.gui.link.controller import Controller, State
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import ElidedLabel, label, set_tip
 from specview.gui.state.display_text import brief
 from specview.gui.state.view_model import LaneModel
@@ -67,12 +67,7 @@ class StatusStrip(QStatusBar):
                 "they advance at this fraction of real time.")
         set_tip(self.machine, "Processor threads of the target, and memory of this program")
         holder = QWidget()
-        row = QHBoxLayout(holder)
-        row.setContentsMargins(10, 2, 10, 2)
-        row.setSpacing(18)
-        for widget in (self.state, self.progress):
-            row.addWidget(widget)
-        row.addWidget(self.detail, 1)
+        row = layout.row(self.state, self.progress, (self.detail, 1), on=holder, gap=18, margins=(10, 2, 10, 2))
         for widget in (self.costs, self.share, self.machine):
             widget.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Preferred)
             row.addWidget(widget)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from specview.experiments.sweep_results import EIGHTHS, Point, Series, SeriesKey, SweepResults
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import Choice, label, set_tip
 
@@ -85,31 +85,17 @@ class SweepCharts(QWidget):
         return self.speedup, self.map, self.positions, self.content, self.along
 
     def _lay_out(self) -> None:
-        choosers = QHBoxLayout()
-        choosers.setSpacing(theme.px(8))
         set_tip(self.compare, "What the curves differ by; the rest is chosen beside it")
         self.compare.setAccessibleName("Compare")
-        choosers.addWidget(label("Compare", "small"))
-        choosers.addWidget(self.compare)
+        choosers = layout.row(label("Compare", "small"), self.compare, gap=theme.px(8))
         for name, words in DIMENSIONS:
             self.fixed[name].setAccessibleName(words.removesuffix("s"))
             self.fixed[name].setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToContents)
             choosers.addWidget(self.fixed[name])
         choosers.addStretch(1)
-        top, bottom = QHBoxLayout(), QHBoxLayout()
-        for row in (top, bottom):
-            row.setSpacing(theme.px(8))
-        top.addWidget(self.speedup, 3)
-        top.addWidget(self.map, 2)
-        for chart in (self.positions, self.content, self.along):
-            bottom.addWidget(chart, 1)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(6))
-        column.addLayout(choosers)
-        column.addWidget(self.words)
-        column.addLayout(top, 5)
-        column.addLayout(bottom, 4)
+        top = layout.row((self.speedup, 3), (self.map, 2), gap=theme.px(8))
+        bottom = layout.row((self.positions, 1), (self.content, 1), (self.along, 1), gap=theme.px(8))
+        layout.column(choosers, self.words, (top, 5), (bottom, 4), on=self, gap=theme.px(6))
 
     # -- what is shown -------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from PySide6.QtGui import QColor, QPainter, QPen, QShowEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFileDialog,
-    QHBoxLayout,
     QLineEdit,
     QListWidget,
     QListWidgetItem,
@@ -20,7 +19,6 @@ from PySide6.QtWidgets import (
     QStyle,
     QStyledItemDelegate,
     QStyleOptionViewItem,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -35,7 +33,7 @@ from specview.experiments.sweep_grid import (
     parse_temperatures,
     prompts_of_set,
 )
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import Field, NumberEdit, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
 from specview.racing import workloads
@@ -145,29 +143,19 @@ class GridForm(QWidget):
         self.file.clicked.connect(self._choose_file)
 
     def _lay_out(self) -> None:
-        first, second = QHBoxLayout(), QHBoxLayout()
-        for row in (first, second):
-            row.setSpacing(theme.px(8))
-        first.addWidget(Field("Draft lengths k", self.ks, "1..8, or 1..16:3 for steps of 3, or 1,2,4"), 1)
-        first.addWidget(Field("Temperatures", self.temperatures, "0 is greedy; 0,0.7 or 0..1:0.25"), 1)
-        second.addWidget(Field("Repeats", self.repeats, "All cells once, then all again: a noisy moment hits all alike"))
-        second.addWidget(Field("Max tokens", self.max_tokens, "Output tokens of every race"))
-        second.addStretch(1)
-        head = QHBoxLayout()
-        head.addWidget(label("Workloads", "small"))
-        head.addStretch(1)
+        first = layout.row(
+            (Field("Draft lengths k", self.ks, "1..8, or 1..16:3 for steps of 3, or 1,2,4"), 1),
+            (Field("Temperatures", self.temperatures, "0 is greedy; 0,0.7 or 0..1:0.25"), 1), gap=theme.px(8)
+        )
+        second = layout.row(
+            Field("Repeats", self.repeats, "All cells once, then all again: a noisy moment hits all alike"),
+            Field("Max tokens", self.max_tokens, "Output tokens of every race"), 1, gap=theme.px(8)
+        )
         self.file.setProperty("kind", "flat")
-        head.addWidget(self.file)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(6))
-        column.addWidget(self.target)
-        column.addLayout(first)
-        column.addLayout(second)
-        column.addLayout(head)
-        column.addWidget(self.prompts, 3)
-        column.addWidget(label("Methods (plain runs beside each)", "small"))
-        column.addWidget(self.lanes, 3)
+        layout.column(
+            self.target, first, second, layout.row(label("Workloads", "small"), 1, self.file), (self.prompts, 3),
+            label("Methods (plain runs beside each)", "small"), (self.lanes, 3), on=self, gap=theme.px(6)
+        )
 
     # -- what it holds -------------------------------------------------------------------------
 

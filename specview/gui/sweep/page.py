@@ -12,14 +12,12 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import (
     QFileDialog,
     QFrame,
-    QHBoxLayout,
     QMenu,
     QProgressBar,
     QPushButton,
     QSizePolicy,
     QSplitter,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -32,7 +30,7 @@ from specview.files.atomic import OutputFile
 from specview.files.schema import dumps
 from specview.gui.link.engine_thread import JobEnded, JobNews
 from specview.gui.link.file_work import FileWork
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import Page, PageContext
 from specview.gui.parts.questions import ask
 from specview.gui.parts.results_table import ResultsTable
@@ -122,22 +120,10 @@ class SweepPage(Page):
         side = QFrame()
         side.setProperty("kind", "panel")
         side.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
-        buttons = QHBoxLayout()
-        buttons.setSpacing(theme.px(6))
-        for button in (self.run, self.stop, self.resume):
-            buttons.addWidget(button)
-        buttons.addStretch(1)
-        left = QVBoxLayout(side)
-        left.setContentsMargins(theme.px(10), theme.px(8), theme.px(10), theme.px(10))
-        left.setSpacing(theme.px(6))
-        left.addWidget(self.form, 1)
-        left.addWidget(self.estimate)
-        left.addLayout(buttons)
-        bar = QHBoxLayout()
-        bar.setSpacing(theme.px(8))
-        bar.addWidget(self.name, 1)
-        for widget in (self.as_race, self.open, self.export):
-            bar.addWidget(widget)
+        layout.column(
+            (self.form, 1), self.estimate, layout.row(self.run, self.stop, self.resume, 1, gap=theme.px(6)),
+            on=side, gap=theme.px(6), margins=(theme.px(10), theme.px(8), theme.px(10), theme.px(10))
+        )
         self.split = QSplitter(Qt.Orientation.Vertical)
         self.split.setChildrenCollapsible(False)
         self.split.setHandleWidth(theme.px(7))
@@ -147,18 +133,14 @@ class SweepPage(Page):
         self.split.setStretchFactor(1, 1)
         self.split.setSizes([theme.px(520), theme.px(160)])
         self.table.export_button.hide()  # the page's own menu has all of it
-        right = QVBoxLayout()
-        right.setSpacing(theme.px(6))
-        right.addLayout(bar)
-        right.addWidget(self.progress)
-        right.addWidget(self.words)
-        right.addWidget(self.banner)
-        right.addWidget(Scrolled(self.split, 540), 1)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
-        row.setSpacing(theme.px(10))
-        row.addWidget(side)
-        row.addLayout(right, 1)
+        right = layout.column(
+            layout.row((self.name, 1), self.as_race, self.open, self.export, gap=theme.px(8)), self.progress,
+            self.words, self.banner, (Scrolled(self.split, 540), 1), gap=theme.px(6)
+        )
+        layout.row(
+            side, (right, 1), on=self, gap=theme.px(10),
+            margins=(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
+        )
         self._side: QWidget = side
         self._fit()
 

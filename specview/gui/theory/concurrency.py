@@ -8,14 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from PySide6.QtWidgets import (
-    QGridLayout,
     QLineEdit,
-    QVBoxLayout,
 )
 
 from specview.errors import SpecviewError, UsageError
 from specview.gui.link.engine_thread import JobProgress
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.lab_panel import LabPanel, Tell, Work
 from specview.gui.parts.pages import PageContext
@@ -141,18 +139,11 @@ class ConcurrencyPanel(LabPanel):
                               "rates: reading the weights, and computing the products; above the ridge products rule.",
                               x="rows of a pass, B (k + 1)", y="milliseconds", log_x=True, log_y=True)  # fmt: skip
         self.charts = (self.each, self.total, self.speedup, self.roofline)
-        grid = QGridLayout()
-        grid.setSpacing(theme.px(8))
-        for place, chart in enumerate(self.charts):
-            grid.addWidget(chart, place // 2, place % 2)
         self.notes = ElidedLabel("", "small")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
-        column.setSpacing(theme.px(5))
-        column.addLayout(row)
-        column.addWidget(self.verdict)
-        column.addLayout(grid, 1)
-        column.addWidget(self.notes)
+        layout.column(
+            row, self.verdict, (layout.grid(self.charts, 2, gap=theme.px(8)), 1), self.notes, on=self, gap=theme.px(5),
+            margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        )
 
     def heightForWidth(self, width: int) -> int:
         """The least height at any width: where the verdict wraps, the plots give way."""

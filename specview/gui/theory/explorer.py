@@ -12,19 +12,16 @@ from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
-    QGridLayout,
-    QHBoxLayout,
     QHeaderView,
     QLabel,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.decoding import theory
 from specview.errors import UsageError
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, caption_height, label, set_tip
 from specview.gui.state.display_text import brief
@@ -80,11 +77,7 @@ class Fact(QWidget):
         self.value = label(MISSING, "title")
         self.caption = label(caption, "small")
         self._longest = longest
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, 0, 0, 0)
-        self._column.addWidget(self.caption)
-        self._column.addWidget(self.value)
-        self._column.addStretch(1)
+        self._column = layout.column(self.caption, self.value, 1, on=self)
         set_tip(self, tip)
         self.setAccessibleName(caption)
         theme.signals.changed.connect(self._fit)
@@ -178,13 +171,8 @@ class TheoryPanel(QWidget):
 
     def _lay_out(self) -> None:
         self._fields, self._figures = QWidget(), QWidget()
-        fields, figures = QHBoxLayout(self._fields), QHBoxLayout(self._figures)
-        self._first, self._second = QHBoxLayout(), QHBoxLayout()
-        for line in (fields, figures, self._first, self._second):
-            line.setContentsMargins(0, 0, 0, 0)
-            line.setSpacing(theme.px(10))
         self.v_field = Field("v", self.v)
-        for one in (
+        layout.row(
             Field("α", self.alpha, "Acceptance rate: accepted / judged tokens, 0 to 1"),
             Field("k", self.k, "Drafted tokens a round"),
             Field("c", self.c, "A draft step in plain target steps"),
@@ -193,31 +181,17 @@ class TheoryPanel(QWidget):
                   "the race's lanes, or by timing the target's passes here, lines between the measured rows"),
             self.v_field,
             Field("figures of", self.lane, "Take α, k, c and v as a lane of the race on screen measured them"),
-        ):
-            fields.addWidget(one)
-        for fact in self.facts.values():
-            figures.addWidget(fact)
-        figures.addStretch(1)
-        fields.addStretch(1)
-        self._first.setSpacing(theme.px(14))
-        self._first.addWidget(self._fields)
-        self._first.addWidget(self._figures, 1)
-        grid = QGridLayout()
-        grid.setSpacing(theme.px(8))
-        for place, widget in enumerate((*self.charts, self._tables())):
-            grid.addWidget(widget, place // 3, place % 3)
-        for place in range(3):
-            grid.setColumnStretch(place, 1)
-        for row in range(2):
-            grid.setRowStretch(row, 1)
+            1, on=self._fields, gap=theme.px(10)
+        )
+        layout.row(*self.facts.values(), 1, on=self._figures, gap=theme.px(10))
+        self._first = layout.row(self._fields, (self._figures, 1), gap=theme.px(14))
+        self._second = layout.row(gap=theme.px(10))
+        grid = layout.grid((*self.charts, self._tables()), 3, gap=theme.px(8), shares=(1, 1))
         self.assumption = ElidedLabel(ASSUMPTION, "small")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(_MARGIN_PX), theme.px(6), theme.px(_MARGIN_PX), theme.px(8))
-        column.setSpacing(theme.px(6))
-        column.addLayout(self._first)
-        column.addLayout(self._second)
-        column.addLayout(grid, 1)
-        column.addWidget(self.assumption)
+        layout.column(
+            self._first, self._second, (grid, 1), self.assumption, on=self, gap=theme.px(6),
+            margins=(theme.px(_MARGIN_PX), theme.px(6), theme.px(_MARGIN_PX), theme.px(8))
+        )
 
     def _fold(self) -> None:
         """Put the figures behind the fields where both have room, else beneath them."""
@@ -253,18 +227,12 @@ class TheoryPanel(QWidget):
         self.table.setTextElideMode(Qt.TextElideMode.ElideNone)
         self.table.setStyleSheet("QTableView::item { padding: 0; }")
         self.table.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        row = QHBoxLayout()
         title: QLabel = label("Tables of the formula", "title")
-        row.addWidget(title)
-        row.addStretch(1)
-        row.addWidget(self.which)
         self.table_words = ElidedLabel("", "small")
-        column = QVBoxLayout(card)
-        column.setContentsMargins(theme.px(9), theme.px(5), theme.px(9), theme.px(6))
-        column.setSpacing(theme.px(4))
-        column.addLayout(row)
-        column.addWidget(self.table, 1)
-        column.addWidget(self.table_words)
+        layout.column(
+            layout.row(title, 1, self.which), (self.table, 1), self.table_words, on=card, gap=theme.px(4),
+            margins=(theme.px(9), theme.px(5), theme.px(9), theme.px(6))
+        )
         return card
 
     # -- what is set -----------------------------------------------------------------------------

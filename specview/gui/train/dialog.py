@@ -14,12 +14,10 @@ from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
     QFormLayout,
-    QHBoxLayout,
     QLineEdit,
     QProgressBar,
     QPushButton,
     QScrollArea,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -27,7 +25,7 @@ from specview.drafting.registry import methods_for
 from specview.errors import SpecviewError, UsageError
 from specview.gui.link.file_work import FileWork
 from specview.gui.link.head_checks import heads_folder
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.plots import Card
 from specview.gui.parts.questions import ask
 from specview.gui.parts.widgets import Choice, ElidedLabel, NumberEdit, label, set_kind, set_tip
@@ -131,11 +129,7 @@ class TrainDialog(QDialog):
         form.setHorizontalSpacing(14)
         form.setFieldGrowthPolicy(QFormLayout.FieldGrowthPolicy.AllNonFixedFieldsGrow)
         numbers = QWidget()
-        row = QHBoxLayout(numbers)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(8)
-        row.addWidget(self.minutes)
-        row.addWidget(label("minutes in all"))
+        row = layout.row(self.minutes, label("minutes in all"), on=numbers, gap=8)
         row.addSpacing(18)
         row.addWidget(self.budget)
         row.addWidget(label("GB of disk for features"))
@@ -175,26 +169,14 @@ class TrainDialog(QDialog):
             button.setAccessibleName(f"Choose the {what}")
         self._form = form
         form.setRowVisible(self._kept_row, False)
-        plots = QHBoxLayout()
-        plots.setSpacing(10)
-        plots.addWidget(self.loss, 1)
-        plots.addWidget(self.alpha, 1)
-        buttons = QHBoxLayout()
-        buttons.addWidget(self.stop)
-        buttons.addStretch(1)
-        for button in (self.hide_button, self.use, self.start):
-            buttons.addWidget(button)
         body = QWidget()
         body.setObjectName("scrolled")
-        inside = QVBoxLayout(body)
-        inside.setContentsMargins(0, 0, 0, 0)
-        inside.setSpacing(9)
-        inside.addLayout(form)
+        inside = layout.column(form, on=body, gap=9)
         inside.addSpacing(4)
         inside.addWidget(self.state)
         inside.addWidget(self.bar)
         inside.addWidget(self.figures)
-        inside.addLayout(plots, 1)
+        inside.addLayout(layout.row((self.loss, 1), (self.alpha, 1), gap=10), 1)
         self._body = body
         self.body_scroll = QScrollArea()
         self.body_scroll.setWidgetResizable(True)
@@ -202,12 +184,10 @@ class TrainDialog(QDialog):
         self.body_scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.body_scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.body_scroll.setWidget(body)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(18, 16, 18, 14)
-        column.setSpacing(9)
-        column.addWidget(self.body_scroll, 1)
-        column.addWidget(self.problem)
-        column.addLayout(buttons)
+        layout.column(
+            (self.body_scroll, 1), self.problem, layout.row(self.stop, 1, self.hide_button, self.use, self.start),
+            on=self, gap=9, margins=(18, 16, 18, 14)
+        )
         self.problem.setMinimumHeight(self.problem.fontMetrics().lineSpacing() * 2)
         self.problem.setAlignment(Qt.AlignmentFlag.AlignTop | Qt.AlignmentFlag.AlignLeft)
         self.about.setMinimumHeight(self.about.fontMetrics().lineSpacing())
@@ -488,10 +468,7 @@ class TrainDialog(QDialog):
 
 def _beside(line: QWidget, button: QPushButton) -> QWidget:
     holder = QWidget()
-    row = QHBoxLayout(holder)
-    row.setContentsMargins(0, 0, 0, 0)
-    row.addWidget(line, 1)
-    row.addWidget(button)
+    layout.row((line, 1), button, on=holder)
     return holder
 
 

@@ -10,13 +10,11 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import (
     QFileDialog,
-    QHBoxLayout,
     QMenu,
     QPushButton,
     QScrollArea,
     QSplitter,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -26,7 +24,7 @@ from specview.experiments.guide import guide
 from specview.experiments.tune_result import RANKING_COLUMNS, ArmResult, TuneResult, ranking_rows, told_lanes
 from specview.experiments.tuning import DEFAULT_SECONDS, TuneProgress, tune
 from specview.gui.link.engine_thread import JobProgress
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.job_dialog import JobDialog
 from specview.gui.parts.pages import RACE, PageContext
@@ -100,16 +98,15 @@ class TuneDialog(JobDialog):
             action.toggled.connect(self._name_methods)
             self.method_actions[method.name] = action
         self._name_methods()
-        row = QHBoxLayout()
-        row.setSpacing(theme.px(10))
         self.kind_field = Field("workload", self.kind)
         self.file_field = Field("file", self.file_button)
-        row.addWidget(Field("tune for", self.source, "What is decoded: with several prompts, some are kept back to confirm on"))
-        row.addWidget(self.kind_field)
-        row.addWidget(self.file_field)
-        row.addWidget(Field("minutes", self.minutes, "The time budget, loading included; it is kept within one race"))
-        row.addWidget(Field("methods", self.methods_button, "What may be tried; those that cannot run here are listed with the reason"))
-        row.addStretch(1)
+        row = layout.row(
+            Field("tune for", self.source, "What is decoded: with several prompts, some are kept back to confirm on"),
+            self.kind_field, self.file_field,
+            Field("minutes", self.minutes, "The time budget, loading included; it is kept within one race"),
+            Field("methods", self.methods_button, "What may be tried; those that cannot run here are listed with the reason"),
+            1, gap=theme.px(10)
+        )
         self.setup.addLayout(row)
         self.source.currentIndexChanged.connect(self._show_source)
         self.file_button.clicked.connect(self.choose_file)
@@ -130,18 +127,14 @@ class TuneDialog(JobDialog):
         area.setWidgetResizable(True)
         area.setAccessibleName("Decision guide")
         holder = QWidget()
-        inner = QVBoxLayout(holder)
-        inner.setContentsMargins(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
-        inner.addWidget(label("Which families to try, by what was measured here", "title"))
-        inner.addWidget(self.advice, 1)
+        layout.column(
+            label("Which families to try, by what was measured here", "title"), (self.advice, 1), on=holder,
+            margins=(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
+        )
         area.setWidget(holder)
         self.why = ElidedLabel("", "small")
         top = QWidget()
-        column = QVBoxLayout(top)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(4))
-        column.addWidget(self.table, 1)
-        column.addWidget(self.why)
+        layout.column((self.table, 1), self.why, on=top, gap=theme.px(4))
         below = QSplitter(Qt.Orientation.Horizontal)
         below.addWidget(self.chart)
         below.addWidget(area)

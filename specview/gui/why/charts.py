@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QScrollBar, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QScrollBar, QStackedWidget, QWidget
 
 from specview.decoding.details import Bin, Details
 from specview.decoding.metrics import Metrics
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import ElidedLabel
 from specview.gui.state.figures import milliseconds, number, percent, times
@@ -75,17 +75,11 @@ class WaterfallView(QWidget):
         self.along.valueChanged.connect(self._draw_rounds)
         self.rounds.picked.connect(lambda _, place: self.picked.emit(self.along.value() + place))
         holder = QWidget()
-        column = QVBoxLayout(holder)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(2)
-        column.addWidget(self.rounds, 1)
-        column.addWidget(self.along)
+        layout.column((self.rounds, 1), self.along, on=holder, gap=2)
         self.stack = QStackedWidget()
         self.stack.addWidget(self.median)
         self.stack.addWidget(holder)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, 0)
-        whole.addWidget(self.stack)
+        layout.column(self.stack, on=self)
         self._falls: Sequence[Waterfall | None] = ()
         self._lane = 0
         self._selected = -1
@@ -283,23 +277,9 @@ class DetailView(QWidget):
         self.bursts = Chart("Bursts", "rounds by emitted tokens", "How many tokens arrive together at the end of a round.",
                             x="tokens that arrive together", y="rounds")  # fmt: skip
         self.timeline = RoundTimeline()
-        grid = QGridLayout()
-        grid.setContentsMargins(0, 0, 0, 0)
-        grid.setSpacing(8)
-        charts = (self.lengths, self.positions, self.entropy, self.bursts, self.gaps, self.output)
-        for place, chart in enumerate(charts):
-            grid.addWidget(chart, place // 3, place % 3)
-        for column in range(3):
-            grid.setColumnStretch(column, 1)
-        self.charts = charts
-        line = QHBoxLayout()
-        line.addWidget(self.line)
-        whole = QVBoxLayout(self)
-        whole.setContentsMargins(0, 0, 0, 0)
-        whole.setSpacing(6)
-        whole.addLayout(line)
-        whole.addLayout(grid, 5)
-        whole.addWidget(self.timeline, 2)
+        self.charts = (self.lengths, self.positions, self.entropy, self.bursts, self.gaps, self.output)
+        grid = layout.grid(self.charts, 3, gap=8, shares=(1, 0))
+        layout.column(layout.row(self.line), (grid, 5), (self.timeline, 2), on=self, gap=6)
 
     def show_details(self, details: Details, metrics: Metrics, lane: int) -> None:
         """Show a lane's."""

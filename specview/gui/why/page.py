@@ -12,7 +12,6 @@ from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
-    QHBoxLayout,
     QLabel,
     QPushButton,
     QScrollArea,
@@ -20,14 +19,13 @@ from PySide6.QtWidgets import (
     QStackedWidget,
     QTabBar,
     QToolButton,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.decoding.details import DetailsFold
 from specview.errors import SpecviewError
 from specview.gui.link.engine_thread import JobEnded, JobProgress
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, Page, PageContext
 from specview.gui.parts.widgets import Choice, ElidedLabel, Scrolled, label, set_kind, set_tip
 from specview.gui.state import lane_words
@@ -58,16 +56,9 @@ class BannerRow(QWidget):
         self.banners: tuple[Banner, ...] = ()
         self.dismissed: set[str] = set()
         self._chosen = ""
-        self._row = QHBoxLayout()
-        self._row.setContentsMargins(0, 0, 0, 0)
-        self._row.setSpacing(theme.px(6))
-        self._row.addStretch(1)
+        self._row = layout.row(1, gap=theme.px(6))
         self.words = ElidedLabel("", "small")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(2))
-        column.addLayout(self._row)
-        column.addWidget(self.words)
+        layout.column(self._row, self.words, on=self, gap=theme.px(2))
         self._chips: list[tuple[QFrame, QToolButton]] = []
         self._fit()
         theme.signals.changed.connect(self._fit)
@@ -101,9 +92,6 @@ class BannerRow(QWidget):
             chip = QFrame()
             chip.setObjectName("banner")
             chip.setProperty("kind", "warning")
-            row = QHBoxLayout(chip)
-            row.setContentsMargins(theme.px(6), 0, theme.px(2), 0)
-            row.setSpacing(0)
             words, close = QToolButton(), QToolButton()
             close.setText("×")
             close.setAccessibleName("Dismiss")
@@ -112,8 +100,7 @@ class BannerRow(QWidget):
                 button.setProperty("kind", "caption")
             words.clicked.connect(lambda _=False, kind=banner.kind: self.choose(kind))
             close.clicked.connect(lambda _=False, kind=banner.kind: self.dismiss(kind))
-            row.addWidget(words)
-            row.addWidget(close)
+            layout.row(words, close, on=chip, gap=0, margins=(theme.px(6), 0, theme.px(2), 0))
             self._row.insertWidget(place, chip)
             self._chips.append((chip, words))
 
@@ -152,12 +139,10 @@ class Facts(QScrollArea):
         self.text.setWordWrap(True)
         self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
-        column = QVBoxLayout(inner)
-        column.setContentsMargins(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
-        column.setSpacing(theme.px(8))
-        column.addLayout(self._grid)
-        column.addWidget(self.text)
-        column.addStretch(1)
+        layout.column(
+            self._grid, self.text, 1, on=inner, gap=theme.px(8),
+            margins=(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
+        )
         self._cells: list[tuple[QLabel, QLabel]] = []
 
     def show_facts(self, facts: Sequence[tuple[str, str, str]], paragraphs: Sequence[str]) -> None:
@@ -236,12 +221,9 @@ class WhyPage(Page):
             set_tip(button, tip)
             button.clicked.connect(lambda _=False, on=on: self.set_per_round(on))
         self.median.setChecked(True)
-        top = QHBoxLayout()
-        top.setSpacing(theme.px(8))
-        top.addWidget(label("Lane", "muted"))
-        top.addWidget(self.lanes)
-        top.addWidget(self.measure)
-        top.addWidget(self.measured_words, 1)
+        top = layout.row(
+            label("Lane", "muted"), self.lanes, self.measure, (self.measured_words, 1), gap=theme.px(8)
+        )
         self.sentence = label("")
         self.sentence.setWordWrap(True)
         self.sentence.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -268,42 +250,25 @@ class WhyPage(Page):
             self.stack.addWidget(view)
         self.what_if: WhatIfPanel | None = None  # made when it is first looked at
         self.views.addTab(WHAT_IF)
-        self._what_if_slot = QVBoxLayout()
-        self._what_if_slot.setContentsMargins(0, 0, 0, 0)
+        self._what_if_slot = layout.column()
         holder = QWidget()
         holder.setLayout(self._what_if_slot)
         self.stack.addWidget(Scrolled(holder, 420))
         self.views.currentChanged.connect(self._view_changed)
-        switch = QHBoxLayout()
-        switch.setSpacing(theme.px(6))
-        switch.addWidget(self.views, 1)
-        switch.addWidget(self.median)
-        switch.addWidget(self.per_round)
         content = QWidget()
-        column = QVBoxLayout(content)
-        column.setContentsMargins(12, 8, 12, 10)
-        column.setSpacing(theme.px(5))
-        column.addLayout(top)
-        column.addWidget(self.sentence)
-        column.addWidget(self.banners)
-        column.addLayout(switch)
-        column.addWidget(self.stack, 1)
+        layout.column(
+            top, self.sentence, self.banners,
+            layout.row((self.views, 1), self.median, self.per_round, gap=theme.px(6)), (self.stack, 1), on=content,
+            gap=theme.px(5), margins=(12, 8, 12, 10)
+        )
         self.whole = QStackedWidget()
         self.whole.addWidget(self._empty_view())
         self.whole.addWidget(content)
-        outer = QVBoxLayout(self)
-        outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(self.whole)
+        layout.column(self.whole, on=self)
 
     def _explanation_view(self) -> QWidget:
         view = QWidget()
-        grid = QGridLayout(view)
-        grid.setContentsMargins(0, 0, 0, 0)
-        grid.setSpacing(8)
-        grid.addWidget(self.waterfall, 0, 0)
-        grid.addWidget(self.predictions, 0, 1)
-        grid.addWidget(self.lengths, 1, 0)
-        grid.addWidget(self.facts, 1, 1)
+        grid = layout.grid((self.waterfall, self.predictions, self.lengths, self.facts), 2, on=view, gap=8)
         grid.setColumnStretch(0, 3)
         grid.setColumnStretch(1, 2)
         grid.setRowStretch(0, 1)
@@ -321,9 +286,7 @@ class WhyPage(Page):
         go = QPushButton("Go to the race")
         go.clicked.connect(lambda: self.context.goto(RACE))
         self.empty_button = go
-        column = QVBoxLayout(view)
-        column.addStretch(2)
-        column.addWidget(self.empty_words, 0, Qt.AlignmentFlag.AlignHCenter)
+        column = layout.column(2, (self.empty_words, 0, Qt.AlignmentFlag.AlignHCenter), on=view, margins=None)
         column.addSpacing(theme.px(10))
         column.addWidget(go, 0, Qt.AlignmentFlag.AlignHCenter)
         column.addStretch(3)

@@ -19,17 +19,15 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import (
     QFrame,
-    QHBoxLayout,
     QScrollBar,
     QSizePolicy,
     QToolButton,
     QToolTip,
-    QVBoxLayout,
     QWidget,
 )
 
 from specview.decoding.details import RoundSpan
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.plots import Headline
 from specview.gui.parts.widgets import ElidedLabel, set_tip
 from specview.gui.state.display_text import tooltip
@@ -207,23 +205,15 @@ class RoundTimeline(QFrame):
         self.words.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._shown = ROUNDS_AT_FIRST
         self._follow = True
-        head = QHBoxLayout()
-        head.setSpacing(theme.px(6))
         headline = Headline("Timeline of rounds", "seconds of the lane's clock")
         headline.setToolTip(tooltip("Each round's draft, target pass and rest on the lane's own clock, which starts at the "
                                     "end of prefill. Above: the tokens that the round emitted."))  # fmt: skip
-        head.addWidget(headline, 2)
-        head.addWidget(self.words, 3)
         self.wider = self._button("−", "Show more rounds", 2.0)
         self.closer = self._button("+", "Show fewer rounds", 0.5)
-        head.addWidget(self.wider)
-        head.addWidget(self.closer)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.px(9), theme.px(5), theme.px(7), theme.px(4))
-        column.setSpacing(theme.px(2))
-        column.addLayout(head)
-        column.addWidget(self.bars, 1)
-        column.addWidget(self.along)
+        layout.column(
+            layout.row((headline, 2), (self.words, 3), self.wider, self.closer, gap=theme.px(6)), (self.bars, 1),
+            self.along, on=self, gap=theme.px(2), margins=(theme.px(9), theme.px(5), theme.px(7), theme.px(4))
+        )
         self.bars.picked.connect(self.picked)
         self.along.valueChanged.connect(self._scrolled)
         theme.signals.changed.connect(self.bars.update)

@@ -9,12 +9,9 @@ from typing import Any
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import (
-    QGridLayout,
-    QHBoxLayout,
     QLabel,
     QSlider,
     QStackedWidget,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -23,7 +20,7 @@ from specview.drafting.policies import POLICIES
 from specview.errors import SpecviewError
 from specview.files.tables import Column
 from specview.gui.link.latest_work import LatestWork, Tell
-from specview.gui.parts import theme
+from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
@@ -84,12 +81,7 @@ class Answer(QWidget):
         super().__init__()
         self.value = label(MISSING, "title")
         self.recorded = label("", "small")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.px(1))
-        column.addWidget(label(caption, "small"))
-        column.addWidget(self.value)
-        column.addWidget(self.recorded)
+        layout.column(label(caption, "small"), self.value, self.recorded, on=self, gap=theme.px(1))
         set_tip(self, tip)
         self.setAccessibleName(caption)
 
@@ -154,19 +146,14 @@ class WhatIfPanel(QWidget):
         self.how = label("", "small")
         self.how.setMinimumWidth(theme.px(60))
         self.why = ElidedLabel("", "small")
-        top = QHBoxLayout()
-        top.setSpacing(theme.px(12))
-        top.addWidget(Field("length policy", self.policy, "How many tokens each round drafts"))
-        top.addWidget(self.k_field)
-        top.addWidget(self.threshold_field)
+        top = layout.row(
+            Field("length policy", self.policy, "How many tokens each round drafts"), self.k_field,
+            self.threshold_field, gap=theme.px(12)
+        )
         for figure in self.figures.values():
             figure.setMinimumWidth(theme.px(108))
             top.addWidget(figure)
         top.addStretch(1)
-        basis = QHBoxLayout()
-        basis.setSpacing(theme.px(8))
-        basis.addWidget(self.how)
-        basis.addWidget(self.why, 1)
         self.over_k = Chart(
             "Predicted speedup over draft length", "plain's time / sum of (draft + pass + rest)",
             "Recomputed from the recorded rounds by this run's measured costs; the band is what the trace leaves open. The "
@@ -190,24 +177,13 @@ class WhatIfPanel(QWidget):
         self.table.selected.connect(self._picked_row)
         self.sentence = ElidedLabel("", "")
         self.notes = ElidedLabel("", "small")
-        grid = QGridLayout()
-        grid.setSpacing(theme.px(8))
-        grid.addWidget(self.over_k, 0, 0)
-        grid.addWidget(self.table, 0, 1)
-        grid.addWidget(self.tokens_over_k, 1, 0)
-        grid.addWidget(self.over_threshold, 1, 1)
-        for place in range(2):
-            grid.setColumnStretch(place, 1)
-            grid.setRowStretch(place, 1)
+        charts = (self.over_k, self.table, self.tokens_over_k, self.over_threshold)
+        grid = layout.grid(charts, 2, gap=theme.px(8), shares=(1, 1))
         content = QWidget()
-        column = QVBoxLayout(content)
-        column.setContentsMargins(0, theme.px(2), 0, 0)
-        column.setSpacing(theme.px(5))
-        column.addLayout(top)
-        column.addLayout(basis)
-        column.addWidget(self.sentence)
-        column.addLayout(grid, 1)
-        column.addWidget(self.notes)
+        layout.column(
+            top, layout.row(self.how, (self.why, 1), gap=theme.px(8)), self.sentence, (grid, 1), self.notes,
+            on=content, gap=theme.px(5), margins=(0, theme.px(2), 0, 0)
+        )
         self.words: QLabel = label("", "muted")
         self.words.setWordWrap(True)
         self.words.setAlignment(Qt.AlignmentFlag.AlignCenter)
@@ -215,9 +191,7 @@ class WhatIfPanel(QWidget):
         self.stack = QStackedWidget()
         self.stack.addWidget(self.words)
         self.stack.addWidget(content)
-        outer = QVBoxLayout(self)
-        outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(self.stack)
+        layout.column(self.stack, on=self)
 
     def _slider(self, low: int, high: int, tip: str) -> QSlider:
         made = QSlider(Qt.Orientation.Horizontal)
@@ -577,10 +551,6 @@ def _leave_room(chart: Chart, heights: Sequence[float]) -> None:
 def _beside(slider: QSlider, words: QLabel) -> QWidget:
     """A slider with its value beside it; the keyboard goes to the slider."""
     made = QWidget()
-    row = QHBoxLayout(made)
-    row.setContentsMargins(0, 0, 0, 0)
-    row.setSpacing(theme.px(6))
-    row.addWidget(slider)
-    row.addWidget(words)
+    layout.row(slider, words, on=made, gap=theme.px(6))
     made.setFocusProxy(slider)
     return made
