@@ -39,8 +39,8 @@ class Speedup:
 
     @property
     def slower(self) -> bool:
-        """Whether it is slower than plain in the two decimals that are shown: nothing is both 1.00x and slower."""
-        return round(self.value, 2) < 1
+        """Whether it is told apart from plain, below it, in the two decimals that are shown: nothing is both 1.00x and slower."""
+        return round(self.value if self.high is None else self.high, 2) < 1
 
     @property
     def tokens_per_s(self) -> float:

@@ -674,8 +674,9 @@ class _Lane:
         told: list[Banner] = []
         metrics = self.metrics
         rule = self.settings.get("rule")
-        if found.measured_speedup is not None and round(found.measured_speedup, 2) < 1:
-            told.append(Banner("slower", f"{found.measured_speedup:.2f}x: slower than plain", f"Slower than plain decoding: {found.measured_speedup:.2f} times its speed."))
+        if self.faster is not None and self.faster.slower:
+            times = f"{self.faster.value:.2f}"
+            told.append(Banner("slower", f"{times}x: slower than plain", f"Slower than plain decoding: {times} times its speed."))
         if not RULES.get(str(rule), True):
             told.append(Banner("lossy", "lossy rule", f"The rule {rule} is lossy: the output may differ from the target's own, so its speed "
                                         "is not that of an exact method."))  # fmt: skip

@@ -16,7 +16,7 @@ FREEZE = os.environ.get("SPECVIEW_FREEZE") == "1"
 
 CLOCK = re.compile(
     r"(^|_)(s|ms|seconds|per_s|gb_per_s|bandwidth|time|times|gaps?|at|t|speedups?|spread|share|shares|cost|costs|busy|load|"
-    r"step|steps|vs|speed|ratio|interval|low|high|median|drift|realtime|date|made|started|ended|elapsed|crossing|"
+    r"step|steps|vs|speed|ratio|interval|low|high|median|drift|realtime|date|made|started|ended|elapsed|crossings?|"
     r"roofline|predicted|alone|note|sentence|best|wins)(_|$)"
 )
 """Keys whose values a clock decides, or something derived from it."""

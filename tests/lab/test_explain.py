@@ -259,6 +259,8 @@ def kinds(found):
 def test_nothing_is_both_as_fast_as_plain_and_slower():
     """A speedup of 0.997 is shown as 1.00."""
     assert not Speedup(997, 1000, 10.0).slower and Speedup(994, 1000, 10.0).slower
+    # nor is what is not told apart from plain
+    assert not Speedup(990, 1000, 10.0, 0.77, 1.15).slower and Speedup(900, 1000, 10.0, 0.85, 0.95).slower
     for tokens, told in ((997, False), (994, True), (1000, False)):
         found = explain(lane_of(0.8, 4, 0.05, 1.1), plain_lane(), REJECTION, faster=Speedup(tokens, 1000, 10.0))
         assert ("slower" in kinds(found)) is told
