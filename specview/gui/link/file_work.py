@@ -42,8 +42,8 @@ class FileWork(QObject):
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way."""
-        return self._thread is not None
+        """Whether something is under way or waits."""
+        return self._thread is not None or bool(self._waiting)
 
     def should_stop(self) -> bool:
         """Whether the page is closed: for work that takes long."""

@@ -9,13 +9,13 @@ the same time can get it half made.
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 
 from specview.errors import SpecviewError
+from specview.gui.link.file_work import FileWork
 from specview.gui.link.head_checks import FoundHead, find_heads
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ENGINES = ("transformers", "llama.cpp")
-POLL_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +65,12 @@ class Library(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.found = Found()
-        self._result: Found | None = None
-        self._thread: threading.Thread | None = None
-        self._again = False
-        self._timer = QTimer(self)
-        self._timer.setInterval(POLL_MS)
-        self._timer.timeout.connect(self._poll)
+        self._work = FileWork(self)
 
     @property
     def scanning(self) -> bool:
         """Whether a scan is under way."""
-        return self._thread is not None
+        return self._work.busy
 
     def engine_problem(self, engine: str) -> str:
         """Say why an engine cannot be used here; '' when it can."""
@@ -84,34 +78,16 @@ class Library(QObject):
 
     def scan(self, models: bool = True) -> None:
         """Look in the background for engines and workloads, and with `models` for models too."""
-        if self._thread is not None:
-            self._again = self._again or models
-            return
-        self._thread = threading.Thread(target=self._work, args=(models,), name="specview-scan", daemon=True)
-        self._thread.start()
-        self._timer.start()
+        if models or not self.scanning:
+            self._work.do(lambda: scan(self.found, models), self._take, "scan")
+
+    def _take(self, found: Found) -> None:
+        self.found = found
+        self.changed.emit()
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Wait briefly for a scan under way."""
-        self._timer.stop()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            self._thread = None
-
-    def _work(self, models: bool) -> None:
-        self._result = scan(self.found, models)
-
-    def _poll(self) -> None:
-        if self._thread is None or self._thread.is_alive():
-            return
-        self._thread = None
-        self._timer.stop()
-        if self._result is not None:
-            self.found, self._result = self._result, None
-        self.changed.emit()
-        if self._again:
-            self._again = False
-            self.scan()
+        self._work.close(timeout_s)
 
 
 def scan(known: Found, models: bool) -> Found:

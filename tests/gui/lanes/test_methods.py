@@ -685,7 +685,7 @@ def test_pairs_are_compared_off_the_qt_thread(qtbot, monkeypatch):
     checks.ask("t", "transformers", "b", "transformers")
     qtbot.waitUntil(lambda: checks.words("t", "transformers", "b", "transformers")[1] == "compared b")
     assert checks.words("t", "transformers", "a", "transformers")[1] == "compared a"
-    assert names == [("specview-answer", "a"), ("specview-answer", "b")]
+    assert names == [("specview-files", "a"), ("specview-files", "b")]
     checks.ask("t", "transformers", "a", "transformers")
     assert not checks.busy
     monkeypatch.setattr(pair_checks, "check", lambda pair: 1 / 0)
