@@ -81,7 +81,7 @@ def shape(value: Any) -> Any:
     """The kinds of a document's values: what stays of one whose every figure, and how many, a clock decides."""
     if isinstance(value, dict):
         return {key: shape(inner) for key, inner in value.items()}
-    return [shape(value[0])] if isinstance(value, list) and value else "" if isinstance(value, str) else "(value)"
+    return [shape(value[0])] if isinstance(value, list) and value else "(value)"
 
 
 TIMED = {
