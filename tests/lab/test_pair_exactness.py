@@ -133,7 +133,7 @@ def test_a_wrong_closed_form_is_found_out(world, monkeypatch):
         return np.sqrt(accepts(name, p, q))
 
     monkeypatch.setattr(pair_exactness, "accepts", half)
-    found = run_pair(run_settings(), PairSettings(1000, 3, 5))
+    found = run_pair(run_settings(), PairSettings(2000, 3, 5))
     assert not found.rules["naive"].bias.agrees
     assert not found.holds
     assert "NOT agreeing" in found.rules["naive"].words
@@ -368,8 +368,8 @@ def test_a_pair_is_tested_with_every_policy_auto_and_cascade(world, lane, rule):
     assert found.holds
 
 
-def test_a_race_whose_models_were_freed_meanwhile_says_so(monkeypatch):
-    """The check mode's engines take the place of a race's in the pool; going on with it must not touch freed ones."""
+def test_a_race_goes_on_after_a_test_of_its_pair(monkeypatch):
+    """The check mode's engines stand beside a race's in the pool, which holds its own."""
     world = World(monkeypatch)
     pool = ModelPool()
     race = world.race(DRAFTED, models=pool, max_tokens=4)
@@ -378,8 +378,8 @@ def test_a_race_whose_models_were_freed_meanwhile_says_so(monkeypatch):
     run_pair(run_settings(), PairSettings(100, 2, 5), pool)
     events: list = []
     race.continue_(4, events.append)
-    failed = next(event for event in events if isinstance(event, Failed))
-    assert "freed" in failed.message
+    assert not any(isinstance(event, Failed) for event in events)
+    assert race.records[1].token_ids[4:]
     race.close()
     pool.close()
 

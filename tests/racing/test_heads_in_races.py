@@ -144,8 +144,10 @@ def test_the_command_line_takes_them() -> None:
 
     (lane,) = lanes("--method", "high", "--draft", "folder")
     assert lane.heads == {"high": HeadChoice("eagle3", "folder")}
-    (lane,) = lanes("--lane", "high,draft=mine,aux_ids=output", "--draft", "folder")
+    (lane,) = lanes("--lane", "high,draft=mine,aux_ids=output")
     assert lane.heads == {"high": HeadChoice("eagle3", "mine", (("aux_ids", "output"),))}
+    with pytest.raises(UsageError, match="--draft says nothing"):
+        lanes("--lane", "high,draft=mine", "--draft", "folder")
     (lane,) = lanes("--lane", "cascade,members=low+high,low.head=a,draft=b")
     assert {name: choice.ref for name, choice in lane.heads.items()} == {"low": "a", "high": "b"}
 

@@ -516,7 +516,7 @@ def test_a_scan_runs_on_the_engine_thread_and_marks_the_best(window, qtbot, scri
     assert dialog.table.rowCount() == 11
     assert "Best: leave after layer 6 of 12" in dialog.words.text() and "131" in dialog.words.text()
     assert dialog.table.item(5, 0).text() == "best → 6"
-    assert [dialog.table.item(row, 5).text() for row in (3, 5)] == ["", "1.31×"]
+    assert [dialog.table.item(row, 5).text() for row in (3, 5)] == ["", "1.30×"]
     assert dialog.use.text() == "Use E = 6, k = 2" and dialog.use.isEnabled()
     dialog.table.selectRow(2)
     assert dialog.use.text() == "Use E = 3, k = 2"
