@@ -20,7 +20,7 @@ Format = Literal["csv", "json", "markdown"]
 
 _SPACE_STARTS = ("\t", "\n")
 # Also after what another program may take for a cell's end: which it is, its user chooses.
-_FORMULA = re.compile(r"(?:^|(?<=[;,\t\n]))(?=[=+\-@＝＋－＠])(?![+-][\d.]+(?:[eE][+-]?\d+)?(?:[;,\t\n]|$))")
+_FORMULA = re.compile(r"(?:^|(?<=[;,\t\n]))(?=[=+\-@＝＋－＠])(?![+-](?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?:[;,\t\n]|$))")
 _CONTROLS = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "\u2421",

@@ -186,7 +186,7 @@ def repr_of(value: Any) -> str:
     return repr(value)[:12]
 
 
-@pytest.mark.parametrize("value", [[], {}, "x", -1, 10**400, None, [[1] * 100] * 100, float("nan")], ids=repr_of)
+@pytest.mark.parametrize("value", [[], {}, "x", -1, 10**400, None, [[1] * 20] * 20, float("nan")], ids=repr_of)
 def test_odd_values_of_settings_do_no_harm(tmp_path: Path, value: Any) -> None:
     keys = (*declared._NEUTRAL, *declared._ADVICE, "eos_token_id")
     (tmp_path / "generation_config.json").write_text(json.dumps(dict.fromkeys(keys, value)))
