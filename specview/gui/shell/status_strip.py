@@ -169,7 +169,7 @@ class StatusStrip(QStatusBar):
     def _show_share(self) -> None:
         share = self._controller.real_time_fraction
         text = ""
-        if share is not None:
+        if share is not None and share >= 0.005:  # at first no clock has moved
             fraction = f"{share:.2f}× real time"
             text = fraction if self._short else f"shown at {fraction}: lanes take turns"
         self._put(self.share, text)

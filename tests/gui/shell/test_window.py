@@ -730,6 +730,11 @@ def test_live_share_of_real_time(window, qtbot, script, monkeypatch):
     qtbot.waitUntil(lambda: "real time" in window.status.share.text())
     wait_state(qtbot, window, "ended")
     assert "0.34× real time" in window.status.share.text()
+    kind = type(window.controller)
+    for share, shown in ((0.001, ""), (0.02, "0.02× real time")):  # no clock has moved yet; one has
+        monkeypatch.setattr(kind, "real_time_fraction", property(lambda _, share=share: share))
+        window.status._show_share()
+        assert shown in window.status.share.text() and bool(shown) == bool(window.status.share.text())
     assert "v(" in window.status.costs.text()
     assert "2 threads" in window.status.machine.text()
 
