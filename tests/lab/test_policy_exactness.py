@@ -6,6 +6,7 @@ import pytest
 
 from specview.decoding.sampling import uniform
 from specview.drafting.policies import POLICIES
+from specview.lab import policy_exactness
 from specview.lab.exact_statistics import SIGNIFICANCE
 from specview.lab.policy_exactness import (
     NOSY,
@@ -89,3 +90,26 @@ def test_the_document(found):
 def test_too_few_samples_say_so():
     one = PolicyResult("match", "auto", 64, 0.5, 0.5, 1.0, None, 0, None, 1.0)
     assert one.words == "too few samples to test"
+
+
+@pytest.mark.parametrize("name", [*policy_exactness.POLICIES, *policy_exactness.COMBINED, policy_exactness.NOSY])
+def test_match_gives_the_tokens_of_plain_decoding_whatever_the_lengths(name, monkeypatch):
+    """Stronger than statistics: the target's numbers are keyed by output position, and match emits what they draw."""
+    written = []
+
+    class Kept(policy_exactness.TokenSequence):
+        def __init__(self, prompt):
+            super().__init__(prompt)
+            written.append(self)
+
+    monkeypatch.setattr(policy_exactness, "TokenSequence", Kept)
+    toy = policy_exactness.make_toy(None)
+    case = policy_exactness._Case(toy, "match", name)
+    for seed in range(8):
+        case.run(seed)
+        plain, clock = Kept([policy_exactness.BOS]), policy_exactness._Clock()
+        target = policy_exactness._TableSession(policy_exactness.logits_of(toy.target), clock, 0.5, 0.5)
+        sampling = policy_exactness.SamplingParams(temperature=1.0, seed=seed)
+        for _ in policy_exactness.decode(target, plain, rule="match", sampling=sampling, max_tokens=case._length, clock=clock):
+            pass
+        assert written[-2].output == plain.output
