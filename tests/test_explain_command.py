@@ -177,7 +177,7 @@ def test_a_lane_that_fails_leaves_the_others_explained(world, capsys):
 def test_stopped_in_the_calibration_nothing_is_said(world, capsys, monkeypatch):
     from contextlib import contextmanager
 
-    from specview.commands.stopping import StopRequest
+    from specview.commands.running import StopRequest
 
     @contextmanager
     def stopped():

@@ -11,7 +11,7 @@ import pytest
 
 from specview import cli
 from specview.commands import train
-from specview.commands.stopping import StopRequest
+from specview.commands.running import StopRequest
 from tests.training.tiny import make_target, quicken
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from specview.commands.arguments import Parser
 from specview.commands.outputs import Outputs
-from specview.commands.stopping import stop_on_signals
+from specview.commands.running import stop_on_signals
 from specview.commands.terminal import ProgressLine, safe_text, table
 from specview.decoding.interfaces import Engine
 from specview.decoding.verification import RULES

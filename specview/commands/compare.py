@@ -15,7 +15,7 @@ from specview.commands.arguments import (
     whole,
 )
 from specview.commands.outputs import Outputs, add_keep_flag
-from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.summary import compare_table, prompt_set_text
 from specview.commands.terminal import ProgressLine, safe_text
 from specview.drafting.registry import FIRST_METHODS

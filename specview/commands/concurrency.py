@@ -17,7 +17,7 @@ from specview.commands.arguments import (
     wholes,
 )
 from specview.commands.outputs import Outputs
-from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.drafting.plain import BASELINE
 from specview.errors import UsageError

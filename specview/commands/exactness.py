@@ -9,7 +9,7 @@ from typing import Any
 
 from specview.commands.arguments import Parser, add_shared_flags, lane_keys_help, settings_of, whole
 from specview.commands.outputs import Outputs
-from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError

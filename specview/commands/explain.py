@@ -15,7 +15,7 @@ from specview.commands.arguments import (
     settings_of,
 )
 from specview.commands.outputs import Outputs
-from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.decoding.details import Bin, Details, details_of
 from specview.decoding.ledger import RunRecord

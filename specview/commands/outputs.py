@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from specview.commands.terminal import safe_text, write_document
 from specview.disk import same_place
 from specview.errors import SpecviewError, UsageError
 from specview.files.atomic import OutputFile
-from specview.files.schema import Json, dumps
+from specview.files.schema import dumps
 from specview.files.writer import TraceRecorder, TraceWriter
 from specview.library.keeping import RunKeeper
 from specview.library.library import RunLibrary
@@ -93,7 +93,7 @@ class Outputs:
             self._keeper.facts["part"] = part
             self._keeper.take(event)
 
-    def document(self, document: Json) -> None:
+    def document(self, document: Mapping[str, Any]) -> None:
         """Write the JSON document where it was asked for."""
         if self.to_stdout:
             write_document(dumps(document, indent=1) + "\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 from specview.commands.arguments import Parser, add_shared_flags, lane_keys_help, settings_of
 from specview.commands.outputs import Outputs, add_keep_flag
-from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.summary import run_summary
 from specview.commands.terminal import ProgressLine, legend, round_text, safe_text, wants_colour
 from specview.drafting.registry import DEFAULT_METHOD

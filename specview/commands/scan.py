@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from specview.commands.arguments import Parser, add_prompt_flags, add_target_flags, settings_of, whole
 from specview.commands.outputs import Outputs
-from specview.commands.stopping import StopRequest, stop_on_signals
+from specview.commands.running import StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.drafting.plain import BASELINE
 from specview.errors import UsageError

@@ -19,7 +19,7 @@ from specview.commands.arguments import (
     whole,
 )
 from specview.commands.outputs import Outputs
-from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, is_terminal, safe_text, table
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError

@@ -1,17 +1,31 @@
-"""Writing to a terminal: model text made safe, token colours, tables, a progress line."""
+"""Writing to a terminal: text made safe, token colours, Reports and tables by rich, a progress line.
+
+rich is imported where it is first needed: `specview --help` does without.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-import unicodedata
-from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from specview.decoding.ledger import Round
+from specview.files.report import MARKS, Block, Figures, Report, Section, Table, Text, Tone
+from specview.files.tables import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 _GHOST_MARKS = str.maketrans({"\n": "⏎", "\t": "⇥"})
+_UNLIMITED = 10_000
+"""Columns where no terminal sets a width."""
+_EVERY_S = 0.1
+"""Between two pictures of the same progress."""
 
 _RESET = "\x1b[0m"
 # Okabe and Ito's colours, as in the window; each state has a mark of its own besides its colour.
@@ -22,6 +36,9 @@ _STYLES = {
     "rejected": "\x1b[9;38;2;214;133;180m",  # struck through
     "plain": "",
 }
+_TONES: Mapping[Tone, str] = {
+    "normal": "", "note": "dim", "code": "", "good": "#2fbf8f", "warning": "#f0a33c", "bad": "bold #d685b4"
+}  # fmt: skip
 
 
 def safe_text(text: str) -> str:
@@ -75,25 +92,105 @@ def legend() -> str:
     return "  ".join(paint(state, state) for state in ("accepted", "corrected", "bonus", "rejected"))
 
 
+# -- reports and tables ---------------------------------------------------------------------------------
+
+
+def print_report(report: Report) -> None:
+    """Print a report on standard output, as wide as the terminal; a pipe gets tables at their full width."""
+    here = is_terminal(sys.stdout)
+    width = _console(sys.stdout, None, colour=False).width if here else None
+    sys.stdout.write(report_text(report, width=width, colour=wants_colour(sys.stdout)))
+
+
+def report_text(report: Report, *, width: int | None = None, colour: bool = False) -> str:
+    """Return the report for a terminal of so many columns (None: any); all text in it is data, never markup or an escape."""
+    console = _console(io.StringIO(), width or _UNLIMITED, colour=colour)
+    _print(console, Section(report.title, report.blocks), 0)
+    return _told(console)
+
+
+def _print(console: Console, block: Block, depth: int) -> None:
+    from rich.padding import Padding
+    from rich.text import Text as Words
+
+    def put(words: Any, indent: int = depth) -> None:
+        console.print(Padding(words, (0, 0, 0, 2 * max(0, indent)), expand=False), crop=False)
+
+    if isinstance(block, Text):
+        words = Words(MARKS[block.tone] + printable(block.text), _TONES[block.tone])
+        if block.tone == "code":
+            console.print(words, soft_wrap=True)  # it can be copied whole
+        else:
+            put(words)
+    elif isinstance(block, Figures):
+        put(_grid([(one.title, one.text) for one in block.figures], head=False))
+    elif isinstance(block, Table):
+        if block.title:
+            put(Words(printable(block.title), "bold"))
+        columns = block.printed_columns
+        right = {place for place, column in enumerate(columns) if column.numeric}
+        lines = ([column.cell(row) for column in columns] for row in block.rows)
+        put(_grid([[column.title for column in columns], *lines], right=right))
+    else:
+        if block.title:
+            put(Words(printable(block.title), "bold"), depth - 1)
+            if not depth:
+                console.print()
+        before: Block | None = None
+        for inner in block.blocks:
+            if before is not None and not (isinstance(before, Text) and isinstance(inner, Text)):
+                console.print()
+            _print(console, inner, depth + isinstance(inner, Section))
+            before = inner
+
+
+def _grid(lines: Iterable[Sequence[str]], *, right: Iterable[int] = (), head: bool = True) -> Any:
+    """Cells in columns: those of words are folded where the terminal is narrow, those of figures are always whole."""
+    from rich.cells import cell_len
+    from rich.table import Table as Grid
+    from rich.text import Text as Words
+
+    lines = [[_line(cell) for cell in line] for line in lines]
+    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=head, header_style="bold")
+    right = set(right)
+    for place in range(max(map(len, lines), default=0)):
+        figures = place in right
+        whole = max(cell_len(line[place]) for line in lines if place < len(line))
+        grid.add_column(
+            Words(lines[0][place]) if head else "", justify="right" if figures else "left", no_wrap=figures,
+            min_width=whole if figures else None, overflow="fold",
+        )  # fmt: skip
+    for line in lines[int(head):]:
+        grid.add_row(*map(Words, line))
+    return grid
+
+
+def _console(stream: TextIO, width: int | None, *, colour: bool) -> Console:
+    from rich.console import Console
+
+    return Console(
+        file=stream, width=width, color_system="truecolor" if colour else None, force_terminal=colour or None, markup=False,
+        emoji=False, highlight=False, legacy_windows=False,
+    )  # fmt: skip
+
+
+def _told(console: Console) -> str:
+    lines = console.file.getvalue().split("\n")  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
     """Return rows as aligned columns, the first row being the heading; the first `left` are left-aligned.
 
     Cells are made safe: names and settings may come from somebody else's file.
     """
-    rows = [[_line(cell) for cell in row] for row in rows]
-    widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = []
-        for column, cell in enumerate(row):
-            padding = " " * (widths[column] - _width(cell))
-            cells.append(cell + padding if column < left else padding + cell)
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines) + "\n"
+    console = _console(io.StringIO(), _UNLIMITED, colour=False)
+    console.print(_grid(rows, right=range(left, len(rows[0]))))
+    return _told(console)
 
 
 def _line(text: str) -> str:
-    return safe_text(text).replace("\n", " ").replace("\t", " ")
+    return printable(text).replace("\n", " ").replace("\t", " ")
 
 
 def figure(value: float | None, digits: int = 2, unit: str = "") -> str:
@@ -103,38 +200,48 @@ def figure(value: float | None, digits: int = 2, unit: str = "") -> str:
 
 def pairs(values: Mapping[str, str]) -> str:
     """Return names and values as two aligned columns, made safe as in `table`."""
-    values = {_line(name): safe_text(value) for name, value in values.items()}
-    width = max((_width(name) for name in values), default=0)
-    return "".join(f"{name}{' ' * (width - _width(name))}  {value}\n" for name, value in values.items())
+    console = _console(io.StringIO(), _UNLIMITED, colour=False)
+    console.print(_grid(list(values.items()), head=False))
+    return _told(console)
 
 
 class ProgressLine:
-    """One line on standard error that is rewritten in place; silent when no person watches."""
+    """One line on standard error that is drawn in place; silent when no person watches."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._on = is_terminal(stream) and os.environ.get("TERM") != "dumb"
-        self._shown = ""
+        self._bar: Progress | None = None
+        self._shown, self._next = "", 0.0
 
     def show(self, text: str, fraction: float | None = None) -> None:
         """Show what is under way."""
-        if not self._on:
+        now = time.monotonic()
+        if not self._on or (text == self._shown and now < self._next):
             return
-        line = safe_text(text).replace("\n", " ")
-        if fraction is not None:
-            line += f" {100 * fraction:.0f}%"
-        line = line[:100]
-        if line != self._shown:
-            self._stream.write(f"\r\x1b[K{line}")
-            self._stream.flush()
-            self._shown = line
+        self._shown, self._next = text, now + _EVERY_S
+        if self._bar is None:
+            self._bar = self._begin()
+        total = None if fraction is None else 1.0
+        self._bar.update(self._bar.task_ids[0], description=_line(text)[:100], total=total, completed=fraction or 0.0)
+        self._bar.refresh()
+
+    def _begin(self) -> Progress:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+        columns = TextColumn("{task.description}", markup=False), BarColumn(20), TaskProgressColumn()
+        console = _console(self._stream, None, colour=wants_colour(self._stream))
+        # No thread of its own: it is drawn when it is told something, between the rounds of what is measured.
+        bar = Progress(*columns, console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+        bar.add_task("", total=None)
+        bar.start()
+        return bar
 
     def clear(self) -> None:
         """Take the line away before other output."""
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._shown = ""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar, self._shown = None, ""
 
 
 def write_document(text: str) -> None:
@@ -146,10 +253,3 @@ def write_document(text: str) -> None:
         sys.stdout.flush()
         buffer.write(text.encode("utf-8"))
     sys.stdout.flush()
-
-
-def _width(text: str) -> int:
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
-    )

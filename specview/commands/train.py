@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from specview.commands.arguments import Parser, real, whole
 from specview.commands.outputs import Outputs
-from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import safe_text, table
 from specview.errors import EngineMissing, SpecviewError, UsageError
 from specview.models.catalog import path_of

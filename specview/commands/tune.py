@@ -20,7 +20,7 @@ from specview.commands.arguments import (
     whole,
 )
 from specview.commands.outputs import Outputs
-from specview.commands.stopping import STOPPED_CODE, StopRequest, stop_on_signals
+from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.decoding.verification import RULES, idle_rule_note
 from specview.drafting.plain import BASELINE

@@ -12,7 +12,7 @@ from typing import Any
 from specview.commands.arguments import Parser
 from specview.commands.outputs import Outputs
 from specview.commands.run_files import read_ref
-from specview.commands.stopping import stop_on_signals
+from specview.commands.running import stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
 from specview.drafting.plain import is_baseline
 from specview.drafting.policies import POLICIES

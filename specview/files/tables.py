@@ -7,7 +7,7 @@ import io
 import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from specview.files.schema import dumps, plain
@@ -36,7 +36,7 @@ class Column:
 
     digits: decimals of a number as it is shown; None for text (a number in it is then shown as it stands). What is
     shown is value x scale with `unit` behind it (0.012 s as "12.0 ms": scale 1000, unit " ms"); CSV and JSON keep
-    the bare value under `key`.
+    the bare value under `key`. spread: the keys of the row's least and greatest, which `cell` shows behind the value.
     """
 
     key: str
@@ -45,6 +45,7 @@ class Column:
     digits: int | None = None
     scale: float = 1.0
     unit: str = ""
+    spread: tuple[str, str] | None = None
 
     @property
     def numeric(self) -> bool:
@@ -60,6 +61,14 @@ class Column:
         if isinstance(value, (int, float)) and self.digits is not None:
             return f"{value * self.scale:,.{self.digits}f}{self.unit}"
         return _text(value)
+
+    def cell(self, row: Row) -> str:
+        """The row's value for people, its spread behind it where there is one."""
+        text = self.shown(row.get(self.key))
+        if self.spread is None or text == ABSENT:
+            return text
+        ends = [replace(self, unit="").shown(row.get(key)) for key in self.spread]
+        return text if ABSENT in ends or ends[0] == ends[1] else f"{text} ({'-'.join(ends)})"
 
 
 def is_absent(value: Any) -> bool:
@@ -101,7 +110,7 @@ def table_json(columns: Sequence[Column], rows: Iterable[Row]) -> str:
 
 def table_markdown(columns: Sequence[Column], rows: Iterable[Row]) -> str:
     """Rows as a Markdown table under the columns' titles, figures as they are shown; an absent one is a dash."""
-    lines = [[column.shown(row.get(column.key)) for column in columns] for row in rows]
+    lines = [[column.cell(row) for column in columns] for row in rows]
     return markdown_rows([column.title for column in columns], lines, {at for at, one in enumerate(columns) if one.numeric})
 
 
@@ -155,8 +164,13 @@ def markdown_text(text: str) -> str:
     """Data for one line of Markdown: it stays what it is, never markup, HTML, an image or a link."""
     text = " ".join(printable(text).split())
     if _LINKS.search(text):  # what is made a link, or a mention of somebody, without any mark: only code is safe
-        return "`" + text.replace("`", "'") + "`"
+        return markdown_code(text)
     return _MARKS.sub(r"\\\g<0>", text)
+
+
+def markdown_code(text: str) -> str:
+    """Data for one line of Markdown, as code."""
+    return "`" + " ".join(printable(text).split()).replace("`", "'") + "`"
 
 
 def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> str:
