@@ -24,9 +24,9 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
+from typing import Any
 
 from specview.commands.arguments import Parser, real, whole
 from specview.commands.outputs import Outputs
@@ -34,16 +34,7 @@ from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import safe_text, table
 from specview.errors import EngineMissing, SpecviewError, UsageError
 from specview.models.catalog import path_of
-
-if TYPE_CHECKING:
-    from specview.training.asked import TrainSettings
-
-KINDS = {
-    "eagle3": "EAGLE-3 head: reads three of the target's layers, drafts token after token",
-    "medusa": "Medusa heads: read the last hidden state, draft four tokens at once",
-    "p-eagle": "P-EAGLE head: EAGLE-3 whose tokens come in one pass",
-    "draft": "small stand-alone draft model, hidden 192",
-}
+from specview.training.asked import KINDS, TrainSettings, flag_name, flags
 
 _DESCRIPTION = """\
 Train a drafter for a target: the target writes text (or labels yours), the drafter learns to say what the target
@@ -52,7 +43,7 @@ The result loads in specview and in engines that read the same layouts (speculat
 
 _EPILOG = (
     "kinds:\n"
-    + "\n".join(f"  {name:8} {text}" for name, text in KINDS.items())
+    + "\n".join(f"  {name:8} {title}: {what}" for name, (title, what) in KINDS.items())
     + """
 
 examples:
@@ -64,47 +55,29 @@ examples:
 _TOLD_EVERY_S = 5.0
 
 
+def _layers(text: str) -> tuple[int, ...]:
+    """Numbers with commas between."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"layers is {text!r}.", "Write numbers with commas: 2,15,27.") from None
+
+
+_TYPES: Mapping[str, Callable[[str], Any]] = {"text": str, "path": str, "whole": whole, "real": real, "layers": _layers}
+
+
 def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview train", _DESCRIPTION, _EPILOG)
     parser.usage = "specview train [options] KIND --out FOLDER"
     parser.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
-    parser.add_argument("--target", default="bundled", help="a model folder, a hub id, or a GGUF that transformers can run "
-                                                            "dequantized (default: bundled)")  # fmt: skip
-    parser.add_argument("--out", metavar="FOLDER", required=True, help="where the drafter is saved")
-    parser.add_argument(
-        "--minutes", type=real, default=60.0, help="for data and training together (default: 60)"
-    )
-    data = parser.add_argument_group("data")
-    data.add_argument("--prompts", metavar="FILE", help='JSON Lines with "prompt" or "text", or a prompt a line, which the '
-                                                        "target answers (default: built-in ones)")  # fmt: skip
-    data.add_argument("--text", metavar="FILE", help="your own text, which the target only labels")
-    data.add_argument("--feature-budget", type=real, default=4.0, metavar="GB",
-                      help="disk for the target's hidden states (default: 4)")  # fmt: skip
-    data.add_argument("--work", metavar="FOLDER", help="data and checkpoints (default: in the cache)")
-    data.add_argument(
-        "--answer-tokens",
-        type=whole,
-        default=128,
-        help="longest answer of the target, up to 512 (default: 128)",
-    )
-    head = parser.add_argument_group("drafter")
-    head.add_argument("--draft-vocab", type=whole, metavar="N",
-                      help="tokens a head drafts, the most frequent ones (default: by its size)")  # fmt: skip
-    head.add_argument("--layers", metavar="N,N,N", help="the hidden states an EAGLE head reads, after so many layers "
-                                                        "(default: 2, half of them, all but 3)")  # fmt: skip
-    head.add_argument("--start", metavar="FOLDER", help="a drafter of the same kind to go on from")
-    run = parser.add_argument_group("run")
-    run.add_argument(
-        "--tokens", type=whole, metavar="N", help="answer tokens to write, instead of by the clock"
-    )
-    run.add_argument("--steps", type=whole, metavar="N", help="training steps, instead of by the clock")
-    run.add_argument(
-        "--device", help="cpu, cuda, mps, for the target (default: the best there is; only cpu is tested)"
-    )
-    run.add_argument("--threads", type=whole, help="CPU threads")
-    run.add_argument("--seed", type=whole, default=0)
-    run.add_argument("--note", default="", help="a paragraph for a small draft's card")
+    groups: dict[str, Any] = {"": parser}
+    for one, flag in flags():
+        place = groups.get(flag.group) or groups.setdefault(flag.group, parser.add_argument_group(flag.group))
+        place.add_argument(
+            f"--{flag_name(one)}", dest=one.name, type=_TYPES[flag.sort], metavar=flag.metavar, help=flag.help,
+            **({"required": True} if one.default is MISSING else {"default": one.default}),
+        )  # fmt: skip
     output = parser.add_argument_group("output")
     output.add_argument("--json", metavar="FILE", help="write the held-out figures as a JSON document")
     output.add_argument(
@@ -140,41 +113,13 @@ def _settings(arguments: argparse.Namespace) -> TrainSettings:
     missing = engine_available("transformers")
     if missing is not None:
         raise EngineMissing(missing)
-    from specview.training.asked import TrainSettings
-
-    def path(text: str | None) -> Path | None:
-        return None if text is None else path_of(text)
-
     if not arguments.out.strip():
         raise UsageError("--out is empty.", "Name a folder.")
-    layers = None
-    if arguments.layers is not None:
-        try:
-            layers = tuple(int(part) for part in arguments.layers.split(","))
-        except ValueError:
-            raise UsageError(
-                f"layers is {arguments.layers!r}.", "Write numbers with commas: 2,15,27."
-            ) from None
-    return TrainSettings(
-        kind=arguments.kind,
-        out=path_of(arguments.out),
-        target=arguments.target,
-        minutes=arguments.minutes,
-        prompts=path(arguments.prompts),
-        text=path(arguments.text),
-        work=path(arguments.work),
-        feature_budget_gb=arguments.feature_budget,
-        draft_vocab=arguments.draft_vocab,
-        layers=layers,
-        start=path(arguments.start),
-        device=arguments.device,
-        threads=arguments.threads,
-        seed=arguments.seed,
-        answer_tokens=arguments.answer_tokens,
-        tokens=arguments.tokens,
-        steps=arguments.steps,
-        note=arguments.note,
-    ).checked()
+    given = {"kind": arguments.kind}
+    for one, flag in flags():
+        value = getattr(arguments, one.name)
+        given[one.name] = path_of(value) if flag.sort == "path" and value is not None else value
+    return TrainSettings(**given).checked()
 
 
 def _train(settings: TrainSettings, outputs: Outputs, stop: StopRequest, lines: bool) -> int:

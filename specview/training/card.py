@@ -1,140 +1,125 @@
-"""The model card of a small draft, written from what was measured."""
+"""The model card of a trained drafter, written from what was measured."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from specview.training.evaluate import Acceptance, table
-from specview.training.shards import LABELS_PER_TOKEN
-from specview.training.target import LlamaShape
-from specview.training.train import Progress, Settings
+from specview.training.evaluate import Results, table
+from specview.training.loop import Progress
 
-Results = dict[int, dict[str, Acceptance]]
+_WHAT = {
+    "eagle3": (
+        "An EAGLE-3 head (Li et al. 2025, arXiv 2503.01840)",
+        "speculators layout (`speculators_model_type` eagle3)",
+        "It reads the target's hidden states after layers {layers} and drafts token after token, as a chain or a tree.",
+    ),
+    "p-eagle": (
+        "A P-EAGLE head: an EAGLE-3 head that drafts all tokens in one pass, through mask positions",
+        "speculators layout (`speculators_model_type` peagle)",
+        "It reads the target's hidden states after layers {layers}; its mask token is {mask}.",
+    ),
+    "medusa": (
+        "{heads} Medusa heads (Cai et al. 2024, arXiv 2401.10774)",
+        "vLLM's Medusa layout, one output matrix for all heads (`token_map` gives its rows' ids)",
+        "They read the target's last hidden state; head i drafts the token i + 1 places after the next one.",
+    ),
+}
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What the card reports. measured and before hold results by prompt set; the last set decided nothing."""
+class Card:
+    """What the card reports. measured and before hold results by held-out set; the last set decided nothing.
 
-    target: str
+    about: what the drafter is; files: what lies beside the card; objective: how it was trained, before the optimizer's
+    own figures; settings: those of the loop, with tokens_per_step; answers: by set, how many and their tokens; used:
+    the set that was looked at while training ran, or ""; more: sections of the drafter's own, title and text.
+    """
+
+    title: str
+    about: str
+    files: Sequence[str]
     licence: str
-    shape: LlamaShape
-    parameters: int
-    progress: Progress
-    settings: Settings
-    data: Mapping[str, Counter[str]]
-    source: str  # what the text was made of
-    seed: int
-    start: Path | None
     measured: Mapping[str, Results]
     before: Mapping[str, Results]
-    copying: tuple[dict[str, float], ...]  # of the first weights and of the result, by kind of copy
-    gguf_type: str  # "" where there is none
-    gguf_alphas: Mapping[str, float]  # on the last set at k = 2
-    prompts: Mapping[str, int]
-    answer_tokens: Mapping[str, int]
-    note: str  # what else is true of this run
+    answers: Mapping[str, tuple[int, int]]
+    data: Mapping[str, Counter[str]]
+    source: str  # what the text was made of
+    start: str
+    objective: str
+    settings: Any
+    progress: Progress
+    minutes: float  # in all
     command: str
+    used: str = ""
+    note: str = ""  # what else is true of this run
+    more: Sequence[tuple[str, str]] = ()
 
 
-def render(facts: Facts) -> str:
+def head_words(kind: str, **sizes: object) -> tuple[str, str, str]:
+    """What a head of a kind is, its layout, and what it reads; sizes: layers, mask and heads."""
+    what, layout, reads = (text.format(**sizes) for text in _WHAT[kind])
+    return what, layout, reads
+
+
+def render(card: Card) -> str:
     """The card as Markdown."""
-    p, s, shape = facts.progress, facts.settings, facts.shape
-    last = list(facts.measured)[-1]
-    alpha = facts.measured[last][2]["all"].alpha or 0.0
-    started = facts.before[last][2]["all"].alpha or 0.0
-    start = f"the checkpoint `{facts.start}`" if facts.start else "random weights, its embedding projected"
-    embedding = shape.vocab_size * shape.hidden_size
-    gguf = f"""
-- `draft.gguf`: {facts.gguf_type} matrices, for llama.cpp, with the tokenizer and chat template of the
-  target's GGUF. Alpha at k = 2 ({last}), by stored type: {_types(facts.gguf_alphas)}."""
-    sections = [
-        f"""# A small draft for {facts.target}
+    s, p = card.settings, card.progress
+    last = list(card.measured)[-1]
+    found, began = card.measured[last][2]["all"], card.before[last][2]["all"]
+    files = "\n".join(f"- {line}" for line in card.files)
+    note = f"\n\n{card.note}" if card.note else ""
+    more = "".join(f"## {title}\n\n{text}\n\n" for title, text in card.more)
+    return f"""# {card.title}
 
-A tiny language model that drafts for {facts.target}: same tokenizer, same vocabulary ({shape.vocab_size:,} ids),
-so every drafted id means the same to both. Llama architecture, hidden {shape.hidden_size}, {shape.layers} layers,
-{shape.heads} query and {shape.kv_heads} key-value heads of {shape.head_dim}, feed-forward {shape.intermediate_size},
-tied embedding: {facts.parameters / 1e6:.1f}M parameters, of which {(facts.parameters - embedding) / 1e6:.1f}M are not
-the embedding. It is of no use by itself.
+{card.about}
 
-- `config.json`, `model.safetensors`: float16, loads as `transformers.LlamaForCausalLM`. The tokenizer is the
-  target's.{gguf if facts.gguf_type else ""}
+{files}
 
-Licence: {facts.licence}""",
-        f"""## Measured acceptance
+Licence: {card.licence}
 
-Greedy rule, chain drafts, the target in float32. Each cell: alpha (accepted / judged) / tokens per target pass.
-The prefill and its first token are not counted. Alpha at k = 2 ({last}): {alpha:.3f}, from {started:.3f} before
-training. One training run, one seed: differences of a hundredth or two mean nothing.
+## Measured acceptance
 
-{_tables(facts)}
+Greedy rule, chain drafts, the target in float32, the weights as stored here. Each cell: alpha (accepted / judged) /
+tokens per target pass. The prefill and its first token are not counted. One training run, one seed: differences of a
+hundredth or two mean nothing. At k = 2 ({last}): alpha {found.alpha or 0.0:.3f}, {found.tokens_per_target_pass or 0.0:.3f} tokens per
+target pass; alpha before training {began.alpha or 0.0:.3f}.
 
-### Copying
+{"".join(_held_out(card, name) for name in card.measured)}{more}## Data
 
-When a piece of a held-out answer comes a second time in the context, share of its tokens (after the first
-two) that the draft gives, before and after training:
-{_copying(facts)}.""",
-        """## Limits
+{card.source} Held-out prompts and texts were left out.
 
-Trained on sequences of up to 400 tokens; longer contexts run, and are accepted less.""",
-        f"""## Data
+{data_table(card.data)}
 
-{facts.source} Its {LABELS_PER_TOKEN} likeliest next tokens are stored as soft labels for every token it wrote, and for
-the code and prose in its prompts. Real text without labels, from the installed packages, teaches copying: a piece of
-text, something else, and the piece again. Held-out prompts and texts were left out.
+## Training
 
-{data_table(facts.data)}""",
-        f"""## Training
+Started from {card.start}. {card.objective} AdamW, learning rate {s.learning_rate:g} falling as a cosine to
+{s.final_rate:g} of that, weight decay {s.weight_decay:g}, about {s.tokens_per_step} tokens a step, weights averaged with
+decay {s.average:g}, products in {"bfloat16" if s.bfloat16 else "float32"}. {p.step} steps, {p.tokens:,} trained positions, {p.epoch}
+full epochs, {p.seconds / 60:.1f} minutes of training and {card.minutes:.1f} in all, seed {s.seed}.{note}
 
-Started from {start}.
-Soft cross-entropy over {s.frequent_ids} frequent ids, the batch's own and {s.negatives} random ones;
-two attention heads are also taught where to look when text repeats (loss weight {s.guidance}).
-AdamW, learning rate {s.learning_rate} falling as a cosine to {s.final_rate} of that, weight decay
-{s.weight_decay}, about {s.tokens_per_step} tokens a step, weights averaged with decay {s.average}.
-{p.step} steps, {p.tokens:,} trained positions, {p.epoch} full epochs, {p.seconds / 60:.0f} minutes of wall
-clock, seed {facts.seed}.{_paragraph(facts.note)}
-
-Made by `{facts.command}`, which writes the data, trains, measures and exports; `--minutes` says how long,
-`--start FOLDER` which weights to go on from (this folder does). Text and batches depend on the machine's installed
-packages and speed, so another run is alike, not identical.""",
-    ]
-    return "\n\n".join(sections) + "\n"
+Made by `{card.command}`. Text and batches depend on the machine's installed packages and speed, so another run is
+alike, not identical.
+"""
 
 
-def _paragraph(note: str) -> str:
-    return f"\n\n{note}" if note else ""
-
-
-def _tables(facts: Facts) -> str:
-    parts = []
-    for name, found in facts.measured.items():
-        size = f"{facts.prompts[name]} prompts, {facts.answer_tokens[name]} answer tokens"
-        parts.append(
-            f"### {name} ({size})\n\n{table(found)}\n\nThe weights that training began with:\n\n{table(facts.before[name])}"
-        )
-    return "\n\n".join(parts)
-
-
-def _copying(facts: Facts) -> str:
-    before, after = facts.copying
-    names = {"copy": "as it stands", "shuffled-copy": "shuffled", "framed-copy": "from user turn to answer"}
-    parts = [f"{names[kind]} {before[kind]:.2f} and {after[kind]:.2f}" for kind in after]
-    return ", ".join(parts) or "too little was held out to tell"
-
-
-def _types(alphas: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {alpha:.3f}" for name, alpha in sorted(alphas.items()))
+def _held_out(card: Card, name: str) -> str:
+    count, tokens = card.answers[name]
+    seen = "These were looked at while training ran.\n\n" if name == card.used else ""
+    return (
+        f"### {name} ({count} prompts, {tokens} answer tokens)\n\n{seen}{table(card.measured[name])}\n\n"
+        f"The weights that training began with:\n\n{table(card.before[name])}\n\n"
+    )
 
 
 def data_table(data: Mapping[str, Counter[str]]) -> str:
     """A Markdown table of texts by kind."""
     lines = ["| kind | sequences | tokens | written by the target as answers |", "|---|---|---|---|"]
     total: Counter[str] = Counter()
-    for kind, counts in sorted(data.items()):
-        lines.append(f"| {kind} | {counts['sequences']:,} | {counts['tokens']:,} | {counts['written']:,} |")
+    for counts in data.values():
         total.update(counts)
-    lines.append(f"| all | {total['sequences']:,} | {total['tokens']:,} | {total['written']:,} |")
+    for kind, counts in [*sorted(data.items()), ("all", total)]:
+        lines.append(f"| {kind} | {counts['sequences']:,} | {counts['tokens']:,} | {counts['written']:,} |")
     return "\n".join(lines)

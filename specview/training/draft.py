@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,17 @@ from torch import Tensor
 
 from specview.errors import SpecviewError, Stopped
 from specview.models.cache import clear_write_errors
-from specview.training import card, texts
+from specview.training import texts
 from specview.training.corpus import default_roots, read_corpus
 from specview.training.evaluate import acceptance, copying
 from specview.training.export import load_gguf_weights, save_checkpoint, save_gguf
-from specview.training.heldout import SETS
 from specview.training.plain import plain_sequences, tokenized
 from specview.training.saving import TOKENIZER_FILES, target_name
-from specview.training.shards import ShardWriter, top_labels
+from specview.training.shards import LABELS_PER_TOKEN, ONE_SHARD, Labelled, ShardWriter, top_labels
 from specview.training.small_draft import SmallDraft, project_embedding
 from specview.training.state import TrainState
 from specview.training.teacher import TargetFiles, open_teacher
 from specview.training.train import Settings, Trainer
-
-__all__ = ["SETS", "SHAPE", "DraftRun", "label_for_draft", "start_draft"]
 
 SHAPE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -60,8 +57,7 @@ def label_for_draft(job: TrainState) -> None:
     """
     folder = _shards(job.work)
     if folder != job.work / "texts":
-        with clear_write_errors(folder, "the labels"):
-            _label(job, folder)
+        _label(job, folder)
     if not any(folder.glob("plain-*.safetensors")):
         write_plain(job, folder)
 
@@ -84,7 +80,7 @@ def _label(job: TrainState, folder: Path) -> None:
             last = teacher.features(text.tokens.tolist(), ())[1]
             parts = [top_labels(teacher.logits(last[at : at + 64])) for at in range(0, len(last), 64)]
             ids, logp = (torch.cat(side) for side in zip(*parts, strict=True))
-            writer.add(texts.Labelled(text.tokens, ids, logp, text.kind, text.written))
+            writer.add(Labelled(text.tokens, ids, logp, text.kind, text.written))
             if number % 8 == 0:
                 job.tell(number / len(found), f"The target labels: {number} of {len(found)} texts")
     writer.flush()
@@ -104,14 +100,13 @@ def write_plain(job: TrainState, folder: Path) -> None:
         )
         for text in (real, own)
     )
-    writer = ShardWriter(folder, "plain", 1 << 60)
+    writer = ShardWriter(folder, "plain", ONE_SHARD)
     most = min(PLAIN_TOKENS, 2 * labelled)  # training takes no more than the labelled text's length of it
     for sequence in plain_sequences(both, job.layout, most, job.settings.seed):
         if job.stop():
             raise Stopped
         writer.add(sequence)
-    with clear_write_errors(folder, "the labels"):
-        writer.flush()
+    writer.flush()
 
 
 def start_draft(target: TargetFiles, embedding: Tensor, start: Path | None, seed: int) -> SmallDraft:
@@ -182,31 +177,35 @@ class DraftRun:
             if (job.target.folder / name).is_file():
                 shutil.copyfile(job.target.folder / name, out / name)
         job.record(measured, before, self.trainer)
-        last = job.sets[-1]
-        facts = card.Facts(
-            target=target_name(job.target),
-            licence=job.licence(),
-            shape=draft.shape,
-            parameters=sum(parameter.numel() for parameter in draft.parameters()),
-            progress=self.trainer.progress,
-            settings=self._settings,
-            data=job.data_counts(self._shards),
-            source=job.source_words(),
-            seed=job.settings.seed,
-            start=job.settings.start,
-            measured=measured,
-            before=before,
-            copying=tuple(
-                copying(model, answers[last], job.layout, job.settings.seed) for model in (first, stored)
+        shape, last, weights = draft.shape, job.sets[-1], sum(parameter.numel() for parameter in draft.parameters())
+        embedding = shape.vocab_size * shape.hidden_size
+        files = ["`config.json`, `model.safetensors`: float16, loads as `transformers.LlamaForCausalLM`. The tokenizer is "
+                 "the target's."]  # fmt: skip
+        if gguf_type:
+            kinds = ", ".join(f"{name} {alpha:.3f}" for name, alpha in sorted(alphas.items()))
+            files.append(f"`draft.gguf`: {gguf_type} matrices, for llama.cpp, with the tokenizer and chat template of the "
+                         f"target's GGUF. Alpha at k = 2 ({last}), by stored type: {kinds}.")  # fmt: skip
+        s = self._settings
+        text = job.card(
+            measured, before, self.trainer, s, self._shards,
+            title=f"A small draft for {target_name(job.target)}",
+            about=f"""A tiny language model that drafts for the target: same tokenizer, same vocabulary ({shape.vocab_size:,} ids),
+so every drafted id means the same to both. Llama architecture, hidden {shape.hidden_size}, {shape.layers} layers,
+{shape.heads} query and {shape.kv_heads} key-value heads of {shape.head_dim}, feed-forward {shape.intermediate_size},
+tied embedding: {weights / 1e6:.1f}M parameters, of which {(weights - embedding) / 1e6:.1f}M are not the embedding. It is of no use by
+itself.""",
+            files=files,
+            start=f"the checkpoint `{job.settings.start}`" if job.settings.start else "random weights, its embedding projected",
+            objective=f"""Soft cross-entropy against the target's {LABELS_PER_TOKEN} likeliest next tokens, over
+{s.frequent_ids} frequent ids, the batch's own and {s.negatives} random ones; two attention heads are also taught where to
+look when text repeats (loss weight {s.guidance:g}). Real text without labels, from the installed packages, teaches
+copying: a piece of text, something else, and the piece again.""",
+            more=(
+                ("Copying", _copying([copying(model, answers[last], job.layout, s.seed) for model in (first, stored)])),
+                ("Limits", "Trained on sequences of up to 400 tokens; longer contexts run, and are accepted less."),
             ),
-            gguf_type=gguf_type,
-            gguf_alphas=alphas,
-            prompts={name: len(answers[name]) for name in job.sets},
-            answer_tokens={name: sum(a.written for a in answers[name]) for name in job.sets},
-            note=job.settings.note,
-            command=job.command(),
-        )
-        (out / "README.md").write_text(card.render(facts), "utf-8")
+        )  # fmt: skip
+        (out / "README.md").write_text(text, "utf-8")
 
     def _first(self) -> SmallDraft:
         return start_draft(
@@ -226,3 +225,14 @@ class DraftRun:
         chosen = "Q8_0" if alphas["Q8_0"] >= alphas["F16"] - EQUAL_ALPHA else "F16"
         shutil.move(job.work / f"{chosen}.gguf", out / "draft.gguf")
         return chosen, alphas
+
+
+def _copying(found: Sequence[Mapping[str, float]]) -> str:
+    """What the first weights and the result make of repeated text."""
+    before, after = found
+    names = {"copy": "as it stands", "shuffled-copy": "shuffled", "framed-copy": "from user turn to answer"}
+    parts = [f"{names[kind]} {before[kind]:.2f} and {after[kind]:.2f}" for kind in after]
+    return (
+        "When a piece of a held-out answer comes a second time in the context, share of its tokens (after the first two) "
+        f"that the draft gives, before and after training: {', '.join(parts) or 'too little was held out to tell'}."
+    )

@@ -51,6 +51,18 @@ class Acceptance:
         self.emitted += other.emitted
 
 
+Results = dict[int, dict[str, Acceptance]]
+"""By draft length and by prompt kind; the kind `all` sums them up."""
+
+
+def add_rounds(results: Results, kind: str, agrees: Sequence[bool], deeper: Sequence[Sequence[bool]] | None = None) -> None:
+    """Walk through one answer with every draft length (`walk`), and add what was counted."""
+    for k, kinds in results.items():
+        counts = walk(agrees, k, deeper)
+        for name in ("all", kind):
+            kinds.setdefault(name, Acceptance()).add(counts)
+
+
 def walk(agrees: Sequence[bool], k: int, deeper: Sequence[Sequence[bool]] | None = None) -> Acceptance:
     """Rounds of draft length k over one answer.
 
@@ -117,18 +129,12 @@ def agreement(draft: SmallDraft, sequence: Labelled) -> list[bool]:
     return (best == sequence.tokens[first + 1 :]).tolist()
 
 
-def acceptance(
-    draft: SmallDraft, answers: Sequence[Labelled], lengths: Sequence[int] = (1, 2, 3, 4)
-) -> dict[int, dict[str, Acceptance]]:
-    """Counts by draft length and by prompt kind; the kind `all` sums them up."""
+def acceptance(draft: SmallDraft, answers: Sequence[Labelled], lengths: Sequence[int] = (1, 2, 3, 4)) -> Results:
+    """Counts of the draft's own chains."""
     draft.eval()
-    result: dict[int, dict[str, Acceptance]] = {k: {"all": Acceptance()} for k in lengths}
+    result: Results = {k: {"all": Acceptance()} for k in lengths}
     for sequence in answers:
-        agrees = agreement(draft, sequence)
-        for k in lengths:
-            counts = walk(agrees, k)
-            for kind in ("all", sequence.kind):
-                result[k].setdefault(kind, Acceptance()).add(counts)
+        add_rounds(result, sequence.kind, agreement(draft, sequence))
     return result
 
 
@@ -147,7 +153,7 @@ def copying(
     return {kind: found[kind] / asked[kind] for kind in COPY_KINDS if asked[kind]}
 
 
-def table(result: dict[int, dict[str, Acceptance]]) -> str:
+def table(result: Results) -> str:
     """A Markdown table: one row per kind, alpha and tokens per target pass for each draft length."""
     lengths = list(result)
     lines = ["| kind | " + " | ".join(f"k={k}" for k in lengths) + " |", "|---|" + "---|" * len(lengths)]

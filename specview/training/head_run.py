@@ -13,9 +13,9 @@ from specview.engines.transformers_linear import fast_bfloat16
 from specview.errors import SpecviewError
 from specview.models.cache import clear_write_errors, write_json
 from specview.training import starts, texts
-from specview.training.evaluate import Acceptance
+from specview.training.card import head_words
+from specview.training.evaluate import Results
 from specview.training.features import FeatureStore
-from specview.training.head_card import HeadFactsForCard, render
 from specview.training.heads import (
     Eagle3Training,
     HeadKind,
@@ -31,7 +31,6 @@ from specview.training.teacher import open_teacher
 DEPTHS = {"eagle3": 3, "p-eagle": 4}
 """Drafted tokens that training looks ahead."""
 SHORT_MINUTES, SHALLOW = 30.0, 0.5
-Results = dict[int, dict[str, Acceptance]]
 
 
 class HeadRun:
@@ -88,33 +87,24 @@ class HeadRun:
         job.tell_held_out(self.trainer.progress.step, measured[job.sets[0]])
         save_head(final, self._config(), out, job.settings.kind)
         job.record(measured, before, self.trainer)
-        facts = HeadFactsForCard(
-            kind=job.settings.kind,
-            target=target_name(job.target),
-            licence=job.licence(),
-            sizes={
-                "layers": ", ".join(map(str, job.layers)),
-                "mask": self._mask,
-                "heads": self._settings.depth,
-            },
-            parameters=sum(parameter.numel() for parameter in final.parameters()),
-            draft_vocab=len(self._ids),
-            vocab=job.target.vocab,
-            progress=self.trainer.progress,
-            settings=self._settings,
-            data=job.data_counts(job.work / "texts"),
-            source=job.source_words(),
-            start=self._start_words(),
-            measured=measured,
-            before=before,
-            answers={
-                name: (len(found), sum(a.written for a in found)) for name, found in job.answers.items()
-            },
-            used=job.sets[0],
-            command=job.command(),
-            minutes=job.spent() / 60,
+        s, weights = self._settings, sum(parameter.numel() for parameter in final.parameters())
+        what, layout, reads = head_words(
+            job.settings.kind, layers=", ".join(map(str, job.layers)), mask=self._mask, heads=s.depth
         )
-        (out / "README.md").write_text(render(facts), "utf-8")
+        shallow = f" (the first alone for {100 * s.shallow:.0f}% of the run)" if s.shallow else ""
+        text = job.card(
+            measured, before, self.trainer, s, job.work / "texts",
+            title=f"{job.settings.kind} for {target_name(job.target)}",
+            about=f"""{what} for {target_name(job.target)}.
+{reads}
+{weights / 1e6:.1f}M parameters; it drafts {len(self._ids):,} of the target's {job.target.vocab:,} tokens. It is of no use by itself.""",
+            files=[f"`config.json`, `model.safetensors`: float16, {layout}."],
+            start=self._start_words(),
+            objective=f"""Soft cross-entropy against the target's own predictions over the head's {len(self._ids):,} tokens, for
+{s.depth} drafted tokens, each weighing {s.decay:g} of the one before{shallow}.""",
+            used=job.sets[0],
+        )  # fmt: skip
+        (out / "README.md").write_text(text, "utf-8")
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from specview.heads.eagle3 import Eagle3Head
-from specview.training.evaluate import Acceptance, walk
+from specview.training.evaluate import Acceptance, Results, add_rounds
 from specview.training.features import FeatureStore, StoredText
 from specview.training.loop import LoopSettings, TrainingLoop, packed_batches
 
@@ -301,13 +301,13 @@ def head_acceptance(
     store: FeatureStore,
     answers: Sequence[StoredText],
     lengths: Sequence[int] = (1, 2, 3, 4),
-) -> dict[int, dict[str, Acceptance]]:
+) -> Results:
     """Held-out acceptance of chains under the greedy rule, by draft length and kind; `all` sums them up.
 
     answers are greedy answers of the target: what a chain drafts is judged only while all before it equals the
     answer, so one pass over the true tokens tells what every chain would have proposed.
     """
-    result: dict[int, dict[str, Acceptance]] = {k: {"all": Acceptance()} for k in lengths}
+    result: Results = {k: {"all": Acceptance()} for k in lengths}
     depth = max(lengths)
     device = next(kind.model.parameters()).device
     for sequence in answers:
@@ -324,8 +324,5 @@ def head_acceptance(
                 index = start - 1 + (step if kind.aligned else 0)
                 right.append(at < sequence.length and best[index] == tokens[at])
             hits.append(right)
-        for k in lengths:
-            counts = walk(hits[0], k, hits)
-            for name in ("all", sequence.kind):
-                result[k].setdefault(name, Acceptance()).add(counts)
+        add_rounds(result, sequence.kind, hits[0], hits)
     return result

@@ -27,7 +27,6 @@ from specview.errors import SpecviewError, Stopped, UsageError
 from specview.heads.files import weights_of
 from specview.models.cache import clear_write_errors
 from specview.training import starts, texts
-from specview.training.asked import KINDS, TrainSettings
 from specview.training.chat import load_tokenizer
 from specview.training.draft import DraftRun, label_for_draft
 from specview.training.evaluate import ANSWER_TOKENS
@@ -35,6 +34,7 @@ from specview.training.features import FeatureStore, FeatureWriter, Text, bytes_
 from specview.training.head_run import HeadRun
 from specview.training.prompts import Prompts
 from specview.training.saving import check_apart, check_out, check_replaceable
+from specview.training.shards import ONE_SHARD
 from specview.training.state import Emit, Ledger, Stop, TrainState
 from specview.training.target import TargetModel
 from specview.training.teacher import BatchWriter, TargetFiles, Teacher, find_target, open_teacher
@@ -265,7 +265,7 @@ class TrainJob(TrainState):
             if any(folder.glob("*.safetensors")):
                 continue
             # One shard, so that it is there whole or not at all.
-            writer = FeatureWriter(teacher, self.layers, folder, shard_tokens=1 << 60)
+            writer = FeatureWriter(teacher, self.layers, folder, shard_tokens=ONE_SHARD)
             for answer in answers:
                 if self._stop():
                     raise Stopped
@@ -479,6 +479,3 @@ def _unasked(prompts: Sequence[list[int]]) -> list[list[int]]:
 def _first_texts(folder: Path) -> int:
     """How many texts are there, up to LEAST_TEXTS."""
     return sum(1 for _ in islice(texts.texts_of(folder), LEAST_TEXTS))
-
-
-__all__ = ["KINDS", "TrainJob", "TrainSettings"]

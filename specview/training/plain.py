@@ -15,11 +15,9 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import torch
-
 from specview.training.chat import ChatLayout
 from specview.training.corpus import Corpus
-from specview.training.shards import Labelled
+from specview.training.shards import Labelled, unlabelled
 
 # Shares of the sequences; the rest is text as it stands.
 COPY_KINDS = ("copy", "shuffled-copy", "framed-copy")
@@ -72,4 +70,4 @@ def plain_sequences(
             written = len(sequence) - 1
         earlier = ids
         count += len(sequence)
-        yield Labelled(torch.tensor(sequence), None, None, kind, written)
+        yield unlabelled(sequence, kind, written)

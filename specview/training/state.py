@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +16,10 @@ from specview.heads.layouts import HeadFacts
 from specview.models.cache import clear_write_errors, write_json
 from specview.training import texts
 from specview.training.asked import TrainSettings
+from specview.training.card import Card, render
 from specview.training.chat import ChatLayout
-from specview.training.evaluate import Acceptance
-from specview.training.loop import Report, TrainingLoop
+from specview.training.evaluate import Results
+from specview.training.loop import LoopSettings, Report, TrainingLoop
 from specview.training.saving import target_name
 from specview.training.shards import Labelled
 from specview.training.teacher import TargetFiles
@@ -31,7 +33,6 @@ _STAGES = {"check": 0.02, "answers": 0.05, "text": 0.30, "labels": 0.12, "traini
 
 Emit = Callable[[dict[str, Any]], None]
 Stop = Callable[[], bool]
-Results = dict[int, dict[str, Acceptance]]
 
 
 @dataclass
@@ -170,23 +171,21 @@ class TrainState:
         })  # fmt: skip
 
     def command(self) -> str:
-        """The command that makes this asset."""
+        """The command that makes this drafter."""
         s = self.settings
-        parts = ["specview train", s.kind, f"--target {s.target}", f"--out {s.out}"]
-        given: dict[str, Any] = {
-            "minutes": f"{s.minutes:g}" if s.steps is None else None,
-            "prompts": s.prompts,
-            "text": s.text,
-            "draft-vocab": s.draft_vocab,
-            "layers": ",".join(map(str, s.layers)) if s.layers else None,
-            "start": s.start,
-            "answer-tokens": s.answer_tokens if s.answer_tokens != TrainSettings.answer_tokens else None,
-            "tokens": s.tokens,
-            "steps": s.steps,
-            "seed": s.seed or None,
-        }
-        parts += [f"--{name} {value}" for name, value in given.items() if value is not None]
-        return " ".join(parts)
+        return "specview " + shlex.join(s.arguments(leaving_out=("work", "note", "steps" if s.steps is None else "minutes")))
+
+    def card(
+        self, measured: Mapping[str, Results], before: Mapping[str, Results], loop: TrainingLoop, settings: LoopSettings,
+        texts_in: Path, **own: Any,
+    ) -> str:
+        """The model card; `own` are the fields of Card that only the kind of drafter knows, texts_in where its data is."""
+        return render(Card(
+            licence=self.licence(), measured=measured, before=before, data=self.data_counts(texts_in),
+            answers={name: (len(found), sum(a.written for a in found)) for name, found in self.answers.items()},
+            source=self.source_words(), settings=settings, progress=loop.progress, minutes=self.spent() / 60,
+            command=self.command(), note=self.settings.note, **own,
+        ))  # fmt: skip
 
     def data_counts(self, folder: Path) -> dict[str, Counter[str]]:
         """By kind of text: `sequences`, `tokens`, and `written` (tokens the target wrote as answers)."""

@@ -24,7 +24,7 @@ from specview.training.evaluate import greedy_continuations
 from specview.training.generate import LANES, TEMPERATURES, Lane, Writer
 from specview.training.heldout import SETS, held_out
 from specview.training.prompts import LONG_KINDS, SHORT_KINDS, Prompt, Prompts, PromptSource
-from specview.training.shards import Labelled, ShardWriter, read_shard
+from specview.training.shards import ONE_SHARD, Labelled, ShardWriter, read_shard, shard_files, unlabelled
 from specview.training.target import TargetModel
 from specview.training.teacher import LONGEST, BatchWriter
 
@@ -214,9 +214,9 @@ def _pieces(file: Path, tokenizer: Any) -> list[list[int]]:
 
 def texts_of(folder: Path) -> Iterator[Labelled]:
     """The texts of a folder in the order they were finished, which a resumed run finds again."""
-    found = [path for path in folder.glob("*.safetensors") if not path.name.startswith("plain-")]
-    for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name)):
-        yield from read_shard(path)
+    for path in shard_files(folder):
+        if not path.name.startswith("plain-"):
+            yield from read_shard(path)
 
 
 def lanes_for(
@@ -358,10 +358,10 @@ def write_in_batches(
             answers = writer.write(prompts, answer, temperature, seed * 100_003 + done, stop)
         except Stopped:
             return
-        shard = ShardWriter(folder, "written", 1 << 60)
+        shard = ShardWriter(folder, "written", ONE_SHARD)
         for prompt, tokens, said in zip(drawn, prompts, answers, strict=True):
             if said:
-                shard.add(Labelled(torch.tensor([*tokens, *said]), None, None, prompt.kind, len(said)))
+                shard.add(unlabelled([*tokens, *said], prompt.kind, len(said)))
                 written += len(said)
         shard.flush()
         done += 1
@@ -370,7 +370,7 @@ def write_in_batches(
 
 def copy_pieces(pieces: Sequence[list[int]], folder: Path, most_tokens: int) -> None:
     """Write the user's own text as shards, in random order, up to so many tokens."""
-    writer = ShardWriter(folder, "read", 1 << 60)
+    writer = ShardWriter(folder, "read", ONE_SHARD)
     order = list(range(len(pieces)))
     random.Random(0).shuffle(order)
     total = 0
@@ -378,7 +378,7 @@ def copy_pieces(pieces: Sequence[list[int]], folder: Path, most_tokens: int) -> 
         total += len(pieces[index])
         if total > most_tokens and index != order[0]:
             break
-        writer.add(Labelled(torch.tensor(pieces[index]), None, None, TEXT_KIND, 0))
+        writer.add(unlabelled(pieces[index], TEXT_KIND, 0))
     writer.flush()
 
 
@@ -394,11 +394,9 @@ def answer_held_out(
         if not file.exists():
             chosen = [text for text in texts if text.set == name]
             answers = write([text.tokens for text in chosen])
-            writer = ShardWriter(folder, f"part-{name}", 1 << 60)
+            writer = ShardWriter(folder, f"part-{name}", ONE_SHARD)
             for text, answer in zip(chosen, answers, strict=True):
-                writer.add(
-                    Labelled(torch.tensor([*text.tokens, *answer]), None, None, text.kind, len(answer))
-                )
+                writer.add(unlabelled([*text.tokens, *answer], text.kind, len(answer)))
             writer.flush()
             next(folder.glob(f"part-{name}-*.safetensors")).rename(file)
         result[name] = list(read_shard(file))

@@ -9,11 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specview.training.loop import LoopSettings, Progress, Report, TrainingLoop, packed_batches
-from specview.training.shards import Labelled, read_shard
+from specview.training.loop import LoopSettings, TrainingLoop, packed_batches
+from specview.training.shards import Labelled, read_shard, shard_files
 from specview.training.small_draft import Objective, SmallDraft, Weights, make_batch
-
-__all__ = ["Progress", "Report", "Settings", "Trainer"]
 
 DEVELOPMENT_EVERY = 40  # one written sequence in so many is never trained on
 
@@ -45,7 +43,7 @@ class Trainer(TrainingLoop):
         self._read: dict[Path, list[Labelled]] = {}
         if not self.resume():
             self.begin_epoch()
-        if not self._files():
+        if not shard_files(self._shards):
             raise FileNotFoundError(f"no training shards in {shards}")
         self._objective = self._make_objective()
 
@@ -61,7 +59,7 @@ class Trainer(TrainingLoop):
 
     def begin_epoch(self) -> None:
         """Take up the shards that were finished since the last epoch began."""
-        self.progress.shards = len(self._files())
+        self.progress.shards = len(shard_files(self._shards))
 
     def batch_loss(self, batch: list[Labelled], noise: torch.Generator) -> tuple[Tensor, float, int]:
         """Loss, agreement and trained positions of some sequences."""
@@ -88,16 +86,11 @@ class Trainer(TrainingLoop):
         batches = packed_batches([len(x.tokens) for x in chosen], s.tokens_per_step, rng.shuffle)
         return [[chosen[index] for index in batch] for batch in batches]
 
-    def _files(self) -> list[Path]:
-        # In the order they were finished: a resumed epoch finds its own shards first again.
-        files = self._shards.glob("*.safetensors")
-        return sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
-
     def _split(self) -> tuple[list[Labelled], list[Labelled]]:
         """Training and development sequences of the epoch's shards."""
         training: list[Labelled] = []
         development: list[Labelled] = []
-        for path in self._files()[: self.progress.shards]:
+        for path in shard_files(self._shards)[: self.progress.shards]:
             if path not in self._read:
                 self._read[path] = list(read_shard(path))
             for index, sequence in enumerate(self._read[path]):

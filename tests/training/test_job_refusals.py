@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from specview.errors import SpecviewError
-from specview.training import features
+from specview.training import features, shards
 from specview.training.asked import TrainSettings
 from specview.training.chat import load_tokenizer
 from specview.training.job import TrainJob
@@ -119,8 +119,8 @@ def test_a_full_disk_is_one_line(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(features, "save_file", full)
-        assert "No space left" in refusal(
+        patched.setattr(shards, "save_file", full)
+        assert "the disk is full" in refusal(
             settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w")
         )
     assert run(settings(tiny_target, tmp_path / "out", text=story, work=tmp_path / "w"))[0]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specview.errors import SpecviewError
-from specview.training import head_run, saving
+from specview.training import saving, state
 from specview.training.asked import TrainSettings
 from specview.training.saving import check_apart
 from tests.training.tiny import make_target, run, settings
@@ -106,7 +106,7 @@ def test_the_earlier_result_stays_until_the_new_one_is_whole(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(head_run, "render", broken)
+        patched.setattr(state, "render", broken)
         assert "disk is full" in refusal(settings(target, link, text=story, seed=1))
     real = os.rename
 

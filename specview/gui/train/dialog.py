@@ -6,6 +6,7 @@ import importlib
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from PySide6.QtCore import Qt, QTimer, Signal
@@ -30,17 +31,12 @@ from specview.gui.parts.plots import Card
 from specview.gui.parts.questions import ask
 from specview.gui.parts.widgets import Choice, ElidedLabel, NumberEdit, label, set_kind, set_tip
 from specview.gui.state.figures import number, probability
-from specview.gui.train.process import Curve, State, TrainingRun, TrainRequest, same_run
+from specview.gui.train.process import Curve, State, TrainingRun
 from specview.models.cache import size_words
 from specview.models.catalog import path_of
+from specview.training.asked import KINDS, TrainSettings, same_run
 from specview.training.work import WorkFolder, remove, work_folders
 
-KINDS: tuple[tuple[str, str, str], ...] = (
-    ("eagle3", "EAGLE-3 head", "One layer that reads three of the target's hidden states; drafts token by token."),
-    ("medusa", "Medusa heads", "Small heads on the last hidden state, one for each token ahead."),
-    ("p-eagle", "P-EAGLE head", "An EAGLE-3 head that drafts all its tokens in one pass."),
-    ("draft", "small draft model", "A small model of its own with the target's vocabulary."),
-)
 SOURCES = (("", "built-in prompts"), ("prompts", "my prompts (a file)"), ("text", "my text (a file)"))
 SOURCE_TIPS = {
     "": "The target itself answers prompts that come with specview: the head learns what it will have to draft.",
@@ -75,7 +71,7 @@ class TrainDialog(QDialog):
         self._target = ""
         self._out_is_ours = True
         self._work_filled = ""
-        self.kind = Choice(tuple((name, words) for name, words, _ in KINDS))
+        self.kind = Choice(tuple((name, title) for name, (title, _) in KINDS.items()))
         self.target = ElidedLabel("", "", Qt.TextElideMode.ElideMiddle)
         self.target_note = label("", "small")
         self.target_note.setWordWrap(True)
@@ -277,26 +273,27 @@ class TrainDialog(QDialog):
         self._name_out()
         self._show()
 
-    def request(self) -> TrainRequest:
+    def request(self) -> TrainSettings:
         """What is asked for; raises UsageError where it cannot work."""
-        minutes, budget = float(self.minutes.value()), float(self.budget.value())
-        out, file, source = self.out.text().strip(), self.file.text().strip(), self.source.value()
-        if not out:
+        asked = self._asked(float(self.minutes.value()), float(self.budget.value()))
+        if not self.out.text().strip():
             raise UsageError("no folder for the result is named.", "Choose one.")
-        if source and not file:
-            raise UsageError("no data file is named.", "Choose one, or take the built-in prompts.")
-        if source and not path_of(file).is_file():
-            raise UsageError(f"there is no file {file}.", "Check the path.")
-        return self._asked(minutes, budget)
+        if self.source.value():
+            file = asked.prompts or asked.text
+            if file is None:
+                raise UsageError("no data file is named.", "Choose one, or take the built-in prompts.")
+            if not file.is_file():
+                raise UsageError(f"there is no file {self.file.text().strip()}.", "Check the path.")
+        return asked.checked()
 
-    def _asked(self, minutes: float, budget: float) -> TrainRequest:
+    def _asked(self, minutes: float, budget: float) -> TrainSettings:
         """What the fields say, fit or not."""
-        out, file, work = (_path(line.text()) for line in (self.out, self.file, self.work))
+        out, file, work = (path_of(text) if (text := line.text().strip()) else None for line in (self.out, self.file, self.work))
         source = self.source.value()
-        return TrainRequest(
-            self.kind.value(), self._target, out, minutes, budget, prompts=file if source == "prompts" else "",
-            text=file if source == "text" else "", work=work,
-        )
+        return TrainSettings(
+            kind=self.kind.value(), target=self._target, out=out or Path(), minutes=minutes, feature_budget_gb=budget,
+            work=work, prompts=file if source == "prompts" else None, text=file if source == "text" else None,
+        )  # fmt: skip
 
     def begin(self) -> None:
         """Start the training, or go on with it."""
@@ -308,7 +305,8 @@ class TrainDialog(QDialog):
         self.run.start(request)
 
     def _kind_changed(self) -> None:
-        self.about.setText(next(words for name, _, words in KINDS if name == self.kind.value()))
+        about = KINDS[self.kind.value()][1]
+        self.about.setText(f"{about[0].upper()}{about[1:]}.")
         self._name_out()
         self._show()
 
@@ -478,10 +476,6 @@ def _draw_curve(card: Card, lane: int, curve: Curve) -> None:
     if len(x) == 1:  # one point is no line
         x, y = [0.0 if x[0] else -1.0, *x], [y[0], *y]
     card.canvas.show_curve(lane, np.asarray(x, dtype=float), np.asarray(y, dtype=float))
-
-
-def _path(text: str) -> str:
-    return str(path_of(text.strip())) if text.strip() else ""
 
 
 def _has_job(folder: str) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from specview import child
+from specview.training.asked import TrainSettings, same_run
 
 log = logging.getLogger(__name__)
 
@@ -31,29 +32,6 @@ MOST_POINTS = 4000
 """Points of a curve that are kept; beyond, every other one goes."""
 _CHUNK = 1 << 20
 State = Literal["idle", "running", "stopping", "stopped", "done", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class TrainRequest:
-    """What is to be trained: a kind, for a target, from which data; minutes for all of it, GB for features."""
-
-    kind: str
-    target: str
-    out: str
-    minutes: float
-    budget_gb: float
-    prompts: str = ""
-    text: str = ""
-    work: str = ""
-
-    def arguments(self) -> list[str]:
-        """The arguments of `specview`."""
-        made = ["train", self.kind, "--target", self.target, "--out", self.out, "--minutes", f"{self.minutes:g}",
-                "--feature-budget", f"{self.budget_gb:g}"]
-        for name, value in (("--prompts", self.prompts), ("--text", self.text), ("--work", self.work)):
-            if value:
-                made += [name, value]
-        return [*made, "--progress", "-"]
 
 
 @dataclass(slots=True)
@@ -88,7 +66,7 @@ class TrainingRun(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.state: State = "idle"
-        self.request: TrainRequest | None = None
+        self.request: TrainSettings | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._read = 0
@@ -128,7 +106,7 @@ class TrainingRun(QObject):
 
     # -- wishes ------------------------------------------------------------------------------------
 
-    def start(self, request: TrainRequest, *, command: Sequence[str] | None = None) -> bool:
+    def start(self, request: TrainSettings, *, command: Sequence[str] | None = None) -> bool:
         """Start the child; False (and `message` says why) where that is not possible. Curves go on on resuming."""
         if self.running:
             return False
@@ -138,7 +116,7 @@ class TrainingRun(QObject):
             self._clear_curves()
         self.request = request
         self._folder = Path(tempfile.mkdtemp(prefix="specview-train-"))
-        line = [*(program() if command is None else command), *request.arguments()]
+        line = [*(program() if command is None else command), *request.arguments(), "--progress", "-"]
         options: dict[str, Any] = (
             {"creationflags": 0x00004000 | 0x08000000}  # below normal priority, no console window
             if sys.platform == "win32" else {"start_new_session": True}
@@ -299,13 +277,6 @@ class TrainingRun(QObject):
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-
-
-def same_run(first: TrainRequest, second: TrainRequest) -> bool:
-    """Whether two requests are for the same drafter from the same data: one may go on where the other stopped."""
-    return (first.kind, first.target, first.prompts, first.text) == (
-        second.kind, second.target, second.prompts, second.text,
-    )
 
 
 def _number(value: Any) -> float | None:

@@ -21,8 +21,9 @@ from specview.gui.link.file_work import FileWork
 from specview.gui.parts import theme
 from specview.gui.train import process as training_process
 from specview.gui.train.dialog import TrainDialog, duration, state_words
-from specview.gui.train.process import MOST_POINTS, Curve, TrainingRun, TrainRequest
+from specview.gui.train.process import MOST_POINTS, Curve, TrainingRun
 from specview.racing.settings import LaneSettings
+from specview.training.asked import TrainSettings
 
 FAKE = Path(__file__).with_name("train_fake.py")
 WAIT_MS = 60_000
@@ -58,8 +59,9 @@ def run(qtbot) -> Iterator[TrainingRun]:
         made.poll()
 
 
-def request(**more: object) -> TrainRequest:
-    return TrainRequest("eagle3", "bundled", "/tmp/out", 10, 2.5, **more)  # type: ignore[arg-type]
+def request(kind: str = "eagle3", **more: str) -> TrainSettings:
+    paths = {name: Path(value) for name, value in more.items()}
+    return TrainSettings(kind=kind, out=Path("/tmp/out"), minutes=10, feature_budget_gb=2.5, **paths)
 
 
 def wait_end(qtbot, run: TrainingRun) -> None:
@@ -83,7 +85,7 @@ def test_a_run_is_followed_to_its_end(qtbot, run, folder):
     assert run.tokens_per_pass == {1: 1.4, 2: 1.6} and run.message == ""
     given = json.loads((folder / "arguments.json").read_text())
     assert given == ["train", "eagle3", "--target", "bundled", "--out", "/tmp/out", "--minutes", "10",
-                     "--feature-budget", "2.5", "--prompts", "/p.txt", "--work", "/w", "--progress", "-"]
+                     "--prompts", "/p.txt", "--feature-budget", "2.5", "--work", "/w", "--progress", "-"]
     assert run._folder is None and run.pid is None
 
 
@@ -114,7 +116,7 @@ def test_a_stop_is_gentle_and_keeps_the_curves_for_the_next_start(qtbot, run, mo
     assert len(run.loss.x) == 40 and run.state == "running"
     wait_end(qtbot, run)
     assert run.state == "done" and run.loss.x == list(range(1, 41)), "steps done again take the place of the old ones"
-    run.start(TrainRequest("medusa", "bundled", "/tmp/o", 1, 1))
+    run.start(request("medusa"))
     assert not run.loss.x, "another run starts with empty plots"
     wait_end(qtbot, run)
 
@@ -226,7 +228,7 @@ def test_what_cannot_work_is_said_before_it_starts(qtbot, dialog, tmp_path):
     assert says("there is no file")
     (tmp_path / "some.txt").write_text("a prompt\n")
     dialog.file.setText(str(tmp_path / "some.txt"))
-    assert dialog.request().prompts == str(tmp_path / "some.txt") and dialog.request().text == ""
+    assert dialog.request().prompts == tmp_path / "some.txt" and dialog.request().text is None
     dialog.source.set_value("text")
     assert dialog.request().text and not dialog.request().prompts
     dialog.out.setText("")
@@ -276,7 +278,7 @@ def test_another_kind_or_data_is_no_resume_and_forgets_the_work_folder(qtbot, di
                          (data, lambda: dialog.source.set_value(""))):
         change()
         assert dialog.start.text() == "Start" and dialog.start.isEnabled() and dialog.work.text() == ""
-        assert dialog.request().work == ""
+        assert dialog.request().work is None
         back()
         assert dialog.start.text() == "Resume" and dialog.work.text() == str(folder / "work")
     dialog.work.setText(str(tmp_path / "mine"))
