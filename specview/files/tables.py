@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -35,8 +35,8 @@ class Column:
     """One column: the key of a row's value, its title and what it means.
 
     digits: decimals of a number as it is shown; None for text (a number in it is then shown as it stands). What is
-    shown is value x scale with `unit` behind it (0.012 s as "12.0 ms": scale 1000, unit " ms"); CSV and JSON keep
-    the bare value under `key`. spread: the keys of the row's least and greatest, which `cell` shows behind the value.
+    shown is value x scale with `unit` behind it (0.012 s as "12.0 ms": scale 1000, unit " ms"), or what `form` makes
+    of it; CSV and JSON keep the bare value under `key`. spread: the keys of the row's least and greatest, which `cell` shows behind the value.
     """
 
     key: str
@@ -46,6 +46,7 @@ class Column:
     scale: float = 1.0
     unit: str = ""
     spread: tuple[str, str] | None = None
+    form: Callable[[Any], str] | None = None
 
     @property
     def numeric(self) -> bool:
@@ -58,6 +59,8 @@ class Column:
             return ABSENT
         if isinstance(value, bool):
             return "yes" if value else "no"
+        if self.form is not None:
+            return self.form(value)
         if isinstance(value, (int, float)) and self.digits is not None:
             return f"{value * self.scale:,.{self.digits}f}{self.unit}"
         return _text(value)
