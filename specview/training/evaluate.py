@@ -105,7 +105,7 @@ def greedy_continuations(
             raise Stopped
         keys, values, hidden = target.prefill(list(tokens))
         cache.put(slot, 0, keys, values)
-        answers.append([int(target.logits(hidden[-1:]).argmax())])
+        answers.append([int(target.next_logits(hidden[-1:]).argmax())])
     while True:
         going = [a[-1] != end and len(a) < limit for a in answers]
         if not any(going):
@@ -114,7 +114,7 @@ def greedy_continuations(
             raise Stopped
         positions = torch.tensor([len(t) + len(a) - 1 for t, a in zip(texts, answers, strict=True)])
         hidden = target.step([cache], torch.tensor([a[-1] for a in answers]), positions)
-        best = target.logits(hidden).argmax(-1).tolist()
+        best = target.next_logits(hidden).argmax(-1).tolist()
         for answer, token, more in zip(answers, best, going, strict=True):
             if more:
                 answer.append(token)

@@ -84,7 +84,7 @@ class Writer:
         self._lanes, self._answer_tokens = lanes, answer_tokens
         self._rng, self._noise = random.Random(seed), torch.Generator().manual_seed(seed)
         self._prefix = target.prefix(list(self._layout.before))
-        self._header_logits = target.logits(target.prefill([self._layout.before[-1]], self._shorter())[2])
+        self._header_logits = target.next_logits(target.prefill([self._layout.before[-1]], self._shorter())[2])
         self.written = 0
         self.filled = 0  # slots that have had their first prompt
         self.kinds: Counter[str] = Counter()
@@ -122,7 +122,7 @@ class Writer:
             flat = [slot for lane in slots for slot in lane]
             positions = torch.tensor([len(slot.tokens) for slot in flat])
             hidden = self._target.step(caches, torch.tensor([s.next_token for s in flat]), positions)
-            logits = self._target.logits(hidden)
+            logits = self._target.next_logits(hidden)
             ids, logp = top_labels(logits)
             chosen = self._choose(logits, flat)
             for i, slot in enumerate(flat):
@@ -161,7 +161,7 @@ class Writer:
         cache.put(index, len(before), keys, values)
         # Labels are worth their price on real text in a prompt, not on our own templates.
         first = len(tokens) - 1 if prompt.kind in SHORT_KINDS else len(before)
-        logits = self._target.logits(hidden[first - len(before) :])
+        logits = self._target.next_logits(hidden[first - len(before) :])
         ids, logp = top_labels(logits)
         blank_ids, blank_logp = _unlabelled(first)
         slot = _Slot(prompt.kind, temperature, tokens, [blank_ids, ids], [blank_logp, logp], 0, len(tokens))

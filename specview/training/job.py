@@ -240,7 +240,8 @@ class TrainJob(TrainState):
             return
         if self.target.fast:
             with open_teacher(self.target, exact=True) as teacher:
-                write = texts.greedy_writer(teacher.model, end, limit, stop)  # type: ignore[attr-defined]
+                assert isinstance(teacher, TargetModel)
+                write = texts.greedy_writer(teacher, end, limit, stop)
                 self.answers = texts.answer_held_out(held, write, folder)
                 self._held_out_features(teacher)
             return
@@ -355,10 +356,9 @@ class TrainJob(TrainState):
         self, folder: Path, late: Stop, enough: Callable[[int], bool], told: Callable[[int], None]
     ) -> None:
         s = self.settings
-        with open_teacher(self.target) as teacher:
-            model = teacher.model  # type: ignore[attr-defined]
+        with open_teacher(self.target) as model:
             assert isinstance(model, TargetModel)
-            self._time_labels(teacher)
+            self._time_labels(model)
 
             def filling(filled: int, slots: int) -> None:
                 self.tell(0.0, f"The target reads its first prompts: {filled} of {slots}")

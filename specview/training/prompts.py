@@ -21,6 +21,8 @@ from specview.training.corpus import Corpus
 SHORT_KINDS = {"story": 0.3, "explain": 0.24, "chat": 0.28, "write_code": 0.08, "portuguese": 0.1}
 LONG_KINDS = {"edit_code": 0.5, "extract": 0.5}
 OVERLAP_WORDS = 7
+SETS = ("first-table", "fresh")
+"""Held-out prompts, for measuring drafters: no training text may come from them."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,19 @@ class Prompt:
 
     kind: str
     text: str
+
+
+def held_out(name: str) -> list[Prompt]:
+    """The prompts of a set: `first-table` (the prototype's 30) or `fresh`.
+
+    `first-table` was looked at while choosing k and vocabularies; `fresh` never decided anything.
+    Raises ValueError for another name.
+    """
+    if name not in SETS:
+        raise ValueError(f"no held-out set {name!r}; there are {', '.join(SETS)}")
+    file = resources.files(__package__).joinpath("heldout_prompts", f"{name}.jsonl")
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return [Prompt(row["kind"], row["text"]) for row in rows]
 
 
 class Prompts(Protocol):

@@ -135,10 +135,10 @@ class TargetModel:
         def tensor(name: str) -> Tensor:
             return weights[f"model.{name}.weight"].float()
 
-        self.embedding = tensor("embed_tokens")
+        self._embedding = tensor("embed_tokens")
         # The RMS norms' gains are folded into the matrices that follow them.
         # A head that is stored is the one that transformers uses, also where the configuration ties it.
-        self.output = weights["lm_head.weight"].float() if "lm_head.weight" in weights else self.embedding
+        self.output = weights["lm_head.weight"].float() if "lm_head.weight" in weights else self._embedding
         self.norm_gain = tensor("norm")
         self.head = (self.output * self.norm_gain).to(dtype)
         self.layers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
@@ -156,9 +156,21 @@ class TargetModel:
             )
         self.cos, self.sin = rope_tables(self.shape, longest)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Next-token logits [n, vocab] of final hidden states [n, hidden]."""
+    def next_logits(self, hidden: Tensor) -> Tensor:
+        """Next-token logits [n, vocab] of final hidden states [n, hidden] as `prefill` and `step` give them."""
         return _product(hidden, self.head)
+
+    def logits(self, last: Tensor) -> Tensor:
+        """Logits [n, vocab] of last hidden states [n, hidden] as `features` gives them, in float32 (Teacher)."""
+        return F.linear(last.float(), self.output)
+
+    def embedding(self) -> Tensor:
+        """The embedding [vocab, hidden] (Teacher)."""
+        return self._embedding
+
+    def output_rows(self, ids: Tensor) -> Tensor:
+        """Rows [n, hidden] of the output matrix (Teacher)."""
+        return self.output[ids]
 
     def prefix(self, tokens: list[int]) -> Prefix:
         """Run `tokens` once so that later prefills can start behind them."""
@@ -172,6 +184,8 @@ class TargetModel:
         """
         seen: dict[int, Tensor] = {layer: torch.empty(0) for layer in layers}
         last = self.prefill(tokens, None, seen)[2] * self.norm_gain
+        if not layers:
+            return last.new_zeros(len(tokens), 0, last.shape[1]), last
         return torch.stack([seen[layer] for layer in layers], 1), last
 
     def prefill(
@@ -189,7 +203,7 @@ class TargetModel:
         cos, sin = self.cos[past : past + n], self.sin[past : past + n]
         mask = torch.arange(past + n)[None] <= torch.arange(past, past + n)[:, None]
         all_keys, all_values = [], []
-        x = self.embedding[torch.tensor(tokens)]
+        x = self._embedding[torch.tensor(tokens)]
         for index, (qkv_w, o_w, gate_up_w, down_w) in enumerate(self.layers):
             if seen is not None and index in seen:
                 seen[index] = x
@@ -226,7 +240,7 @@ class TargetModel:
             spans.append((cache, rows, reach, mask, torch.arange(cache.slots)))
             first += cache.slots
         group = s.heads // s.kv_heads
-        x = self.embedding[tokens]
+        x = self._embedding[tokens]
         for index, (qkv_w, o_w, gate_up_w, down_w) in enumerate(self.layers):
             q, k, v = self._split(_product(self._norm(x), qkv_w))
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)

@@ -151,33 +151,6 @@ class Teacher(Protocol):
         ...
 
 
-class LlamaTeacher:
-    """A Llama-architecture target on the CPU."""
-
-    def __init__(self, target: TargetFiles, dtype: torch.dtype = torch.float32) -> None:
-        """dtype is that of the matrix products."""
-        self.model = TargetModel(target.folder, LONGEST, dtype)
-
-    def features(self, tokens: list[int], layers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Hidden states after numbers of layers, and the last one (Teacher)."""
-        if layers:
-            return self.model.features(tokens, layers)
-        last = self.model.prefill(tokens)[2] * self.model.norm_gain
-        return last.new_zeros(len(tokens), 0, last.shape[1]), last
-
-    def logits(self, last: Tensor) -> Tensor:
-        """Logits of last hidden states (Teacher)."""
-        return torch.nn.functional.linear(last.float(), self.model.output)
-
-    def embedding(self) -> Tensor:
-        """The embedding (Teacher)."""
-        return self.model.embedding
-
-    def output_rows(self, ids: Tensor) -> Tensor:
-        """Rows of the output matrix (Teacher)."""
-        return self.model.output[ids]
-
-
 class EngineTeacher:
     """Any target that the transformers engine runs."""
 
@@ -256,7 +229,7 @@ def open_teacher(
     low = not exact and fast_bfloat16()
     teacher: Teacher
     if target.fast:
-        teacher = LlamaTeacher(target, torch.bfloat16 if low else torch.float32)
+        teacher = TargetModel(target.folder, LONGEST, torch.bfloat16 if low else torch.float32)
         yield teacher
     else:
         dtype = "bfloat16" if low or target.device != "cpu" else "float32"

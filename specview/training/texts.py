@@ -22,8 +22,7 @@ from specview.training.chat import ChatLayout
 from specview.training.corpus import default_roots, read_corpus
 from specview.training.evaluate import greedy_continuations
 from specview.training.generate import LANES, TEMPERATURES, Lane, Writer
-from specview.training.heldout import SETS, held_out
-from specview.training.prompts import LONG_KINDS, SHORT_KINDS, Prompt, Prompts, PromptSource
+from specview.training.prompts import LONG_KINDS, SETS, SHORT_KINDS, Prompt, Prompts, PromptSource, held_out
 from specview.training.shards import ONE_SHARD, Labelled, ShardWriter, read_shard, shard_files, unlabelled
 from specview.training.target import TargetModel
 from specview.training.teacher import LONGEST, BatchWriter

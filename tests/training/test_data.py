@@ -44,7 +44,7 @@ def test_the_writer_labels_what_the_target_says(tmp_path, target_folder):
         assert {s.kind for s in sequences} <= {"chat", "extract", "invented"} and len(sequences) > 3
         for s in sequences:
             assert 0 < s.written <= 20
-            logits = target.logits(target.prefill(s.tokens.tolist())[2])
+            logits = target.next_logits(target.prefill(s.tokens.tolist())[2])
             labelled = ~s.label_logp[:, 0].isinf()
             assert labelled[len(s.tokens) - s.written - 1 :].all()
             top = logits.log_softmax(-1).amax(-1)

@@ -34,7 +34,7 @@ def test_answers_are_the_targets_greedy_ones_and_kept(tmp_path, target_folder):
     answers = answer_held_out(held, lambda texts: greedy_continuations(target, texts, 2, 30), tmp_path)
     with torch.inference_mode():
         for answer in answers["a"]:
-            best = target.logits(target.prefill(answer.tokens.tolist())[2]).argmax(-1)
+            best = target.next_logits(target.prefill(answer.tokens.tolist())[2]).argmax(-1)
             first = len(answer.tokens) - answer.written
             assert torch.equal(best[first - 1 : -1], answer.tokens[first:])
             assert answer.written == 30 or answer.tokens[-1] == 2
@@ -58,7 +58,7 @@ def test_a_start_of_another_shape_is_refused(target_files, target_folder):
 
 def test_the_start_follows_the_target(target_files, target_folder, monkeypatch):
     monkeypatch.setattr(pipeline, "SHAPE", {**pipeline.SHAPE, "hidden_size": 24})
-    embedding = TargetModel(target_folder, longest=16).embedding
+    embedding = TargetModel(target_folder, longest=16).embedding()
     draft = pipeline.start_draft(target_files, embedding, None, 0)
     assert (
         draft.shape.vocab_size == CONFIG["vocab_size"] and draft.longest == CONFIG["max_position_embeddings"]

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from specview.training.evaluate import acceptance, table, walk
-from specview.training.heldout import SETS, held_out
+from specview.training.prompts import SETS, held_out
 from specview.training.shards import Labelled
 
 

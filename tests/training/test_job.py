@@ -20,6 +20,7 @@ from specview.models.loading import load_engine
 from specview.training import texts
 from specview.training.features import FeatureStore, FeatureWriter, Text, bytes_per_token
 from specview.training.shards import read_shard
+from specview.training.target import TargetModel
 from tests.decoding.toy import constant
 from tests.training.tiny import (
     GPT_NEOX,
@@ -125,10 +126,10 @@ def teacher_forced(
 ) -> Any:
     """head_acceptance of an exported head on one answer, its features written by the target."""
     from specview.training.heads import Eagle3Training, MedusaTraining, head_acceptance
-    from specview.training.teacher import LlamaTeacher, find_target
+    from specview.training.teacher import find_target
 
     files = find_target(str(target))
-    teacher = LlamaTeacher(files)
+    teacher = TargetModel(files.folder)
     engine = load_engine(str(target), "transformers", threads=1)
     head = load_head(kind, str(folder), engine)
     engine.close()
@@ -164,10 +165,10 @@ def test_a_target_of_another_architecture_is_trained_for_too(kind: str, tmp_path
 
 
 def test_the_features_of_both_ways_are_the_same(tiny_target: Path) -> None:
-    from specview.training.teacher import EngineTeacher, LlamaTeacher, find_target
+    from specview.training.teacher import EngineTeacher, find_target
 
     files = find_target(str(tiny_target))
-    fast, any_model = LlamaTeacher(files), EngineTeacher(files, "float32", 1)
+    fast, any_model = TargetModel(files.folder), EngineTeacher(files, "float32", 1)
     tokens = [1, *range(30, 70), 2]
     with torch.inference_mode():
         for layers in ((2, 3, 4), ()):

@@ -9,7 +9,8 @@ import torch
 
 from specview.training.shards import Labelled
 from specview.training.starts import choose_vocabulary, default_rows, eagle3_shape, start_eagle3, start_medusa
-from specview.training.teacher import LlamaTeacher, find_target
+from specview.training.target import TargetModel
+from specview.training.teacher import find_target
 from tests.training.tiny import make_target
 
 
@@ -33,13 +34,13 @@ def test_the_output_is_a_part_of_the_file(hidden: int, vocab: int, rows: int) ->
 
 def test_a_head_starts_from_the_targets_last_layer(tmp_path: Path) -> None:
     target = find_target(str(make_target(tmp_path / "tiny")))
-    teacher = LlamaTeacher(target)
+    teacher = TargetModel(target.folder)
     assert target.fast and target.llama_like
     ids = torch.arange(10, 60)
     shape = eagle3_shape(target, (2, 3, 4), 50)
     assert (shape.hidden, shape.heads, shape.kv_heads, shape.width, shape.intermediate) == (32, 4, 2, 8, 64)
     head = start_eagle3(shape, target, teacher.output_rows(ids), ids, None, 0)
-    qkv, o, gate_up, down = teacher.model.layers[-1]
+    qkv, o, gate_up, down = teacher.layers[-1]
     torch.testing.assert_close(head.layers[0].self_attn.o_proj.weight.data, 0.1 * o)
     torch.testing.assert_close(head.layers[0].mlp.down_proj.weight.data, 0.1 * down)
     assert torch.equal(head.target_ids, ids)

@@ -17,10 +17,10 @@ def test_prefill_and_steps_equal_transformers(target_folder, reference):
     tokens = torch.randint(0, 96, (12,), generator=torch.Generator().manual_seed(1)).tolist()
     with torch.inference_mode():
         expected = reference(torch.tensor([tokens])).logits[0]
-        whole = target.logits(target.prefill(tokens)[2])
+        whole = target.next_logits(target.prefill(tokens)[2])
         prefix = target.prefix(tokens[:5])
         keys, values, hidden = target.prefill(tokens[5:9], prefix)
-        rest = target.logits(hidden)
+        rest = target.next_logits(hidden)
         # The sequence under test in one slot, other lengths in the others and in a second cache.
         caches = [SlotCache(target.shape, 3, 16), SlotCache(target.shape, 2, 32)]
         caches[0].put(1, 0, prefix.keys, prefix.values)
@@ -29,7 +29,7 @@ def test_prefill_and_steps_equal_transformers(target_folder, reference):
         for position in range(9, 12):
             fed = torch.tensor([4, tokens[position], 5, 6, 7])
             hidden = target.step(caches, fed, torch.tensor([0, position, 3, 20, 1]))
-            stepped.append(target.logits(hidden)[1])
+            stepped.append(target.next_logits(hidden)[1])
     torch.testing.assert_close(whole, expected, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(rest, expected[5:9], atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(torch.stack(stepped), expected[9:], atol=2e-5, rtol=1e-4)

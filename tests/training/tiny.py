@@ -69,12 +69,12 @@ def make_target(folder: Path, config: dict[str, Any] = LLAMA, seed: int = 0, cha
 
 def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few held-out prompts, little real text: whole runs in seconds."""
-    from specview.training import draft, heldout, texts
+    from specview.training import draft, prompts, texts
     from specview.training.generate import Lane
     from specview.training.prompts import LONG_KINDS, SHORT_KINDS
 
-    def few(name: str) -> list[heldout.HeldOutPrompt]:
-        return heldout.held_out(name)[:3]
+    def few(name: str) -> list[prompts.Prompt]:
+        return prompts.held_out(name)[:3]
 
     monkeypatch.setattr(texts, "held_out", few)
     monkeypatch.setattr(texts, "LANES", (Lane(8, 192, SHORT_KINDS, 0.3), Lane(2, 400, LONG_KINDS, 0.0)))
