@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from specview.library.exports import Recorded
 from specview.library.library import TRASH_DAYS, Entry, RunLibrary
 from specview.library.repeat import command_line
 from specview.library.replay import trace_document
+from specview.library.rows import run_row, when
 
 _HELP = f"""\
 usage: specview runs [options] COMMAND ...
@@ -55,44 +57,38 @@ def main(argv: Sequence[str]) -> int:
     command = _COMMANDS.get(first)
     if command is None:
         raise UsageError(f"specview runs has no {first!r}.", f"It has: {', '.join(_COMMANDS)}.")
-    return command(list(rest), RunLibrary())
-
-
-def _parser(name: str, description: str, operands: str = "") -> Parser:
-    parser = Parser(f"specview runs {name}", description)
-    parser.usage = f"specview runs {name} {operands}[options]".replace("  ", " ")
-    return parser
+    parser = Parser(f"specview runs {first}", command.about)
+    parser.usage = f"specview runs {first} {command.operands}[options]"
+    for name, how in command.arguments.items():
+        parser.add_argument(name, **how)
+    if command.do is _export:
+        add_export_flags(parser)
+    command.do(parser.parse_args(list(rest)), RunLibrary())
+    return 0
 
 
 # -- looking -------------------------------------------------------------------------------------------------
 
 
-def _list(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("list", "List the kept runs, newest first.")
-    parser.add_argument("--search", metavar="WORDS", default="", help="only those with all these words in name, note, tags, "
-                        "prompt, model or method")  # fmt: skip
-    parser.add_argument("--limit", type=whole, default=50, help="at most so many (default 50); 0 is all")
-    parser.add_argument("--trash", action="store_true", help="what was deleted")
-    parser.add_argument("--json", metavar="FILE", help="write the list as JSON; - is standard output")
-    arguments = parser.parse_args(argv)
+def _list(arguments: argparse.Namespace, library: RunLibrary) -> None:
     if arguments.limit < 0:
         raise UsageError(f"limit is {arguments.limit}.", "Use 1 or more, or 0 for all.")
     progress = ProgressLine(sys.stderr)
     try:
-        entries = library.scan(trash=arguments.trash, tell=progress.show)
+        found = library.scan(trash=arguments.trash, search=arguments.search, tell=progress.show)
     finally:
         progress.clear()
-    found = [entry for entry in entries if entry.matches(arguments.search)]
     shown = found[: arguments.limit or None]
     if arguments.json is not None:
         _write_json(arguments.json, {"folder": str(library.folder), "total": len(found), "runs": [_entry_json(e) for e in shown]})
         if arguments.json == "-":
-            return 0
+            return
     if not found:
         where = "the trash" if arguments.trash else f"the runs library ({library.folder})"
-        words = f"Nothing in {where} has these words." if entries else f"There is nothing in {where} yet."
+        searched = bool(arguments.search.strip()) and bool(library.scan(trash=arguments.trash))
+        words = f"Nothing in {where} has these words." if searched else f"There is nothing in {where} yet."
         sys.stdout.write(safe_text(f"{words}\n"))
-        return 0
+        return
     rows = [["run", "recorded", "name", "lanes", "target", "fastest", "tok/s", "plain", "speedup", "ended", "size"]]
     rows += [_row(entry) for entry in shown]
     sys.stdout.write(table(rows, left=3))
@@ -100,25 +96,15 @@ def _list(argv: Sequence[str], library: RunLibrary) -> int:
         sys.stdout.write(f"{len(shown)} of {len(found)} runs; --limit 0 shows all.\n")
     if not library.keeps and not arguments.trash:
         sys.stdout.write("Runs are not kept at present: specview runs keep on.\n")
-    return 0
 
 
 def _row(entry: Entry) -> list[str]:
-    best = entry.best
-    faster = entry.faster(best) if best is not None else None
+    row = run_row(entry)
     return [
-        entry.id,
-        when(entry.recorded_at),
-        _cut(entry.title, 48),
-        str(len(entry.lanes)) if entry.lanes else "-",
-        _cut(entry.target, 24),
-        _cut(best.name, 24) if best is not None else "-",
-        figure(faster.tokens_per_s if faster else best.figures.get("decode_tokens_per_s")) if best is not None else "-",
-        figure(faster.plain_tokens_per_s if faster else None),
-        figure(faster.value if faster else None, 2, "x"),
-        "unreadable" if entry.problem else entry.end,
-        size_words(entry.size),
-    ]
+        entry.id, _line(row["recorded"]), _cut(entry.title, 48), str(row["lanes"] or "-"), _cut(entry.target, 24),
+        _cut(row["fastest"] or "-", 24), figure(row["tok_s"]), figure(row["plain_tok_s"]), figure(row["speedup"], 2, "x"),
+        "unreadable" if entry.problem else entry.end, size_words(entry.size),
+    ]  # fmt: skip
 
 
 def _entry_json(entry: Entry) -> Json:
@@ -136,19 +122,11 @@ def _entry_json(entry: Entry) -> Json:
     }  # fmt: skip
 
 
-def _show(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("show", "Show a run's figures, or the lanes of several runs in one table.", "RUN [RUN ...] ")
-    parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("--json", metavar="FILE", help="write the runs as documents; - is standard output")
-    arguments = parser.parse_args(argv)
+def _show(arguments: argparse.Namespace, library: RunLibrary) -> None:
     forms = {"json": arguments.json} if arguments.json is not None else {}
-    if forms:
-        runs = write_forms(forms, lambda: read_all(arguments.runs, library, forms))
-    else:
-        runs = read_all(arguments.runs, library)
+    runs = write_forms(forms, lambda: read_all(arguments.runs, library, forms))
     if arguments.json != "-":
         sys.stdout.write(runs_text(runs))
-    return 0
 
 
 def runs_text(runs: Sequence[Recorded]) -> str:
@@ -190,127 +168,107 @@ def _one_text(run: Recorded) -> str:
     return "\n".join(parts)
 
 
-def _export(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("export", "Write runs to files.", "RUN [RUN ...] ")
-    parser.add_argument("runs", nargs="+", metavar="RUN")
-    add_export_flags(parser)
-    arguments = parser.parse_args(argv)
+def _export(arguments: argparse.Namespace, library: RunLibrary) -> None:
     forms = wanted_forms(arguments)
     if not forms:
         raise UsageError("no form is given.", "Give --json, --csv, --parquet or --markdown FILE.")
     write_forms(forms, lambda: read_all(arguments.runs, library, forms))
-    return 0
 
 
 # -- changing ------------------------------------------------------------------------------------------------
 
 
-def _rename(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("rename", "Give a run a name; '' takes it away.", "RUN NAME ")
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("name", metavar="NAME")
-    arguments = parser.parse_args(argv)
-    library.describe(library.find(arguments.run).id, name=arguments.name)
-    return 0
+def _describe(arguments: argparse.Namespace, library: RunLibrary) -> None:
+    words = {key: value for key, value in vars(arguments).items() if key != "run"}
+    if words.get("note") == "-":
+        words["note"] = sys.stdin.read()
+    library.describe(library.find(arguments.run).id, **words)
 
 
-def _note(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("note", "Set a run's note; '' takes it away, - reads it from standard input.", "RUN TEXT ")
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("text", metavar="TEXT")
-    arguments = parser.parse_args(argv)
-    text = sys.stdin.read() if arguments.text == "-" else arguments.text
-    library.describe(library.find(arguments.run).id, note=text)
-    return 0
-
-
-def _tag(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("tag", "Set a run's tags; without any, it has none.", "RUN [TAG ...] ")
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("tags", metavar="TAG", nargs="*")
-    arguments = parser.parse_args(argv)
-    library.describe(library.find(arguments.run).id, tags=arguments.tags)
-    return 0
-
-
-def _delete(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("delete", f"Move runs to the trash, where they stay for {TRASH_DAYS} days.", "RUN [RUN ...] ")
-    parser.add_argument("runs", nargs="+", metavar="RUN")
-    arguments = parser.parse_args(argv)
+def _delete(arguments: argparse.Namespace, library: RunLibrary) -> None:
     entries = library.scan()
-    found = [library.find(ref, entries=entries) for ref in arguments.runs]
-    moved = library.delete([entry.id for entry in found])
+    moved = library.delete([library.find(ref, entries=entries).id for ref in arguments.runs])
     library.empty_trash(TRASH_DAYS)
     if not moved:  # another program was faster
         raise SpecviewError("these runs are gone already.", "specview runs list --trash shows what was deleted.")
     sys.stdout.write(f"{', '.join(moved)} in the trash. Back again: specview runs restore {' '.join(moved)}\n")
-    return 0
 
 
-def _restore(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("restore", "Bring runs back from the trash; without a name, the one deleted last.", "[RUN ...] ")
-    parser.add_argument("runs", nargs="*", metavar="RUN")
-    arguments = parser.parse_args(argv)
+def _restore(arguments: argparse.Namespace, library: RunLibrary) -> None:
     entries = library.scan(trash=True)
-    found = [library.find(ref, trash=True, entries=entries) for ref in arguments.runs or ["last"]]
-    back = library.restore([entry.id for entry in found])
+    back = library.restore([library.find(ref, trash=True, entries=entries).id for ref in arguments.runs or ["last"]])
     if not back:
         raise SpecviewError("these runs are no longer in the trash.", "specview runs list shows what there is.")
     sys.stdout.write(f"{', '.join(back)} back in the library.\n")
-    return 0
 
 
-def _empty_trash(argv: Sequence[str], library: RunLibrary) -> int:
-    _parser("empty-trash", "Remove what was deleted, for good.").parse_args(argv)
+def _empty_trash(_: argparse.Namespace, library: RunLibrary) -> None:
     gone = library.empty_trash()
     sys.stdout.write(f"{gone} {'run' if gone == 1 else 'runs'} removed.\n")
-    return 0
 
 
-def _import(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("import", "Copy traces from elsewhere into the library.", "FILE [FILE ...] ")
-    parser.add_argument("files", nargs="+", metavar="FILE")
+def _import(arguments: argparse.Namespace, library: RunLibrary) -> None:
     progress = ProgressLine(sys.stderr)
-    for name in parser.parse_args(argv).files:
+    for name in arguments.files:
         try:
             entry = library.take_in(Path(name), partial(progress.show, f"Reading {name}"))
         finally:
             progress.clear()
         sys.stdout.write(safe_text(f"{entry.id}  {_line(entry.title)}\n"))
-    return 0
 
 
-def _keep(argv: Sequence[str], library: RunLibrary) -> int:
-    parser = _parser("keep", "Whether finished runs, prompts included, are kept from now on.", "[on|off] ")
-    parser.add_argument("choice", nargs="?", choices=("on", "off"))
-    choice = parser.parse_args(argv).choice
-    if choice is not None:
-        library.set_keeps(choice == "on")
+def _keep(arguments: argparse.Namespace, library: RunLibrary) -> None:
+    if arguments.choice is not None:
+        library.set_keeps(arguments.choice == "on")
     sys.stdout.write(safe_text(f"Runs are {'' if library.keeps else 'not '}kept, in {library.folder}.\n"))
-    return 0
 
 
-def _where(argv: Sequence[str], library: RunLibrary) -> int:
-    _parser("where", "Print the library's folder.").parse_args(argv)
+def _where(_: argparse.Namespace, library: RunLibrary) -> None:
     sys.stdout.write(f"{library.folder}\n")
-    return 0
 
 
-_COMMANDS: Mapping[str, Callable[[Sequence[str], RunLibrary], int]] = {
-    "list": _list, "show": _show, "export": _export, "rename": _rename, "note": _note, "tag": _tag, "delete": _delete,
-    "restore": _restore, "empty-trash": _empty_trash, "import": _import, "keep": _keep, "where": _where,
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """What a command's --help says, its operands in words, what it does, and its arguments as argparse takes them."""
+
+    about: str
+    operands: str
+    do: Callable[[argparse.Namespace, RunLibrary], None]
+    arguments: Mapping[str, Mapping[str, Any]]
+
+
+_RUN: Mapping[str, Any] = {"run": {"metavar": "RUN"}}
+_RUNS: Mapping[str, Any] = {"runs": {"metavar": "RUN", "nargs": "+"}}
+_COMMANDS: Mapping[str, _Command] = {
+    "list": _Command("List the kept runs, newest first.", "", _list, {
+        "--search": {"metavar": "WORDS", "default": "", "help": "only those with all these words in name, note, tags, "
+                     "prompt, model or method"},
+        "--limit": {"type": whole, "default": 50, "help": "at most so many (default 50); 0 is all"},
+        "--trash": {"action": "store_true", "help": "what was deleted"},
+        "--json": {"metavar": "FILE", "help": "write the list as JSON; - is standard output"},
+    }),
+    "show": _Command("Show a run's figures, or the lanes of several runs in one table.", "RUN [RUN ...] ", _show, {
+        **_RUNS, "--json": {"metavar": "FILE", "help": "write the runs as documents; - is standard output"},
+    }),
+    "export": _Command("Write runs to files.", "RUN [RUN ...] ", _export, _RUNS),
+    "rename": _Command("Give a run a name; '' takes it away.", "RUN NAME ", _describe, {**_RUN, "name": {"metavar": "NAME"}}),
+    "note": _Command("Set a run's note; '' takes it away, - reads it from standard input.", "RUN TEXT ", _describe,
+                     {**_RUN, "note": {"metavar": "TEXT"}}),
+    "tag": _Command("Set a run's tags; without any, it has none.", "RUN [TAG ...] ", _describe,
+                    {**_RUN, "tags": {"metavar": "TAG", "nargs": "*"}}),
+    "delete": _Command(f"Move runs to the trash, where they stay for {TRASH_DAYS} days.", "RUN [RUN ...] ", _delete, _RUNS),
+    "restore": _Command("Bring runs back from the trash; without a name, the one deleted last.", "[RUN ...] ", _restore,
+                        {"runs": {"metavar": "RUN", "nargs": "*"}}),
+    "empty-trash": _Command("Remove what was deleted, for good.", "", _empty_trash, {}),
+    "import": _Command("Copy traces from elsewhere into the library.", "FILE [FILE ...] ", _import,
+                       {"files": {"metavar": "FILE", "nargs": "+"}}),
+    "keep": _Command("Whether finished runs, prompts included, are kept from now on.", "[on|off] ", _keep,
+                     {"choice": {"nargs": "?", "choices": ("on", "off")}}),
+    "where": _Command("Print the library's folder.", "", _where, {}),
 }  # fmt: skip
 
 
 # -- words ---------------------------------------------------------------------------------------------------
-
-
-def when(recorded_at: str) -> str:
-    """An ISO 8601 time as local date and minute; as it stands where it is none."""
-    try:
-        return datetime.fromisoformat(recorded_at).astimezone().strftime("%Y-%m-%d %H:%M")
-    except (ValueError, OverflowError, OSError):
-        return _cut(recorded_at, 20)
 
 
 def size_words(size: float) -> str:

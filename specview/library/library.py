@@ -1,9 +1,9 @@
 """The runs library: every kept run is a trace file in the user's data folder, with what the user says of it beside it.
 
 `<date>-<id>.jsonl` is the trace and never changed after its run; `<date>-<id>.about.json` holds name, note and
-tags, once there are any. `index.json` remembers what the first and last lines of each file say, by the file's size
-and time of change: it may be deleted at any moment. Deleted runs wait in `trash/`. Every change is made under a file
-lock and by replacing whole files, so several specviews may use one library.
+tags, once there are any. `index.sqlite3` remembers what both say, by size and time of change: it may be deleted at any
+moment. Deleted runs wait in `trash/`. Every change is made under the index's lock and by replacing whole files, so
+several specviews may use one library.
 """
 
 from __future__ import annotations
@@ -15,37 +15,40 @@ import os
 import re
 import secrets
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from specview.decoding.speedup import Speedup
-from specview.disk import ABANDONED_S
+from specview.disk import ABANDONED_S, PartFile, private_folder, write_whole
 from specview.drafting.plain import BASELINE
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.files.atomic import cannot_write
 from specview.files.folders import data_folder
 from specview.files.reader import Trace, cannot_read, first_line, parse_header, read_trace
+from specview.library.index import Known, RunIndex, with_index
 from specview.reading import open_regular
 
 log = logging.getLogger(__name__)
 
 ENVIRONMENT = "SPECVIEW_DATA"
-_TEMPORARY = re.compile(r"\.\d+(-[0-9a-f]{4})?\.tmp$")
+_LEFT = re.compile(r"\.[0-9a-f]{8}\.specview-part$|\.\d+(-[0-9a-f]{4})?\.tmp$|^index\.json$")
+"""What killed writers left, and what older versions did."""
 SUFFIX = ".jsonl"
 ABOUT = ".about.json"
 TRASH = "trash"
+INDEX = "index.sqlite3"
 TRASH_DAYS = 30
 SEARCHED_CHARS = 20_000
 """Of each prompt: what a search looks through."""
 LONGEST_NAME, LONGEST_NOTE = 200, 20_000
-LOCK_TIMEOUT_S = 10.0
+LOCK_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 1.0
 _TAIL_BYTES = 128 << 10
-_INDEX_BYTES = 256 << 20
-_INDEX_SCHEMA = "specview.runs-index/2"
+_ABOUT_BYTES = 1 << 20
 _FIGURES = (
     "rounds", "emitted", "decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate", "draft_acceptance",
     "total_s", "ttft_s", "draft_share",
@@ -136,19 +139,15 @@ class Entry:
         plain = next((one.figures for one in self.lanes if one.plain), {})
         return Speedup.recorded(lane.speedup, None, lane.figures, plain)
 
-    def matches(self, search: str) -> bool:
-        """Whether every word of `search` occurs in what is known of the run (prompt, note, models, methods, ...)."""
-        words = search.casefold().split()
-        if not words:
-            return True
-        text = "\n".join(
-            [
-                self.id, self.title, self.note, " ".join(self.tags), self.workload, self.target, self.engine,
-                self.device, self.prompt, self.recorded_at, self.end, self.problem,
-                *(f"{lane.name} {lane.method} {lane.rule} {lane.draft}" for lane in self.lanes),
-            ]
-        ).casefold()  # fmt: skip
-        return all(word in text for word in words)
+    @property
+    def searched(self) -> str:
+        """What a search looks through: all that is known of the run, in one case."""
+        lanes = (f"{lane.name} {lane.method} {lane.rule} {lane.draft}" for lane in self.lanes)
+        known = (
+            self.id, self.title, self.note, *self.tags, self.workload, self.target, self.engine, self.device,
+            self.prompt, self.recorded_at, self.end, self.problem, *lanes,
+        )  # fmt: skip
+        return "\n".join(known).casefold()
 
 
 class RunLibrary:
@@ -186,12 +185,14 @@ class RunLibrary:
         self,
         *,
         trash: bool = False,
+        search: str = "",
         tell: Tell = lambda text, fraction: None,
         should_stop: ShouldStop = lambda: False,
     ) -> list[Entry]:
-        """List the runs, newest first; of each file only the first and last lines are read, and those only once.
+        """List the runs, newest first, or those in which all words of `search` occur (parts of words, in any case).
 
-        Raises SpecviewError where the folder cannot be read, Stopped.
+        Of each file only the first and last lines are read, and those only once. Raises SpecviewError where the folder
+        cannot be read, Stopped.
         """
         folder = self.trash if trash else self.folder
         try:
@@ -203,14 +204,26 @@ class RunLibrary:
             raise SpecviewError(
                 f"cannot read the runs library {str(folder)!r}: {error.strerror}.", f"Set {ENVIRONMENT} to another folder."
             ) from None
-        for name, status in files.items():  # what a killed writer left
-            if _TEMPORARY.search(name) and time.time() - status.st_ctime > ABANDONED_S:
+        for name, status in files.items():
+            if _LEFT.search(name) and time.time() - status.st_ctime > ABANDONED_S:
                 with contextlib.suppress(OSError):
                     (folder / name).unlink()
-        index_path = folder / "index.json"
-        known = _read_index(index_path)
+
+        def listed(index: RunIndex) -> list[Entry]:
+            entries = self._entries(index, folder, files, tell, should_stop)
+            found = index.search(folder.name, search) if search.strip() else None
+            return [entry for entry in entries if found is None or entry.path.name in found]
+
+        entries = with_index(self.folder / INDEX, READ_TIMEOUT_S, listed)
+        return sorted(entries, key=lambda entry: (_instant(entry.deleted_at or entry.recorded_at), entry.id), reverse=True)
+
+    def _entries(
+        self, index: RunIndex, folder: Path, files: Mapping[str, os.stat_result], tell: Tell, should_stop: ShouldStop
+    ) -> list[Entry]:
+        """The runs among these files; the index then knows them, and no others of the folder."""
+        known = index.known(folder.name)
         entries: list[Entry] = []
-        fresh: dict[str, Any] = {}
+        fresh: list[tuple[str, Known, str]] = []
         traces = [name for name in files if name.endswith(SUFFIX)]
         for done, name in enumerate(traces):
             if should_stop():
@@ -218,27 +231,32 @@ class RunLibrary:
             if done % 50 == 0:
                 tell("Reading the runs library", done / len(traces))
             status, path = files[name], folder / name
-            stamp = [status.st_size, status.st_mtime_ns]
-            held = known.get(name)
             about_name = name.removesuffix(SUFFIX) + ABOUT
             about = _read_json(folder / about_name) if about_name in files else {}
-            if not trash:
+            if folder != self.trash:
                 about.pop("deleted_at", None)  # it came back while nothing could be written
+            stamp, held = [status.st_size, status.st_mtime_ns], known.get(name)
             try:
-                if not isinstance(held, dict) or held.get("stamp") != stamp:
-                    held = {"stamp": stamp, "facts": look_at(path)}
-                entries.append(_entry(path, status, held["facts"], about))
-                fresh[name] = held
+                facts = held.facts if held is not None and held.stamp == stamp else look_at(path)
+                entry = _entry(path, status, facts, about)
             except Exception as error:  # a strange file costs itself alone, not the list
                 log.exception("%s cannot be listed", path)
                 why = f"{name} cannot be listed: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}."
-                entries.append(_entry(path, status, {"problem": why}, {}))
-        if fresh != known:
-            try:
-                _replace(index_path, {"schema": _INDEX_SCHEMA, "files": fresh})
-            except OSError as error:
-                log.warning("the index of %s was not kept: %s", folder, error)
-        return sorted(entries, key=lambda entry: (_instant(entry.deleted_at or entry.recorded_at), entry.id), reverse=True)
+                stamp, facts, about = [], {"problem": why}, {}
+                entry = _entry(path, status, facts, about)
+            entries.append(entry)
+            if (now := Known(stamp, facts, about)) != held:
+                fresh.append((name, now, entry.searched))
+        index.keep(folder.name, fresh, known.keys() - traces)
+        return entries
+
+    def search(self, words: str, *, trash: bool = False) -> set[str]:
+        """The ids of the runs listed last in which every one of the words occurs."""
+        folder = self.trash if trash else self.folder
+        if not folder.is_dir():
+            return set()
+        found = with_index(self.folder / INDEX, READ_TIMEOUT_S / 10, lambda index: index.search(folder.name, words))
+        return {name.removesuffix(SUFFIX) for name in found}
 
     def find(self, ref: str, *, trash: bool = False, entries: Sequence[Entry] | None = None) -> Entry:
         """Return the run that `ref` names: an id, its beginning or end, a name, `last` or `last~N`.
@@ -276,7 +294,8 @@ class RunLibrary:
         if note is not None and len(note) > LONGEST_NOTE:
             raise UsageError(f"the note has {len(note):,} characters.", f"Use up to {LONGEST_NOTE:,}.")
         with self._changing():
-            self._there(self.folder, run_id)
+            if not _plain_id(run_id) or not (self.folder / f"{run_id}{SUFFIX}").exists():
+                raise SpecviewError(f"the run {run_id!r} is not in the library any more.", "specview runs list shows what is.")
             about = _read_json(self.folder / f"{run_id}{ABOUT}")
             if name is not None:
                 about["name"] = " ".join(name.split())
@@ -288,32 +307,32 @@ class RunLibrary:
 
     def delete(self, run_ids: Sequence[str]) -> list[str]:
         """Move runs to the trash; returns the ids moved. Those that are gone already are no error."""
-        moved: list[str] = []
-        with self._changing():
-            self._make(self.trash)
-            for run_id in run_ids:
-                path = self.folder / f"{run_id}{SUFFIX}"
-                if not _plain_id(run_id) or not path.exists():
-                    continue
-                self._move(run_id, self.folder, self.trash)
-                self._note_deleted(run_id, _now())
-                moved.append(run_id)
-        return moved
+        return self._move(run_ids, self.folder, self.trash)
 
     def restore(self, run_ids: Sequence[str]) -> list[str]:
         """Bring runs back from the trash; returns the ids that are back."""
-        back: list[str] = []
+        return self._move(run_ids, self.trash, self.folder)
+
+    def _move(self, run_ids: Sequence[str], folder: Path, to: Path) -> list[str]:
+        """Move runs' files by their names alone: that takes no room, which a full disk has not."""
+        moved: list[str] = []
         with self._changing():
+            self._make(to)
             for run_id in run_ids:
-                path = self.trash / f"{run_id}{SUFFIX}"
+                path = folder / f"{run_id}{SUFFIX}"
                 if not _plain_id(run_id) or not path.exists():
                     continue
-                if (self.folder / path.name).exists():
-                    raise SpecviewError(f"the library holds a run {run_id} already.", "Delete or rename that one first.")
-                self._note_deleted(run_id, "")
-                self._move(run_id, self.trash, self.folder)
-                back.append(run_id)
-        return back
+                if to == self.folder:
+                    if (to / path.name).exists():
+                        raise SpecviewError(f"the library holds a run {run_id} already.", "Delete or rename that one first.")
+                    self._note_deleted(run_id, "")
+                os.replace(path, to / path.name)
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(folder / f"{run_id}{ABOUT}", to / f"{run_id}{ABOUT}")
+                if to == self.trash:
+                    self._note_deleted(run_id, _now())
+                moved.append(run_id)
+        return moved
 
     def empty_trash(self, older_than_days: float = 0) -> int:
         """Remove what was deleted longer ago than that, for good; returns how many runs."""
@@ -322,14 +341,16 @@ class RunLibrary:
         limit = (datetime.now() - timedelta(days=older_than_days)).timestamp()
         gone = 0
         with self._changing():
-            for entry in self.scan(trash=True):
-                if older_than_days and not entry.deleted_at:
-                    self._note_deleted(entry.id, _now())  # its days begin once that can be written
+            for path in self.trash.glob(f"*{SUFFIX}"):
+                run_id = path.name.removesuffix(SUFFIX)
+                since = _text(_read_json(self.trash / f"{run_id}{ABOUT}").get("deleted_at"))
+                if older_than_days and not since:
+                    self._note_deleted(run_id, _now())  # its days begin once that can be written
                     continue
-                if older_than_days and _instant(entry.deleted_at) > limit:
+                if older_than_days and _instant(since) > limit:
                     continue
-                entry.path.unlink(missing_ok=True)
-                (self.trash / f"{entry.id}{ABOUT}").unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+                (self.trash / f"{run_id}{ABOUT}").unlink(missing_ok=True)
                 gone += 1
         return gone
 
@@ -342,15 +363,13 @@ class RunLibrary:
         when = _instant(recorded) if isinstance(recorded, str) else 0.0
         with self._changing():
             to = self.new_path(_local(when or path.stat().st_mtime))
-            beside = to.with_suffix(f".{os.getpid()}.tmp")
             try:
-                shutil.copyfile(path, beside)
-                shutil.copystat(path, beside)
-                os.replace(beside, to)
+                with open_regular(path) as file, PartFile(to, private=True) as part:
+                    shutil.copyfileobj(file, part.file)
+                    shutil.copystat(path, part.path)
+                    part.put()
             except OSError as error:
                 raise cannot_write(to, "run", error) from None
-            finally:
-                beside.unlink(missing_ok=True)
             run_id = to.name.removesuffix(SUFFIX)
             self._set_about(self.folder, run_id, {"name": " ".join(path.stem.split())[:LONGEST_NAME]})
         return self.find(run_id)
@@ -368,40 +387,28 @@ class RunLibrary:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the library's lock; an OSError meanwhile becomes one line."""
-        from filelock import FileLock, Timeout
-
         self._make(self.folder)
-        try:
-            with FileLock(self.folder / ".lock", timeout=LOCK_TIMEOUT_S):
+        with contextlib.ExitStack() as held:
+            try:
+                index = held.enter_context(RunIndex(self.folder / INDEX, LOCK_TIMEOUT_S))
+                held.enter_context(index.changing())
+            except sqlite3.Error as error:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+                    raise SpecviewError("another specview is changing the runs library.", "Try again.") from None
+                log.warning("the runs library is changed without a lock: %s", error)  # what cannot be written says so itself
+            try:
                 yield
-        except Timeout:
-            raise SpecviewError(
-                "another specview is changing the runs library.",
-                f"Try again; if no other one runs, remove {str(self.folder / '.lock')!r}.",
-            ) from None
-        except OSError as error:
-            raise cannot_write(error.filename or self.folder, "runs library", error) from None
+            except OSError as error:
+                raise cannot_write(error.filename or self.folder, "runs library", error) from None
 
     def _make(self, folder: Path) -> None:
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700, exist_ok=True)  # prompts are nobody else's
+            private_folder(folder)  # prompts are nobody else's
         except OSError as error:
             raise SpecviewError(
                 f"cannot make the folder {str(folder)!r} for kept runs: {error.strerror}.",
                 f"Set {ENVIRONMENT} to another folder, or keep no runs (--no-keep; in the window: Runs).",
             ) from None
-
-    def _there(self, folder: Path, run_id: str) -> None:
-        if not _plain_id(run_id) or not (folder / f"{run_id}{SUFFIX}").exists():
-            raise SpecviewError(f"the run {run_id!r} is not in the library any more.", "specview runs list shows what is.")
-
-    @staticmethod
-    def _move(run_id: str, folder: Path, to: Path) -> None:
-        """Move a run's files by their names alone: that takes no room, which a full disk has not."""
-        os.replace(folder / f"{run_id}{SUFFIX}", to / f"{run_id}{SUFFIX}")
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(folder / f"{run_id}{ABOUT}", to / f"{run_id}{ABOUT}")
 
     def _note_deleted(self, run_id: str, when: str) -> None:
         """Write down since when a run is in the trash ('' where it leaves it), if the disk takes it."""
@@ -492,11 +499,9 @@ def _last_ends(file: BinaryIO, header_bytes: int) -> dict[int, dict[str, Any]]:
 def _entry(path: Path, status: os.stat_result, facts: Mapping[str, Any], about: Mapping[str, Any]) -> Entry:
     tags = about.get("tags")
     changed = _local(status.st_mtime)
-    lanes = tuple(LaneFacts(**lane) for lane in facts.get("lanes", ()))
-    known = {item.name for item in fields(Entry)} - {"lanes"}
     return Entry(
         **{
-            **{key: value for key, value in facts.items() if key in known},
+            **facts,
             "id": path.name.removesuffix(SUFFIX),
             "path": path,
             "size": status.st_size,
@@ -505,14 +510,14 @@ def _entry(path: Path, status: os.stat_result, facts: Mapping[str, Any], about: 
             "note": _text(about.get("note")),
             "tags": tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else (),
             "deleted_at": _text(about.get("deleted_at")),
-            "lanes": lanes,
+            "lanes": tuple(LaneFacts(**lane) for lane in facts.get("lanes", ())),
         }
     )
 
 
 def _stats(found: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, os.stat_result]]:
     for item in found:
-        if item.name.endswith((SUFFIX, ABOUT, ".tmp")):
+        if item.name.endswith((SUFFIX, ABOUT)) or _LEFT.search(item.name):
             try:
                 yield item.name, item.stat()
             except FileNotFoundError:
@@ -521,24 +526,11 @@ def _stats(found: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, os.stat_res
                 yield item.name, item.stat(follow_symlinks=False)  # a link in a circle: reading it will say so
 
 
-def _read_index(path: Path) -> dict[str, Any]:
-    found = _read_json(path)
-    files = found.get("files")
-    if found.get("schema") != _INDEX_SCHEMA or not isinstance(files, dict):
-        return {}
-    try:  # whatever another program put there is read anew
-        for held in files.values():
-            _entry(Path("x"), os.stat_result((0,) * 10), held["facts"], {})
-    except (TypeError, KeyError, AttributeError):
-        return {}
-    return files
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     """A small JSON object; {} where there is none that can be read."""
     try:
         with open_regular(path) as file:
-            found = json.loads(file.read(_INDEX_BYTES))
+            found = json.loads(file.read(_ABOUT_BYTES))
     except (OSError, ValueError, RecursionError, MemoryError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -546,13 +538,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _replace(path: Path, value: Mapping[str, Any]) -> None:
     """Put a JSON file in place as a whole; raises OSError, leaving an earlier one as it was."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(2)}.tmp")
-    try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        beside.write_bytes(text.encode("utf-8", "replace"))
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    write_whole(path, text.encode("utf-8", "replace"), private=True)
 
 
 def _plain_id(run_id: str) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import multiprocessing
 import os
+import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +39,7 @@ def test_an_empty_library_is_no_error(library: RunLibrary) -> None:
 def test_what_a_killed_writer_left_goes_at_the_next_listing(library: RunLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = keep(library)
     library.describe(run_id, note="mine")
-    left = [f"{run_id}.jsonl.1234-ab12.tmp", f"{run_id}.about.json.99-0f0f.tmp", f"{run_id}.4711.tmp"]
+    left = [f".{run_id}.jsonl.1234abcd.specview-part", f"{run_id}.about.json.99-0f0f.tmp", f"{run_id}.4711.tmp", "index.json"]
     for name in [*left, "of the user.tmp"]:
         (library.folder / name).write_text("half")
     library.scan()
@@ -200,7 +203,7 @@ def test_names_and_notes_have_a_limit(library: RunLibrary) -> None:
 )  # fmt: skip
 def test_search_looks_at_name_note_tags_model_method_and_prompt(library: RunLibrary, search: str, found: bool) -> None:
     library.describe(keep(library), name="warm machine", note="again at night", tags=["tagged"])
-    assert library.scan()[0].matches(search) is found
+    assert bool(library.scan(search=search)) is found
 
 
 def test_a_run_is_found_by_id_beginning_end_name_and_place(library: RunLibrary) -> None:
@@ -286,8 +289,7 @@ def test_on_a_full_disk_runs_go_to_the_trash_and_come_back(library: RunLibrary) 
 
 @pytest.mark.parametrize("recorded", ["0001-01-01T00:00:00+14:00", "0001-01-01", "9999-12-31T23:59:59-14:00", "99999-01-01", "\x1b"])
 def test_a_run_of_no_possible_time_is_taken_in_listed_and_deleted(library: RunLibrary, tmp_path: Path, recorded: str) -> None:
-    from specview.commands.runs import when
-    from specview.gui.state.runs_rows import run_row
+    from specview.library.rows import run_row, when
 
     run_id = keep(library)
     path = write_trace(tmp_path / "a.jsonl", facts={"recorded_at": recorded})
@@ -365,16 +367,62 @@ def test_of_a_long_file_only_the_first_and_last_lines_are_read(library: RunLibra
     assert library_module.look_at(path) == whole
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["", "[1]", "{}", '{"schema": "specview.runs-index/2", "files": 3}', "\x00", '{"schema": "specview.runs-index/2", '
-     '"files": {"a.jsonl": {"stamp": 1, "facts": {"lanes": [{"nme": 1}]}}}}', '{"schema": "specview.runs-index/9", "files": {}}'],
-)  # fmt: skip
-def test_a_damaged_index_is_made_anew(library: RunLibrary, content: str) -> None:
-    keep(library)
+def _sqlite(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        for statement in statements:
+            db.execute(statement)
+
+
+@pytest.mark.parametrize("damage", [
+    lambda path: path.write_bytes(b""),
+    lambda path: path.write_bytes(b"no database, long enough to be one" * 100),
+    lambda path: path.write_bytes(path.read_bytes()[:3000]),
+    lambda path: path.write_bytes(path.read_bytes()[:4096] + b"?" * (path.stat().st_size - 4096)),
+    lambda path: _sqlite(path, "DROP TABLE runs"),
+    lambda path: _sqlite(path, "DROP TABLE words"),
+    lambda path: _sqlite(path, "PRAGMA user_version = 99"),
+    lambda path: _sqlite(path, "UPDATE runs SET known = '{}'"),
+    lambda path: _sqlite(path, "UPDATE runs SET known = '[[1, 2], {\"nme\": 1}, {}]'"),
+    lambda path: path.unlink(),
+    lambda path: (path.unlink(), path.mkdir()),
+    lambda path: path.with_name("index.json").write_text('{"schema": "specview.runs-index/2", "files": {}}'),
+])  # fmt: skip
+def test_a_damaged_index_is_made_anew(library: RunLibrary, damage: Callable[[Path], object]) -> None:
+    library.describe(keep(library), name="mine")
     before = library.scan()
-    (library.folder / "index.json").write_text(content)
-    assert library.scan() == before and RunLibrary(library.folder).scan() == before
+    damage(library.folder / "index.sqlite3")
+    for _ in range(2):
+        assert library.scan() == before == library.scan(search="MINE smollm2") and not library.scan(search="mine absent")
+
+
+@pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
+def test_an_index_that_another_program_holds_delays_nothing_but_changes(
+    library: RunLibrary, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    for name in ("READ_TIMEOUT_S", "LOCK_TIMEOUT_S"):
+        monkeypatch.setattr(library_module, name, 0.02)
+    library.describe(keep(library), name="listed")
+    library.scan()
+    new = keep(library)
+    with contextlib.closing(sqlite3.connect(library.folder / "index.sqlite3", isolation_level=None)) as other:
+        other.execute(lock)
+        assert len(library.scan()) == 2 and [entry.name for entry in library.scan(search="liste")] == ["listed"]
+        with pytest.raises(SpecviewError, match="another specview is changing"):
+            library.describe(new, name="x")
+    library.describe(new, name="x")
+    library.scan()
+    assert library.search("x\0") == {new} and library.search("is") == library.search("LISTED") != {new}
+
+
+def test_without_full_text_search_the_same_is_found(library: RunLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old(sqlite3.Connection):
+        def execute(self, sql: str, *rest: object) -> sqlite3.Cursor:
+            return super().execute(sql.replace("fts5", "fts99"), *rest)
+
+    real = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **how: real(path, factory=Old, **how))
+    library.describe(keep(library), note='a "quoted" Straße')
+    assert [bool(library.scan(search=words)) for words in ('"quo', "STRASSE a", "d\" s", "quotes")] == [True, True, True, False]
 
 
 def test_a_damaged_sidecar_costs_its_words_only(library: RunLibrary) -> None:
@@ -442,16 +490,7 @@ def test_two_processes_that_change_the_same_runs_lose_none(library: RunLibrary) 
     assert {entry.note for entry in library.scan()} <= {"1 5", "2 5"} and not list(library.folder.glob("*.tmp"))
 
 
-def test_a_lock_that_another_holds_is_one_line(library: RunLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    from filelock import FileLock
-
-    run_id = keep(library)
-    monkeypatch.setattr(library_module, "LOCK_TIMEOUT_S", 0.05)
-    with FileLock(library.folder / ".lock"), pytest.raises(SpecviewError, match="another specview is changing"):
-        library.describe(run_id, name="x")
-
-
 def test_the_engine_and_workload_of_a_run_are_searched(library: RunLibrary) -> None:
     keep(library, settings=replace(SETTINGS, workload="extract"))
     (entry,) = library.scan()
-    assert entry.workload == "extract" and entry.title.startswith("extract: ") and entry.matches("extract transformers")
+    assert entry.workload == "extract" and entry.title.startswith("extract: ") and library.scan(search="extract transformers")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
@@ -13,6 +13,8 @@ from specview.gui.state.display_text import tooltip, visible
 
 Index = QModelIndex | QPersistentModelIndex
 Test = Callable[[int], bool]
+Search = Callable[[str], Collection[Any]]
+"""Gives the identities of the rows in which a word occurs, besides those that show it."""
 
 _COMPARISON = re.compile(r"(.+?)(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -35,8 +37,11 @@ class ResultsModel(QAbstractTableModel):
     about_to_reorder = Signal()
     reordered = Signal()
 
-    def __init__(self, columns: Sequence[Column], identity: str | None = None, parent: QObject | None = None) -> None:
+    def __init__(
+        self, columns: Sequence[Column], identity: str | None = None, parent: QObject | None = None, search: Search | None = None
+    ) -> None:
         super().__init__(parent)
+        self._search = search
         self.columns = tuple(columns)
         self.rows: list[Row] = []
         self._identity = identity
@@ -52,6 +57,8 @@ class ResultsModel(QAbstractTableModel):
     def set_rows(self, rows: Iterable[Row]) -> None:
         """Show these rows; where they continue or amend those before, only what changed is touched."""
         new = list(rows)
+        if self._search is not None:
+            self._tests = [self._test(word) for word in self._filter.split()]
         if self._moved(new):
             self.about_to_reorder.emit()
             self.beginResetModel()
@@ -153,8 +160,8 @@ class ResultsModel(QAbstractTableModel):
         found = _COMPARISON.fullmatch(word)
         column = self._column_named(found[1]) if found else None
         if found is None or column is None:
-            wanted = word.casefold()
-            return lambda source: wanted in self._text_of(source)
+            wanted, found_by = word.casefold(), () if self._search is None else self._search(word)
+            return lambda source: wanted in self._text_of(source) or self.rows[source].get(self._identity or "") in found_by
         compare, key, wanted_text = _COMPARE[found[2]], column.key, found[3].casefold()
         try:
             number = float(found[3])

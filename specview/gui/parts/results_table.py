@@ -23,7 +23,7 @@ from specview.errors import SpecviewError
 from specview.files.atomic import OutputFile
 from specview.files.tables import Column, Format, Row, tab_separated, table_text
 from specview.gui.parts import layout, theme
-from specview.gui.parts.results_model import ResultsModel
+from specview.gui.parts.results_model import ResultsModel, Search
 from specview.gui.parts.widgets import Banner, label, set_tip
 from specview.gui.state.display_text import clipboard
 
@@ -42,7 +42,7 @@ class ResultsTable(QWidget):
 
     identity is the key of what a row is (a file's name, a cell's number): selection follows it where rows are
     removed or come in another order. hidden are the keys of columns that are not shown at first. name stands in
-    the names of exported files.
+    the names of exported files. search finds rows by words that they do not show.
 
     signals: activated(index) on Enter or a double click, selected(indices) when the selection changed; indices are
     places in `rows`, whatever is filtered or sorted.
@@ -58,6 +58,7 @@ class ResultsTable(QWidget):
         identity: str | None = None,
         hidden: Collection[str] = (),
         name: str = "results",
+        search: Search | None = None,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
@@ -65,7 +66,7 @@ class ResultsTable(QWidget):
         self._kept: tuple[list[int] | list[Any], int | Any, int, int] = ([], -1, 0, 0)
         self._identity = identity
         self._fitted = False
-        self._model = ResultsModel(columns, identity, self)
+        self._model = ResultsModel(columns, identity, self, search)
         self.filter = QLineEdit()
         self.filter.setClearButtonEnabled(True)
         self.filter.setPlaceholderText("Filter: words, or k=3, or alpha>0.5")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from PySide6.QtCore import QPoint, QRect, Qt, Signal
 from PySide6.QtGui import (
@@ -38,6 +38,8 @@ from specview.errors import SpecviewError, UsageError
 from specview.gui.parts import layout, theme
 from specview.gui.state.display_text import brief, tooltip
 
+Pressed = TypeVar("Pressed", bound=QAbstractButton)
+
 
 def set_kind(widget: QWidget, kind: str, name: str = "kind") -> None:
     """Set a dynamic property that the style sheet looks at, and restyle where it changed."""
@@ -56,6 +58,22 @@ def label(text: str = "", kind: str = "", parent: QWidget | None = None) -> QLab
     if kind:
         made.setProperty("kind", kind)
     return made
+
+
+def button(
+    made: type[Pressed], text: str, tip: str = "", slot: Callable[..., Any] | None = None, *, kind: str = "", name: str = ""
+) -> Pressed:
+    """Make a QPushButton or QToolButton: its text, tool tip, what a press does, kind for the style, name for screen readers."""
+    one = made()
+    one.setText(text)
+    set_tip(one, tip)
+    if kind:
+        one.setProperty("kind", kind)
+    if name:
+        one.setAccessibleName(name)
+    if slot is not None:
+        one.clicked.connect(slot)
+    return one
 
 
 def set_tip(widget: QWidget, text: str) -> None:

@@ -46,7 +46,7 @@ class RecordedBar(QWidget):
         self.setVisible(opened is not None)
         if opened is None:
             return
-        what = "Recorded runs beside one another" if opened.beside else "Recorded run"
+        what = "Recorded runs compared" if opened.beside else "Recorded run"
         self._mark.setText(f"◷ {what}")
         self._words.set_full(visible(f"No model is loaded, Run goes back to live. {opened.words}"))
         self._say(opened.remarks)

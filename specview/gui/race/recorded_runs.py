@@ -60,7 +60,7 @@ class RecordedRuns(QObject):
             self.open([Pick(Path(name)) for name in names])
 
     def open(self, picks: Sequence[Pick]) -> None:
-        """Open a recorded run, or several beside one another; refused while a race runs."""
+        """Open a recorded run, or several compared; refused while a race runs."""
         if self._controller.racing:
             self._window.show_message("A race is running. Stop it before opening a recorded run.", "warning")
             return

@@ -97,8 +97,8 @@ class RunDetails(QFrame):
         self.save()
         entry = entries[0] if len(entries) == 1 else None
         self._several.setText(
-            "" if entry is not None else f"{len(entries)} runs chosen: open them beside one another, export or delete them."
-            if entries else "Choose a run to see what is known of it; several to lay them beside one another."
+            "" if entry is not None else f"{len(entries)} runs chosen: compare, export or delete them."
+            if entries else "Choose a run to see what is known of it; several to compare them."
         )
         self._several.setVisible(entry is None)
         self._rest.setVisible(entry is None)

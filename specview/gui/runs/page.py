@@ -1,4 +1,4 @@
-"""The Runs tab: the library of kept runs, what the user says of them, and their lanes beside one another."""
+"""The Runs tab: the library of kept runs, what the user says of them, and their lanes compared."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,14 @@ from specview.gui.parts import layout
 from specview.gui.parts.pages import Page, PageContext
 from specview.gui.parts.questions import ask
 from specview.gui.parts.results_table import ResultsTable
-from specview.gui.parts.widgets import Check, ElidedLabel, label, set_tip
+from specview.gui.parts.widgets import Check, ElidedLabel, button, label, set_tip
 from specview.gui.runs.details import RunDetails
 from specview.gui.state.display_text import clipboard
-from specview.gui.state.runs_rows import (
+from specview.library.beside import lay_beside
+from specview.library.exports import FORMS, Recorded, export_runs, kept_for
+from specview.library.library import TRASH_DAYS, Entry, RunLibrary
+from specview.library.repeat import Repeat, command_line
+from specview.library.rows import (
     LANE_COLUMNS,
     LANE_HIDDEN,
     RUN_COLUMNS,
@@ -45,10 +50,6 @@ from specview.gui.state.runs_rows import (
     measured_lane_rows,
     run_row,
 )
-from specview.library.beside import lay_beside
-from specview.library.exports import FORMS, Recorded, export_runs, kept_for
-from specview.library.library import TRASH_DAYS, Entry, RunLibrary
-from specview.library.repeat import Repeat, command_line
 
 log = logging.getLogger(__name__)
 
@@ -92,45 +93,36 @@ class RunsPage(Page):
         set_tip(self.keep, "Every finished run, its prompt included, is kept in your own data folder until you delete it")
         self.show_trash = Check("Show trash")
         set_tip(self.show_trash, f"What was deleted; it is removed for good after {TRASH_DAYS} days")
-        self.empty_trash = QPushButton("Empty trash…")
-        set_tip(self.empty_trash, "Remove for good what was deleted")
+        self.empty_trash = button(QPushButton, "Empty trash…", "Remove for good what was deleted", self.ask_empty)
         self.empty_trash.hide()
-        self.take_in = QPushButton("Import…")
-        set_tip(self.take_in, "Copy trace files from elsewhere into the library")
-        self.runs = ResultsTable(RUN_COLUMNS, identity="id", hidden=RUN_HIDDEN, name="runs")
+        self.take_in = button(QPushButton, "Import…", "Copy trace files from elsewhere into the library", self.ask_import)
+        self.runs = ResultsTable(RUN_COLUMNS, identity="id", hidden=RUN_HIDDEN, name="runs", search=self._found)
         self.runs.filter.setPlaceholderText("Search name, note, tags, prompt, model, method; or tok_s>20")
         self.lanes = ResultsTable(LANE_COLUMNS, identity="key", hidden=LANE_HIDDEN, name="lanes")
         self.lanes.filter.setPlaceholderText("Filter lanes")
         self.details = RunDetails()
-        self.open_button = QPushButton("Open")
-        set_tip(self.open_button, "Show this run in the race page as it was; no model is loaded (Enter)")
-        self.beside = QPushButton("Lay beside")
-        set_tip(self.beside, "Show lanes of the chosen runs side by side: those selected in the lower table, else all "
-                "that fit. The first run's plain lane is the baseline.")
-        self.export_button = QToolButton()
-        self.export_button.setText("Export runs ▾")
-        self.export_button.setAccessibleName("Export runs")
+        self.open_button = button(QPushButton, "Open", "Show this run in the race page as it was; no model is loaded (Enter)",
+                                  lambda: self.open_runs(self.chosen))  # fmt: skip
+        self.beside = button(QPushButton, "Compare", "Show lanes of the chosen runs side by side: those selected in the lower "
+                             "table, else all that fit. The first run's plain lane is the baseline.", self.lay_beside)  # fmt: skip
+        self.export_button = button(QToolButton, "Export runs ▾", name="Export runs")
         self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        self.export_menu = QMenu(self.export_button)
-        self.export_menu.setToolTipsVisible(True)
+        menu = QMenu(self.export_button)
+        menu.setToolTipsVisible(True)
         for form, what in FORMS.items():
-            action = self.export_menu.addAction(_FORM_WORDS[form])
+            action = menu.addAction(_FORM_WORDS[form], partial(self.ask_export, form))
             action.setToolTip(what)
-            action.triggered.connect(lambda _=False, form=form: self.ask_export(form))
-        self.export_menu.addSeparator()
-        self.export_menu.addAction("Copy the command that repeats it", self.copy_command)
-        self.export_button.setMenu(self.export_menu)
-        self.delete_button = QPushButton("Delete")
-        set_tip(self.delete_button, "Move the chosen runs to the trash (Del); Undo brings them back")
+        menu.addSeparator()
+        menu.addAction("Copy the command that repeats it", self.copy_command)
+        self.export_button.setMenu(menu)
+        self.delete_button = button(QPushButton, "Delete", "Move the chosen runs to the trash (Del); Undo brings them back",
+                                    self.delete_or_restore)  # fmt: skip
         self.undo_bar = QFrame()
         self.undo_bar.setObjectName("banner")
         self.undo_bar.setProperty("kind", "note")
         self.undo_words = label("")
-        self.undo_button = QPushButton("Undo")
-        set_tip(self.undo_button, "Bring them back (Ctrl+Z)")
-        self.dismiss = QPushButton("×")
-        self.dismiss.setProperty("kind", "flat")
-        self.dismiss.setAccessibleName("Dismiss")
+        self.undo_button = button(QPushButton, "Undo", "Bring them back (Ctrl+Z)", self.undo)
+        self.dismiss = button(QPushButton, "×", "", self._forget_undo, kind="flat", name="Dismiss")
         self.undo_bar.hide()
         self.empty = label("", "muted")
         self.empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
@@ -144,25 +136,14 @@ class RunsPage(Page):
         self.listing.addWidget(self.empty)
         actions = layout.row(self.open_button, self.beside, self.export_button, self.delete_button, 1, gap=8)
         lower = QWidget()
-        self.lanes_title = label("Lanes of the runs chosen", "small")
+        self.lanes_title = label("Lanes of the chosen runs", "small")
         layout.column(actions, self.lanes_title, (self.lanes, 1), on=lower, gap=6, margins=(0, 6, 0, 0))
-        self.upper = QSplitter(Qt.Orientation.Horizontal)
-        self.upper.addWidget(self.listing)
-        self.upper.addWidget(self.details)
-        self.upper.setStretchFactor(0, 1)
-        self.upper.setSizes([900, 300])
-        self.upper.setCollapsible(0, False)
-        self.rows = QSplitter(Qt.Orientation.Vertical)
-        self.rows.addWidget(self.upper)
-        self.rows.addWidget(lower)
-        self.rows.setStretchFactor(0, 3)
-        self.rows.setStretchFactor(1, 2)
-        self.rows.setSizes([420, 260])
-        self.rows.setCollapsible(0, False)
+        self.upper = _split(Qt.Orientation.Horizontal, (self.listing, 1, 900), (self.details, 0, 300))
+        self.rows = _split(Qt.Orientation.Vertical, (self.upper, 3, 420), (lower, 2, 260))
         layout.column(top, self.undo_bar, (self.rows, 1), on=self, gap=8, margins=(14, 12, 14, 12))
         # To the list first: the keys that matter are there.
         order = (self.runs.view, self.runs.filter, *self.runs.buttons, self.keep, self.show_trash, self.empty_trash, self.take_in)
-        for first, second in zip(order, order[1:], strict=False):
+        for first, second in pairwise(order):
             QWidget.setTabOrder(first, second)
 
     def _connect(self) -> None:
@@ -173,15 +154,8 @@ class RunsPage(Page):
         self.lanes.selected.connect(lambda _: self._refresh())
         self.lanes.activated.connect(lambda _: self.lay_beside())
         self.details.described.connect(self._describe)
-        self.open_button.clicked.connect(lambda: self.open_runs(self.chosen))
-        self.beside.clicked.connect(self.lay_beside)
-        self.delete_button.clicked.connect(self.delete_or_restore)
-        self.undo_button.clicked.connect(self.undo)
-        self.dismiss.clicked.connect(self._forget_undo)
         self.keep.clicked.connect(self._keep_clicked)
         self.show_trash.toggled.connect(self._show_trash)
-        self.empty_trash.clicked.connect(self.ask_empty)
-        self.take_in.clicked.connect(self.ask_import)
         self.context.controller.run_kept.connect(self._kept)
         self.context.controller.state_changed.connect(self._refresh)
         for keys, widget, slot in (
@@ -193,6 +167,10 @@ class RunsPage(Page):
             shortcut = QShortcut(QKeySequence(keys), widget)
             shortcut.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
             shortcut.activated.connect(slot)
+
+    def _found(self, word: str) -> set[str]:
+        """The listed runs in whose text a word occurs, its lanes' rules and drafts included."""
+        return self.library.search(word, trash=self.show_trash.isChecked())
 
     # -- the tab -------------------------------------------------------------------------------
 
@@ -297,9 +275,8 @@ class RunsPage(Page):
         elif self._unreadable:
             self.summary.set_full(self._unreadable)
         else:
-            count, size = len(self.entries), self._size
-            what = f"{count} {'run' if count == 1 else 'runs'}{' in the trash' if trash else ''}"
-            about = f"{what} · {size / 1e6:,.1f} MB, prompts included, in {self.library.folder}"
+            what = f"{_runs(len(self.entries))}{' in the trash' if trash else ''}"
+            about = f"{what} · {self._size / 1e6:,.1f} MB, prompts included, in {self.library.folder}"
             self.summary.set_full(f"{self._told} · {what}" if self._told else about)
         self.listing.setCurrentWidget(self.runs if self.entries or self._stale else self.empty)
         self.empty.setText(
@@ -310,6 +287,11 @@ class RunsPage(Page):
             else "Runs are not kept. Tick “Keep finished runs”, or import a trace file."
         )
         self._refresh()
+
+    @property
+    def readable(self) -> list[Entry]:
+        """Those of the chosen runs whose files are traces."""
+        return [entry for entry in self.chosen if not entry.problem]
 
     @property
     def chosen(self) -> list[Entry]:
@@ -338,9 +320,8 @@ class RunsPage(Page):
     def _chosen(self) -> None:
         """Show what is known of the runs chosen, at once what the list says, then what their rounds say."""
         self.details.save()
-        entries = self.chosen
-        self.details.show_runs(entries, editable=not self.show_trash.isChecked())
-        readable = [entry for entry in entries if not entry.problem]
+        self.details.show_runs(self.chosen, editable=not self.show_trash.isChecked())
+        readable = self.readable
         self.lanes.set_rows(lane_rows(readable))
         self._refresh()
         unfinished = any(entry.end == "unfinished" or lane.speedup is None for entry in readable for lane in entry.lanes)
@@ -368,21 +349,19 @@ class RunsPage(Page):
 
     def _compared(self, found: tuple[list[str], list[Row]]) -> None:
         ids, rows = found
-        if ids == [entry.id for entry in self.chosen if not entry.problem] and rows:
+        if ids == [entry.id for entry in self.readable] and rows:
             self.lanes.set_rows(rows)
 
     def _refresh(self) -> None:
         """Enable what can be done with what is chosen."""
-        entries, racing, trash = self.chosen, self.context.controller.racing, self.show_trash.isChecked()
-        readable = [entry for entry in entries if not entry.problem]
+        readable, racing, trash = self.readable, self.context.controller.racing, self.show_trash.isChecked()
         self.open_button.setEnabled(bool(readable) and not racing)
         self.beside.setEnabled((len(readable) > 1 or bool(self.lanes.selected_rows())) and not racing)
         self.export_button.setEnabled(bool(readable))
-        self.delete_button.setEnabled(bool(entries))
+        self.delete_button.setEnabled(bool(self.chosen))
         self.delete_button.setText("Restore" if trash else "Delete")
         many = len(readable) != 1
-        self.lanes_title.setText("Lanes of the runs chosen; select some to lay just those beside one another" if many
-                                 else "Lanes of the run chosen")
+        self.lanes_title.setText("Lanes of the chosen runs; select some to compare just those" if many else "Lanes of the chosen run")
 
     def _kept(self, event: RunKept) -> None:
         """A race was kept: list it, at once if the tab is in front."""
@@ -394,7 +373,7 @@ class RunsPage(Page):
     # -- opening -------------------------------------------------------------------------------
 
     def open_runs(self, entries: Sequence[Entry]) -> None:
-        """Show a run in the race page; several beside one another."""
+        """Show a run in the race page; of several, their lanes side by side."""
         self.details.save()
         broken = [entry for entry in entries if entry.problem]
         if broken and len(broken) == len(entries):
@@ -406,19 +385,14 @@ class RunsPage(Page):
 
     def lay_beside(self) -> None:
         """Show the lanes selected below, else all lanes of the runs chosen, side by side."""
-        entries = {entry.id: entry for entry in self.chosen if not entry.problem}
         wanted: dict[str, list[int]] = {}
         for index in self.lanes.selected_rows():
             run_id, _, lane = str(self.lanes.rows[index]["key"]).rpartition(":")
             wanted.setdefault(run_id, []).append(int(lane))
         if not wanted:
-            self.open_runs(list(entries.values()))
+            self.open_runs(self.readable)
             return
-        picks = [
-            Pick(entry.path, entry.title, tuple(sorted(wanted[run_id])))
-            for run_id, entry in entries.items()
-            if run_id in wanted
-        ]
+        picks = [Pick(one.path, one.title, tuple(sorted(wanted[one.id]))) for one in self.readable if one.id in wanted]
         if picks:
             self.context.extra["open_runs"](picks)
 
@@ -470,8 +444,7 @@ class RunsPage(Page):
     def _deleted(self, ids: list[str]) -> None:
         if ids:
             self._undo = ids
-            count = len(ids)
-            self.undo_words.setText(f"{count} {'run' if count == 1 else 'runs'} in the trash.")
+            self.undo_words.setText(f"{_runs(len(ids))} in the trash.")
             self.undo_bar.show()
 
     def undo(self) -> None:
@@ -501,8 +474,7 @@ class RunsPage(Page):
 
     def sure(self, count: int) -> bool:
         """Ask whether runs are to be removed for good."""
-        text = f"Remove {count} {'run' if count == 1 else 'runs'} for good?"
-        return bool(ask(self, "Empty the trash", text, {"remove": "Remove"}, careful=True))
+        return bool(ask(self, "Empty the trash", f"Remove {_runs(count)} for good?", {"remove": "Remove"}, careful=True))
 
     def _forget_undo(self) -> None:
         self._undo = []
@@ -528,10 +500,9 @@ class RunsPage(Page):
 
     def ask_export(self, form: str) -> None:
         """Ask where to, and write the runs chosen."""
-        entries = [entry for entry in self.chosen if not entry.problem]
+        entries, ending = self.readable, ENDINGS[form]
         if not entries:
             return
-        ending = ENDINGS[form]
         stem = entries[0].id if len(entries) == 1 else f"{len(entries)} runs"
         path, _ = QFileDialog.getSaveFileName(self, "Export runs", f"{stem}{ending}", f"*{ending};;All files (*)")
         if path:
@@ -547,21 +518,35 @@ class RunsPage(Page):
                 for entry in entries
             ]
             export_runs(form, path, runs)
-            return f"{len(runs)} {'run' if len(runs) == 1 else 'runs'} written to {path}"
+            return f"{_runs(len(runs))} written to {path}"
 
         self.work.do(write, self._tell)
 
     def copy_command(self) -> None:
         """Copy the command line that repeats the run chosen."""
-        entries = [entry for entry in self.chosen if not entry.problem][:1]
-        if entries:
-            path = entries[0].path
+        if self.readable:
+            path = self.readable[0].path
             self.work.do(lambda: command_line(read_trace(path, keep="nothing")), self._copied)
 
     def _copied(self, repeat: Repeat) -> None:
         QGuiApplication.clipboard().setText(clipboard(repeat.command))
         file = repeat.prompt_file
         self._tell("The command is on the clipboard" + (f"; save the prompt as {file} first" if file else ""))
+
+
+def _runs(count: int) -> str:
+    return f"{count} {'run' if count == 1 else 'runs'}"
+
+
+def _split(way: Qt.Orientation, *parts: tuple[QWidget, int, int]) -> QSplitter:
+    """A splitter of (widget, stretch, size in pixels); the first part cannot be dragged shut."""
+    made = QSplitter(way)
+    for place, (part, stretch, _) in enumerate(parts):
+        made.addWidget(part)
+        made.setStretchFactor(place, stretch)
+    made.setSizes([size for _, _, size in parts])
+    made.setCollapsible(0, False)
+    return made
 
 
 def _described(entry: Entry, words: tuple[str, list[str], str] | None) -> Entry:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import sqlite3
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFileDialog
@@ -78,7 +79,7 @@ def test_runs_are_listed_with_their_figures(page):
 
 @pytest.mark.parametrize(("text", "found"), [
     ("second", {"second"}), ("nothing more", {"first", "second", "third"}), ("greedy-not-there", set()),
-    ("draft-model", {"first", "second", "third"}), ("lanes=3 third", {"third"}), ("lanes>3", set()),
+    ("draft-model", {"first", "second", "third"}), ("GREEDY secon", {"second"}), ("lanes=3 third", {"third"}), ("lanes>3", set()),
 ])  # fmt: skip
 def test_search_looks_at_names_prompts_and_methods(page, text, found):
     page.runs.filter.setText(text)
@@ -256,7 +257,8 @@ def test_a_note_that_is_too_long_stays_to_be_shortened(page, window, qtbot):
 
 def test_what_could_not_be_written_is_written_when_the_tab_is_opened_again(page, window, qtbot, monkeypatch):
     monkeypatch.setattr(library_module, "LOCK_TIMEOUT_S", 0.05)
-    with FileLock(RunLibrary().folder / ".lock"):
+    with contextlib.closing(sqlite3.connect(RunLibrary().folder / "index.sqlite3", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
         choose(page, "first")
         page.details.note.setPlainText("typed under a lock")
         page.details.save()

@@ -1,4 +1,4 @@
-"""What the tables of the runs tab show: the runs of the library, and the lanes of those chosen."""
+"""What tables of recorded runs show: the runs of the library, and lanes of some of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run_row(entry: Entry) -> Row:
     faster = entry.faster(best) if best is not None else None
     return {
         "id": entry.id,
-        "recorded": _when(entry.recorded_at),
+        "recorded": when(entry.recorded_at),
         "title": entry.title,
         "target": entry.target,
         "lanes": len(entry.lanes) or None,
@@ -143,7 +143,8 @@ def measured_lane_rows(entries: Sequence[Entry], lanes: Sequence[Beside]) -> lis
     return rows
 
 
-def _when(recorded_at: str) -> str:
+def when(recorded_at: str) -> str:
+    """An ISO 8601 time as local date and minute; its beginning as it stands where it is none."""
     try:
         return datetime.fromisoformat(recorded_at).astimezone().strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):
