@@ -15,7 +15,6 @@ from specview.experiments.prompt_set import prompt_set_csv, request_rows, run_pr
 from specview.files.documents import compare_document
 from specview.files.reader import read_trace
 from specview.gui.state import figures
-from specview.gui.state.runs_rows import lane_rows, measured_lane_rows, run_row
 from specview.gui.state.view_model import RaceModel
 from specview.gui.why.figures import cell
 from specview.lab.explain import explain
@@ -26,6 +25,7 @@ from specview.library.exporters import compare_csv, compare_markdown
 from specview.library.keeping import RunKeeper
 from specview.library.library import RunLibrary
 from specview.library.replay import trace_document
+from specview.library.rows import lane_rows, measured_lane_rows, run_row
 from specview.racing.compare import compare
 from specview.racing.settings import LaneSettings
 from specview.racing.workloads import Prompt, Workload
