@@ -23,6 +23,7 @@ from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, is_terminal, safe_text, table
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError
+from specview.experiments.sweep_curves import CellRun
 from specview.experiments.sweep_file import SweepFile, new_path
 from specview.experiments.sweep_grid import (
     ASK_RUNS,
@@ -34,7 +35,7 @@ from specview.experiments.sweep_grid import (
     parse_temperatures,
     prompts_of_set,
 )
-from specview.experiments.sweep_results import COLUMNS, FEW, CellRun, SweepResults
+from specview.experiments.sweep_results import COLUMNS, FEW, SweepResults
 from specview.files.tables import table_csv, table_markdown
 from specview.racing import workloads
 from specview.racing.foreign import models_named
@@ -222,7 +223,8 @@ def _ask(
     grid: Grid, races: int, models: ModelPool, yes: bool, progress: ProgressLine, should_stop: StopRequest
 ) -> None:
     """Say how long it will take, measured here; ask where that is long. Raises SpecviewError where the answer is no."""
-    from specview.experiments.sweep import duration, estimate
+    from specview.experiments.runner import duration
+    from specview.experiments.sweep import estimate
 
     told = estimate(grid, models, should_stop, progress.show)
     progress.clear()
@@ -259,7 +261,8 @@ def _says_yes(question: str) -> bool:
 
 
 def _run(file: SweepFile, models: ModelPool, progress: ProgressLine, should_stop: StopRequest) -> None:
-    from specview.experiments.sweep import News, duration, run_sweep
+    from specview.experiments.runner import duration
+    from specview.experiments.sweep import News, run_sweep
 
     def show(news: News) -> None:
         if isinstance(news, CellRun):

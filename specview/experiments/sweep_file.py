@@ -17,12 +17,13 @@ from typing import Any, Self
 
 from specview import __version__
 from specview.errors import SpecviewError, UsageError
+from specview.experiments.sweep_curves import CellRun
 from specview.experiments.sweep_grid import Grid, difference
-from specview.experiments.sweep_results import CellRun, SweepResults
+from specview.experiments.sweep_results import SweepResults
 from specview.files.atomic import cannot_write, os_reason
 from specview.files.folders import data_folder
 from specview.files.schema import dumps, plain
-from specview.reading import open_regular
+from specview.reading import read_bytes
 
 SCHEMA = "specview.sweep/1"
 MAX_FILE_BYTES = 1 << 30
@@ -45,8 +46,9 @@ class SweepFile:
             self._fd: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), mode)
             with contextlib.suppress(OSError):  # a device: nothing to cut
                 os.ftruncate(self._fd, length)
-            if length:
-                os.lseek(self._fd, length, os.SEEK_SET)
+            if length:  # the last line that is kept may lack its line break alone
+                os.lseek(self._fd, length - 1, os.SEEK_SET)
+                os.write(self._fd, b"\n")
         except OSError as error:
             raise cannot_write(path, "sweep", error) from None
 
@@ -56,8 +58,7 @@ class SweepFile:
         path = Path(path)
         with contextlib.ExitStack() as stack:
             stack.callback(_lock(path))
-            if path.is_file() and path.stat().st_size:
-                raise UsageError(f"{str(path)!r} is there already.", "Resume it (--resume), or choose another name.")
+            refuse_taken(path)
             made = datetime.now(UTC).isoformat(timespec="seconds")
             file = cls(path, SweepResults(grid, made=made), 0)
             file._line({"schema": SCHEMA, "made": made, "version": __version__, "grid": grid.to_json()})
@@ -146,6 +147,12 @@ class SweepFile:
         self.close()
 
 
+def refuse_taken(path: Path) -> None:
+    """Raise UsageError where a file of this name holds something."""
+    if path.is_file() and path.stat().st_size:
+        raise UsageError(f"{str(path)!r} is there already.", "Resume it (--resume), or choose another name.")
+
+
 def _lock(path: Path) -> Callable[[], None]:
     """Keep others off a sweep's file; returns what lets it go. Raises SpecviewError where another sweep writes it.
 
@@ -194,43 +201,27 @@ def read_sweep(path: str | Path) -> SweepResults:
     return _read(Path(path))[0]
 
 
-def read_header(path: str | Path) -> Mapping[str, Any] | None:
-    """The first line of a sweep's file; None where it is none. Reads no further."""
-    try:
-        with open_regular(path) as file:
-            line = file.readline(16 << 20)
-        found = json.loads(line)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and found.get("schema") == SCHEMA else None
-
-
 def _read(path: Path, *, own: bool = False) -> tuple[SweepResults, int]:
-    """The results and how many bytes of the file are whole lines."""
+    """The results and how many bytes of the file are whole lines, the last one's line break counted."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise SpecviewError(f"{str(path)!r} is larger than {MAX_FILE_BYTES >> 30} GB.", "Choose a sweep's file.")
-        with open_regular(path) as file:
-            data = file.read()
+        data = read_bytes(path, MAX_FILE_BYTES)
     except OSError as error:
         raise SpecviewError(f"cannot read the sweep {str(path)!r}: {os_reason(error)}.", "Check the file's name.") from None
-    lines = data.split(b"\n")
-    rest = lines.pop()
-    results = _read_header(path, lines[0] if lines else rest, own)
-    if not lines:  # a header without its line break: cut in its middle, or not ours
-        lines, rest = [rest], b""
-        data += b"\n"
-    length = len(lines[0]) + 1
-    for number, line in enumerate(lines[1:], start=2):
+    except ValueError:
+        raise SpecviewError(f"{str(path)!r} is larger than {MAX_FILE_BYTES >> 30} GB.", "Choose a sweep's file.") from None
+    header, *lines = data.split(b"\n")
+    results = _read_header(path, header, own)
+    rest = lines.pop() if lines else b""
+    length = len(header) + 1
+    for number, line in enumerate(lines, start=2):
         try:
             _take(results, json.loads(line))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            if number == len(lines) and not rest:
+            if number == len(lines) + 1 and not rest:
                 rest = line  # a last line that was overwritten or half flushed
                 break
-            why = " ".join(str(error).split())[:120]
             raise SpecviewError(
-                f"the sweep {str(path)!r} is damaged in line {number} ({why}).", "Take that line out, or begin a new sweep."
+                f"the sweep {str(path)!r} is damaged in line {number} ({_why(error)}).", "Take that line out, or begin a new sweep."
             ) from None
         length += len(line) + 1
     if rest:
@@ -255,8 +246,7 @@ def _read_header(path: Path, line: bytes, own: bool) -> SweepResults:
     except SpecviewError as error:
         raise SpecviewError(f"the grid of {str(path)!r} cannot run here: {error.cause}", error.mend) from None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        why = " ".join(str(error).split())[:120]
-        raise SpecviewError(f"the grid of {str(path)!r} is damaged ({why}).", "Begin a new sweep.") from None
+        raise SpecviewError(f"the grid of {str(path)!r} is damaged ({_why(error)}).", "Begin a new sweep.") from None
 
 
 def _take(results: SweepResults, found: Any) -> None:
@@ -266,6 +256,10 @@ def _take(results: SweepResults, found: Any) -> None:
         results.facts[int(found["lane"])] = dict(found["facts"])
     else:
         results.add(CellRun.from_json(found))
+
+
+def _why(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]
 
 
 def _short(value: Any) -> str:

@@ -13,7 +13,7 @@ from specview.decoding.metrics import Metrics
 from specview.decoding.speedup import Speedup, median_speedup
 from specview.errors import SpecviewError
 from specview.racing.pool import ModelPool, ShouldStop
-from specview.racing.race import Race
+from specview.racing.race import Race, one_line
 from specview.racing.settings import RunSettings
 from specview.settings.events import Equality, Event, Failed, LaneEnded, RaceEnded, RaceStarted
 
@@ -101,7 +101,10 @@ def compare(
                     ends.append(last)
                     records.append(race.records)
             finally:
-                race.close()
+                try:
+                    race.close()
+                except Exception as error:  # noqa: BLE001 - caches that cannot be freed: what was measured stands
+                    race.trouble = race.trouble or f"caches: {one_line(error)}"
                 result.trouble = result.trouble or race.trouble
             if result.end == "stopped":
                 break

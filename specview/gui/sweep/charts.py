@@ -9,7 +9,9 @@ from typing import Any
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QWidget
 
-from specview.experiments.sweep_results import EIGHTHS, Point, Series, SeriesKey, SweepResults
+from specview.decoding.speedup import EIGHTHS
+from specview.experiments.sweep_curves import Point, Series, SeriesKey
+from specview.experiments.sweep_results import SweepResults
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import Choice, label, set_tip
@@ -288,7 +290,7 @@ class SweepCharts(QWidget):
 
     def _cell_number(self, results: SweepResults, key: SeriesKey, k: int) -> int:
         cells = results.cells_of(key)
-        found = [cell for cell in cells if any(run.k == k for run in results.of_cell(cell))]
+        found = [cell for cell in cells if any(run.k == k for run in results.of_cells(cell))]
         return (found or cells)[0].number
 
     def _picked(self, name: str, index: int) -> None:

@@ -22,10 +22,12 @@ from PySide6.QtWidgets import (
 )
 
 from specview.errors import SpecviewError
-from specview.experiments.sweep import Estimate, SweepProgress, duration
+from specview.experiments.runner import SeriesProgress, duration
+from specview.experiments.sweep import Estimate
+from specview.experiments.sweep_curves import CellRun
 from specview.experiments.sweep_file import read_sweep
 from specview.experiments.sweep_grid import ASK_RUNS, Grid
-from specview.experiments.sweep_results import COLUMNS, FEW, CellRun, SweepResults
+from specview.experiments.sweep_results import COLUMNS, FEW, SweepResults
 from specview.files.atomic import OutputFile
 from specview.files.schema import dumps
 from specview.gui.link.engine_thread import JobEnded, JobNews
@@ -258,7 +260,7 @@ class SweepPage(Page):
         if event.run_id != self._run_id:
             return
         news = event.news
-        if isinstance(news, SweepProgress):
+        if isinstance(news, SeriesProgress):
             self.progress.setRange(0, 1000)
             self.progress.setValue(round(1000 * news.fraction))
             left = f" · {duration(news.left_s)} left" if news.left_s else ""

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from specview.errors import SpecviewError
-from specview.experiments.sweep import Estimate, SweepProgress, duration, estimate, run_sweep
+from specview.experiments.runner import SeriesProgress, duration
+from specview.experiments.sweep import Estimate, estimate, run_sweep
+from specview.experiments.sweep_curves import CellRun
 from specview.experiments.sweep_file import SweepFile, new_path, read_sweep
 from specview.experiments.sweep_grid import ASK_RUNS, ASK_SECONDS, Grid
-from specview.experiments.sweep_results import CellRun, SweepResults
+from specview.experiments.sweep_results import SweepResults
 from specview.files.folders import data_folder
 from specview.gui.link.engine_thread import JobProgress
 
@@ -71,9 +73,9 @@ def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) ->
                 file = SweepFile.begin(new_path(), own)
             tell(SweepBegun(file.path, _copy(file.results)))
 
-            def pass_on(news: SweepProgress | CellRun) -> None:
+            def pass_on(news: SeriesProgress | CellRun) -> None:
                 tell(news)
-                if isinstance(news, SweepProgress):
+                if isinstance(news, SeriesProgress):
                     tell(JobProgress(f"sweep {news.done}/{news.total}: {news.text}", news.fraction))
 
             run_sweep(file, pool, pass_on, should_stop)
