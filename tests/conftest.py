@@ -61,7 +61,7 @@ IGNORED_THREADS = (
     "InductorSubproc",  # torch
     "tqdm",  # its monitor, a daemon
     "execnet",  # of a test run in several processes
-    "llama.cpp trial",  # parked in place of an abort (llama_cpp_layer_inputs.survives)
+    "llama.cpp trial",  # parked in place of an abort (llama_cpp_features.survives)
 )
 THREAD_GRACE_S = 2.0
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from specview.engines.features import OutputStep, output_step
 from specview.engines.gguf_file import GgufFacts, TensorInfo
 from specview.engines.gguf_weights import TensorRows
+from specview.engines.output_step import OutputStep, output_step
 from specview.errors import SpecviewError
 
 _ROWS_AT_ONCE = 8192

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from specview.decoding.interfaces import Tokenizer
+from specview.engines.batch import require_probe
 from specview.engines.gguf_file import GgufFacts, gguf_facts, split_parts
 from specview.engines.llama_cpp_batch import LlamaCppBatch, pass_width
+from specview.engines.llama_cpp_context import Contexts
 from specview.engines.llama_cpp_ends import ModelEnds
-from specview.engines.llama_cpp_features import NO_NODES, stream_nodes
-from specview.engines.llama_cpp_layer_inputs import layer_inputs, survives
+from specview.engines.llama_cpp_features import NO_NODES, layer_inputs, stream_nodes, survives
 from specview.engines.llama_cpp_library import device_name, forget_errors, last_error, llama, physical_cores
-from specview.engines.llama_cpp_model import Contexts
 from specview.engines.llama_cpp_mtp import modules_in
 from specview.engines.llama_cpp_session import LlamaCppSession, keeps_scores, pass_tokens, score_bytes
 from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer
-from specview.engines.probes import require_probe
+from specview.engines.session import require_context
 from specview.errors import SpecviewError, Stopped, UsageError
 
 __all__ = ["GgufFacts", "LlamaCppEngine", "gguf_facts", "load"]
@@ -184,11 +184,7 @@ class LlamaCppEngine:
                 f"A draft tree of {branches:,} leaves is too wide for llama.cpp, which takes {most}.",
                 "Draft fewer branches.",
             )
-        if max_length > self.context_length:
-            raise SpecviewError(
-                f"{max_length:,} tokens do not fit into the context of {self.context_length:,} of {self.model_name}.",
-                "Use a shorter prompt or fewer tokens.",
-            )
+        require_context(self, max_length)
         if not self.gpu_layers:
             scores = pass_tokens(self, max_length) * score_bytes(self, max_length)
             needed = self.kv_bytes(max_length) + (scores if keeps_scores(self, max_length) else 0)

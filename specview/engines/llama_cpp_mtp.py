@@ -7,20 +7,18 @@ calls for them are not in llama.h: llama-cpp-python binds them as experimental (
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from specview.engines.gguf_file import GgufFacts
-from specview.engines.llama_cpp_layer_inputs import survives
-from specview.engines.llama_cpp_library import forget_errors, ggml, last_error, llama, pointer
-from specview.engines.llama_cpp_model import LlamaCppModel
-from specview.engines.llama_cpp_session import LlamaCppSession
+from specview.engines.llama_cpp_context import Batch, Context, LlamaCppModel
+from specview.engines.llama_cpp_features import survives
+from specview.engines.llama_cpp_library import ggml, last_error, llama, pointer
+from specview.engines.llama_cpp_session import PASS_TOKENS, LlamaCppSession
 from specview.errors import SpecviewError
 
-PASS_TOKENS = 256
 _CLOSE = 1e-2
 
 
@@ -88,42 +86,18 @@ class MtpContext:
         self._lib = lib = llama()
         self._calls = _calls()
         self._hidden, self._vocab = engine.hidden_size, engine.vocab_size
-        params = lib.llama_context_default_params()
-        params.n_ctx = max_length + 1
-        params.n_batch = params.n_ubatch = min(PASS_TOKENS, max_length + 1)
-        params.n_threads = params.n_threads_batch = engine.threads
-        params.offload_kqv = engine.gpu_layers != 0
-        params.swa_full = True
-        params.no_perf = True
-        params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
+        self._width = width = min(PASS_TOKENS, max_length + 1)
+        settings: dict[str, Any] = {"ctx_type": lib.LLAMA_CONTEXT_TYPE_MTP}
         if not engine.gpu_layers:
-            params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        forget_errors()
-        context = lib.llama_init_from_model(engine.model_pointer, params)
-        if not context:
-            raise SpecviewError(f"llama.cpp could not make a context for {engine.model_name}'s modules: {last_error()}.")
-        self._context = context
-        engine.contexts.add(context)
-        self._release = weakref.finalize(self, engine.contexts.free, context)
-        self._memory = lib.llama_get_memory(context)
-        self._width = int(params.n_batch)
-        self._calls.llama_set_embeddings_nextn(context, True, False)
-        self._calls.llama_set_nextn_layer_offset(context, module)
+            settings["flash_attn_type"] = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        what = f"a context for {engine.model_name}'s modules"
+        self._context = Context(engine, max_length + 1, width, what, **settings)
+        self._calls.llama_set_embeddings_nextn(self._context.pointer, True, False)
+        self._calls.llama_set_nextn_layer_offset(self._context.pointer, module)
         # A batch has tokens and hidden states both.
-        self._tokens = np.zeros(self._width, dtype=np.int32)
-        self._states = np.zeros((self._width, self._hidden), dtype=np.float32)
-        self._positions = np.zeros(self._width, dtype=np.int32)
-        self._counts = np.ones(self._width, dtype=np.int32)
-        self._sequence = np.zeros(1, dtype=np.int32)
-        self._sequences = np.full(self._width, self._sequence.ctypes.data, dtype=np.uintp)
-        self._output = np.zeros(self._width, dtype=np.int8)
-        self._batch = batch = lib.llama_batch()
-        batch.token = pointer(self._tokens, ctypes.c_int32)
-        batch.embd = pointer(self._states, ctypes.c_float)
-        batch.pos = pointer(self._positions, ctypes.c_int32)
-        batch.n_seq_id = pointer(self._counts, ctypes.c_int32)
-        batch.seq_id = ctypes.cast(self._sequences.ctypes.data, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
-        batch.logits = pointer(self._output, ctypes.c_int8)
+        self._batch = Batch(width, np.zeros(1, dtype=np.int32))
+        self._states = np.zeros((width, self._hidden), dtype=np.float32)
+        self._batch.raw.embd = pointer(self._states, ctypes.c_float)
 
     def run(self, tokens: Sequence[int], hidden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Feed tokens after the entries there are, with the states [n, hidden] that they are paired with.
@@ -131,37 +105,36 @@ class MtpContext:
         Returns the outputs [n, hidden], and the logits [vocab] of what follows the last one. Raises
         SpecviewError where llama.cpp fails.
         """
-        found = []
+        found, batch = [], self._batch
         for begin in range(0, len(tokens), self._width):
             count = len(tokens[begin : begin + self._width])
-            self._tokens[:count] = tokens[begin : begin + count]
+            batch.tokens[:count] = tokens[begin : begin + count]
             self._states[:count] = hidden[begin : begin + count]
             at = self.first + self.length
-            self._positions[:count] = np.arange(at, at + count)
-            self._output[:count] = 0
-            self._output[count - 1] = 1
-            self._batch.n_tokens = count
-            code = self._lib.llama_decode(self._context, self._batch)
+            batch.positions[:count] = np.arange(at, at + count)
+            batch.output[:count] = 0
+            batch.output[count - 1] = 1
+            batch.raw.n_tokens = count
+            code = self._lib.llama_decode(self._context.pointer, batch.raw)
             if code != 0:
                 raise SpecviewError(f"llama.cpp could not run the target's modules (code {code}): {last_error()}.")
-            rows = _rows(self._calls.llama_get_embeddings_nextn(self._context), count, self._hidden)
+            rows = _rows(self._calls.llama_get_embeddings_nextn(self._context.pointer), count, self._hidden)
             assert rows is not None
             found.append(rows)
             self.length += count
-        logits = _rows(self._lib.llama_get_logits_ith(self._context, -1), 1, self._vocab)
+        logits = _rows(self._lib.llama_get_logits_ith(self._context.pointer, -1), 1, self._vocab)
         assert logits is not None
         return np.concatenate(found), logits[0]
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` entries."""
         if length < self.length:
-            if not self._lib.llama_memory_seq_rm(self._memory, 0, self.first + length, -1):
-                raise SpecviewError("llama.cpp cannot roll the cache of the target's modules back.")
+            self._context.remove(self.first + length, 0)
             self.length = length
 
     def close(self) -> None:
         """Free the context."""
-        self._release()
+        self._context.close()
 
 
 def _rows(pointer: Any, count: int, width: int) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
-from specview.engines.transformers_tree import move_together
+from specview.engines.tree import move_together
 
 _FIRST_BLOCK = 512
 

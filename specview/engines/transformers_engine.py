@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specview.engines.batch import require_probe
 from specview.engines.gguf_file import GgufFile
 from specview.engines.openmp import limit_spinning
-from specview.engines.probes import require_probe
+from specview.engines.session import require_context
 from specview.engines.transformers_config import first_line, load_error, resolved_config
 from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import (
@@ -285,11 +286,7 @@ class TransformersEngine:
             raise SpecviewError(
                 f"{self.model_name} cannot run here: {self.rollback_problem}.", "Choose another model."
             )
-        if max_length > self.context_length:
-            raise SpecviewError(
-                f"{max_length} tokens do not fit the context of {self.model_name} ({self.context_length}).",
-                "Shorten the prompt or lower max tokens.",
-            )
+        require_context(self, max_length)
         if branches > 1 and not self.check_mode and runner.tree_problem is not None:
             raise tree_error(runner.tree_problem)
         return TransformersSession(runner, max_length, check_mode=self.check_mode)

@@ -29,8 +29,8 @@ from specview.engines.transformers_llama_shape import (
     rotary_frequencies,
 )
 from specview.engines.transformers_session import CHECK_BLOCK
-from specview.engines.transformers_tree import Tree, move_together
 from specview.engines.transformers_weights import StoredTensor
+from specview.engines.tree import Tree, move_together
 from specview.errors import SpecviewError
 
 _FIRST_BLOCK = 512
@@ -332,7 +332,11 @@ class LlamaRunner:
     def run_lower(
         self, tokens: Sequence[int], start: int, cache: LlamaCache, layer: int, *, logits: bool
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Run tokens through the first layers only; see ExitRunner.run_lower."""
+        """Run tokens through the first `layer` layers, writing those layers' keys and values.
+
+        Returns float logits [n, vocab] of the final norm and head, or None without `logits`, and the
+        hidden states [n, hidden].
+        """
         with torch.inference_mode():
             hidden = self._layers_on(self._embed(tokens), cache, self._pass(len(tokens), start), 0, layer)
             last = self._final_norm(hidden) if logits else None
@@ -342,10 +346,11 @@ class LlamaRunner:
     def run_upper(
         self, hidden: torch.Tensor, start: int, cache: LlamaCache, layer: int, features: Sequence[Any] = ()
     ) -> tuple[torch.Tensor, dict[Any, torch.Tensor]]:
-        """Take hidden states up after `layer` layers; see ExitRunner.run_upper."""
-        logits, found = self._to_the_end(
-            hidden, start, cache, layer, logits=True, features=features, tree=None
-        )
+        """Run hidden states [n, hidden] after `layer` layers through the others.
+
+        Returns logits [n, vocab] and the features asked for, none of them of an earlier layer.
+        """
+        logits, found = self._to_the_end(hidden, start, cache, layer, logits=True, features=features, tree=None)
         assert logits is not None
         return logits, found
 
@@ -469,5 +474,5 @@ class LlamaRunner:
             return None
         mask = torch.ones(rows, visible, dtype=torch.bool, device=self.device).tril(start)
         if rows_of.tree is not None:
-            mask[:, start : start + rows] = rows_of.tree.sees.to(self.device)
+            mask[:, start : start + rows] = torch.from_numpy(rows_of.tree.sees).to(self.device)
         return mask

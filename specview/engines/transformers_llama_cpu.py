@@ -16,7 +16,7 @@ import torch
 
 from specview.engines.transformers_linear import Linear, gated
 from specview.engines.transformers_llama_shape import LlamaShape
-from specview.engines.transformers_tree import Tree
+from specview.engines.tree import Tree
 
 MAX_ROWS = 32
 """Passes of more rows take the general way."""
@@ -115,7 +115,7 @@ def _mask(rows: int, group: int, rows_of: Pass) -> torch.Tensor | None:
         return None
     hidden = torch.full((rows, visible), -torch.inf).triu_(start + 1)
     if rows_of.tree is not None:
-        hidden[:, start : start + rows].masked_fill_(~rows_of.tree.sees, -torch.inf)
+        hidden[:, start : start + rows].masked_fill_(~torch.from_numpy(rows_of.tree.sees), -torch.inf)
     return hidden if group == 1 else hidden.repeat_interleave(group, 0)
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 
-from specview.engines.features import OutputStep, output_step, require_features
+from specview.engines.output_step import OutputStep, output_step
+from specview.engines.session import require_features
 from specview.engines.transformers_cache import PreallocatedCache
 from specview.engines.transformers_linear import Linear, mostly_halves
 from specview.engines.transformers_llama_shape import UNTIED
 from specview.engines.transformers_packing import kept_bytes
 from specview.engines.transformers_session import CHECK_BLOCK
-from specview.engines.transformers_tree import Tree
+from specview.engines.tree import Tree
 
 _WINDOW_KEYS = frozenset({"sliding_window", "use_sliding_window", "max_window_layers"})
 
@@ -123,7 +124,7 @@ class ModuleRunner:
         rows = len(tree)
         sees = torch.zeros(rows, visible, dtype=torch.bool)
         sees[:, :start] = True
-        sees[:, start : start + rows] = tree.sees
+        sees[:, start : start + rows] = torch.from_numpy(tree.sees)
 
         def added(allowed: torch.Tensor) -> torch.Tensor:
             dtype = self._model.dtype

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specview.engines import llama_cpp_layer_inputs
+from specview.engines import llama_cpp_features
 from specview.engines.llama_cpp_engine import LlamaCppEngine, load
 from specview.engines.llama_cpp_session import PASS_ROWS, LlamaCppSession
 from specview.errors import SpecviewError, Stopped
@@ -296,8 +296,6 @@ def test_chunks_are_announced_after_their_features(tiny: LlamaCppEngine) -> None
 
 
 def test_a_graph_without_layer_names_is_told(tiny_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specview.engines import llama_cpp_features
-
     monkeypatch.setattr(llama_cpp_features, "layer_node", lambda layer: b"no_such_node-%d" % layer)
     engine = load(tiny_path, threads=1)
     assert engine.features_problem is not None and "does not name" in engine.features_problem
@@ -339,7 +337,7 @@ def test_a_model_whose_layer_inputs_are_not_kept_is_watched(tmp_path: Path) -> N
     """The trial of it would end the process: its thread is parked instead, and all else goes on."""
     engine = load(gemma2(tmp_path / "gemma2.gguf"), threads=1)
     assert engine.features_problem is None
-    if llama_cpp_layer_inputs.layer_inputs() is not None:
+    if llama_cpp_features.layer_inputs() is not None:
         assert not engine.keeps_layer_inputs
     session = engine.new_session(32, 2)
     given = session.forward(TOKENS, features=ALL)
@@ -367,13 +365,13 @@ def test_survives_tells_an_abort_from_an_error() -> None:
 
     if ggml().set_abort_callback is None:
         pytest.skip("this ggml has no abort callback")
-    assert llama_cpp_layer_inputs.survives(lambda: None)
+    assert llama_cpp_features.survives(lambda: None)
 
     def fail() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        llama_cpp_layer_inputs.survives(fail)
+        llama_cpp_features.survives(fail)
 
 
 # The ends

@@ -18,7 +18,7 @@ from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
 from specview.engines.llama_cpp_engine import LlamaCppEngine, load
 from specview.engines.llama_cpp_session import CHECKED_PASS_TOKENS, PASS_ROWS, LlamaCppSession
-from specview.engines.llama_cpp_tree import token_tree
+from specview.engines.tree import Tree as TreeShape
 from specview.errors import SpecviewError
 from tests.decoding.toy import constant
 
@@ -101,10 +101,11 @@ def trees(draw: st.DrawFn, most: int = 24) -> Tree:
 @given(trees(60))
 def test_branches_are_the_root_to_leaf_paths_and_tokens_know_theirs(tree: Tree) -> None:
     parents = tree[1]
-    shape = token_tree(tuple(parents))
+    shape = TreeShape(tuple(parents))
+    first, count = shape.spans
     assert sorted(shape.branches) == sorted(tuple(path_to(parents, leaf)) for leaf in leaves(parents))
     for index in range(len(parents)):
-        run = range(shape.first[index], shape.first[index] + shape.count[index])
+        run = range(first[index], first[index] + count[index])
         assert [branch for branch, nodes in enumerate(shape.branches) if index in nodes] == list(run)
         assert shape.depths[index] == len(path_to(parents, index)) - 1
     assert shape.height == max(map(len, shape.branches))
@@ -261,21 +262,21 @@ def test_misuse_is_refused_and_changes_nothing(tiny: LlamaCppEngine) -> None:
     for parents in ([-1, 1], [-1, -2], [0, 0], [-1]):
         with pytest.raises(ValueError, match="parent"):
             session.forward([1, 2], parents)
-    with pytest.raises(ValueError, match="no last pass"):
+    with pytest.raises(ValueError, match="follows a forward"):
         session.keep([])
     assert session.length == len(PROMPT)
     rows = session.forward([1, 2, 3], [-1, 0, 0]).logits
     for bad in ([1], [0, 0], [0, 1, 2], [0, 3], [-1], [2, 0]):
-        with pytest.raises(ValueError, match="not a path from the root"):
+        with pytest.raises(ValueError, match="no path from the root"):
             session.keep(bad)
     for use in (lambda: session.forward([1]), lambda: session.prefill([1]), lambda: session.truncate(len(PROMPT) + 1)):
         with pytest.raises(ValueError, match="after a tree"):
             use()
     session.keep([0, 2])
-    with pytest.raises(ValueError, match="no last pass"):
+    with pytest.raises(ValueError, match="follows a forward"):
         session.keep([0])
     same(session.forward([4]).logits[0], chain_row(tiny, [*PROMPT, 1, 3], [4]), tiny)
-    with pytest.raises(ValueError, match="not a path from the root"):
+    with pytest.raises(ValueError, match="no path from the root"):
         session.keep([0, 1])
     session.truncate(len(PROMPT))
     same(session.forward([1, 2, 3], [-1, 0, 0]).logits, rows, tiny)
@@ -307,12 +308,12 @@ def test_a_failed_pass_leaves_the_context_as_it_was(
     session.prefill(PROMPT)
     real, calls = LlamaCppSession._decode, 0
 
-    def decode_some(self: LlamaCppSession, fed: int, logits: Any, found: Any) -> None:
+    def decode_some(self: LlamaCppSession, batch: Any, fed: int, logits: Any, found: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == failing:
             raise SpecviewError("llama.cpp could not run a pass.")
-        real(self, fed, logits, found)
+        real(self, batch, fed, logits, found)
 
     with monkeypatch.context() as patch:
         patch.setattr(LlamaCppSession, "_decode", decode_some)

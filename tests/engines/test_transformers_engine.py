@@ -221,7 +221,7 @@ def test_limits_and_wrong_trees_are_refused_in_one_line(engines: dict[str, Any])
     with pytest.raises(SpecviewError, match="do not fit the context"):
         engine.new_session(1000)
     session = engine.new_session(4)
-    with pytest.raises(SpecviewError, match="do not fit the 4"):
+    with pytest.raises(SpecviewError, match="do not fit into a cache of 4"):
         session.forward([1, 2, 3, 4, 5])
     with pytest.raises(ValueError, match="no tree"):
         session.forward([1, 2, 3], parents=(-1, 1, 0))

@@ -276,7 +276,7 @@ def test_facts_and_errors(engine: Any, folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="at least one"):
         session.forward_exit([], 1)
     session.forward_exit([1] * 60, 2)
-    with pytest.raises(SpecviewError, match="do not fit the 160"):
+    with pytest.raises(SpecviewError, match="do not fit into a cache of 160"):
         session.forward_exit([1] * 61, 2)
     session.forward_exit([1] * 60, 2)
     session.close()

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from specview.engines import transformers_engine  # noqa: E402
-from specview.engines.transformers_tree import Tree, read_tree  # noqa: E402
+from specview.engines.tree import Tree, read_tree  # noqa: E402
 
 OWN = ("llama", "llama-tied", "llama-biased", "llama-deep", "llama3-rope", "qwen2")
 MODULE = ("llama-yarn", "mistral-sliding", "qwen3", "gpt2", "gemma2", "gpt-neox")
@@ -105,12 +105,12 @@ def chain_rows(engine: Any, context: Sequence[int], tokens: Sequence[int], paren
 @given(trees())
 @settings(deadline=None, max_examples=100)
 def test_the_shape_of_a_tree(parents: list[int]) -> None:
-    tree = Tree(parents)
+    tree = Tree(tuple(parents))
     paths = [path_to(parents, index) for index in range(len(parents))]
     assert tree.depths == depths(parents) == [len(path) - 1 for path in paths]
     for index, path in enumerate(paths):
-        assert tree.sees[index].nonzero().flatten().tolist() == path
-    chains = tree.chains()
+        assert tree.sees[index].nonzero()[0].tolist() == path
+    chains = [list(chain) for chain in tree.chains]
     assert sorted(sum(chains, [])) == list(range(len(parents)))
     assert [chain[-1] for chain in chains] == sorted(leaves(parents), key=[*sum(chains, [])].index)
     done: list[int] = []

@@ -1,4 +1,4 @@
-"""Which features a session may be asked for, and the output step that follows a head's product."""
+"""The output step that follows a head's product in some models."""
 
 from __future__ import annotations
 
@@ -8,22 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from specview.errors import SpecviewError
-
 _CLOSE = 0.1  # of the logits' spread: quantized products differ from exact ones by a few hundredths
-
-
-def require_features(features: Sequence[Any], layers: int, problem: str | None) -> None:
-    """Raise SpecviewError unless all are "last" or a number from 0 to `layers`, and there is no `problem`."""
-    for feature in features:
-        number = isinstance(feature, int) and not isinstance(feature, bool)
-        if feature != "last" and not (number and 0 <= feature <= layers):
-            raise SpecviewError(
-                f"There are no features {feature!r} of this model.",
-                f"Its features are 0 to {layers} (after so many layers) and 'last' (after the final norm).",
-            )
-    if features and problem is not None:
-        raise SpecviewError(f"This model gives no features: {problem}.", "Choose another drafting method.")
 
 
 @dataclass(frozen=True, slots=True)
