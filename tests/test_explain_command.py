@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specview import cli
-from specview.commands import explain as command
+from specview.commands import running
 from tests.racing.world import PROMPT, World
 
 RACE = ["explain", "--prompt", PROMPT, "--raw", "--max-tokens", "40"]
@@ -45,11 +45,11 @@ def test_a_race_of_its_own_explains_every_lane(world, capsys):
     ]  # fmt: skip
     own = out.split("lane 1: ")[1].split("lane 2: ")[0]
     # the world's costs: a pass 1 + 0.125 a row, a draft step 0.25: c = 0.25 / 1.125, v(3) = 1.5 / 1.125
-    assert "c 0.222" in own and "a pass of 4 rows costs 1.33 plain passes" in own
+    assert "c, of medians            0.222" in own and "v, 4 rows                1.33 measured" in own
     assert "Drafting 3 tokens costs 0.7 plain passes here" in own
-    for words in ("from plain to here", "c alone", "c and v(k)", "measured", "break-even", "rule of thumb", "accepted lengths"):
+    for words in ("from plain to here", "c alone", "c and v(k)", "measured", "break-even", "rule of thumb", "accepted tokens: rounds"):
         assert words in own
-    assert "8  1.89 calibrated" in own  # v(8) = 2.125 / 1.125, from the calibration before the race
+    assert "8  1.89  calibrated" in own  # v(8) = 2.125 / 1.125, from the calibration before the race
     assert ("target", "bundled") in world.loads and world.loads.count(("target", "bundled")) == 1
     assert all(engine.closed for engine in world.engines.values())
 
@@ -177,15 +177,13 @@ def test_a_lane_that_fails_leaves_the_others_explained(world, capsys):
 def test_stopped_in_the_calibration_nothing_is_said(world, capsys, monkeypatch):
     from contextlib import contextmanager
 
-    from specview.commands.running import StopRequest
-
     @contextmanager
     def stopped():
-        request = StopRequest()
+        request = running.StopRequest()
         request.asked = True
         yield request
 
-    monkeypatch.setattr(command, "stop_on_signals", stopped)
+    monkeypatch.setattr(running, "stop_on_signals", stopped)
     assert cli.main([*RACE, "--method", "draft-model"]) == 130
     out, err = capsys.readouterr()
     assert out == "" and err.strip() == "specview: stopped."

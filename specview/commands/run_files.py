@@ -11,6 +11,7 @@ from pathlib import Path
 from specview.commands.arguments import Parser
 from specview.commands.outputs import need_own_files
 from specview.commands.terminal import write_document
+from specview.decoding.ledger import RunRecord
 from specview.errors import UsageError
 from specview.files.atomic import OutputFile
 from specview.files.reader import Trace, read_trace
@@ -44,6 +45,17 @@ def read_ref(ref: str) -> Trace:
     """Read the trace file or the run of the library that `ref` names, for its figures; raises SpecviewError, one line."""
     path, _ = locate(ref, RunLibrary())
     return read_trace(path, keep="figures")
+
+
+def lane_of(asked: str, records: Sequence[RunRecord]) -> int:
+    """The index of the lane that is named, by its name or its number (0 is the first); raises UsageError."""
+    names = [record.name for record in records]
+    if asked in names:
+        return names.index(asked)
+    if asked.isdecimal() and int(asked) < len(names):
+        return int(asked)
+    listed = ", ".join(f"{index} {name}" for index, name in enumerate(names)) or "none"
+    raise UsageError(f"the trace has no lane {asked!r}.", f"Its lanes: {listed}.")
 
 
 def read_all(refs: Sequence[str], library: RunLibrary, forms: Iterable[str] = ()) -> list[Recorded]:

@@ -66,10 +66,10 @@ class Column:
         return _text(value)
 
     def cell(self, row: Row) -> str:
-        """The row's value for people, its spread behind it where there is one."""
+        """The row's value for people, its spread behind it where there is one; under no title what is absent is empty."""
         text = self.shown(row.get(self.key))
         if self.spread is None or text == ABSENT:
-            return text
+            return "" if text == ABSENT and not self.title else text
         ends = [replace(self, unit="").shown(row.get(key)) for key in self.spread]
         return text if ABSENT in ends or ends[0] == ends[1] else f"{text} ({'-'.join(ends)})"
 

@@ -1,14 +1,21 @@
-"""What a lane's rounds cost here, in seconds: the one place where c and v(k) of explanations and predictions come from."""
+"""What was measured here: what rounds cost, in seconds (where c and v(k) of explanations and predictions come from), and speedups.
+
+No prediction is told over a measurement that lies beside it.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from specview.decoding.costs import interpolate, line_through
 from specview.decoding.ledger import Round, depths
+from specview.decoding.speedup import Speedup
+from specview.drafting.registry import METHODS
 
 ENOUGH = 3
 """Rounds of one row count from which on their median stands before a calibration's."""
@@ -89,6 +96,19 @@ class MeasuredCosts:
         """A whole round that drafts a chain of k tokens; an empty draft's is a plain pass in this lane."""
         return self.draft_s(k) + self.pass_s(k + 1) + self.other_s
 
+    def as_dict(self) -> dict[str, Any]:
+        """The costs by name, as they stand in files."""
+        return {
+            "pass_s": {str(rows): seconds for rows, seconds in self.passes.items()},
+            "pass_source": {str(rows): self.source(rows) for rows in self.passes},
+            "measured_rows": sorted(self.measured),
+            "draft_start_s": self.draft_start_s,
+            "draft_step_s": self.draft_step_s,
+            "other_s": self.other_s,
+            "plain_other_s": self.plain_other_s,
+            "plain_round_s": self.plain_round_s,
+        }
+
     def speedup(self, tokens: float, k: int) -> float:
         """Speedup over plain decoding of rounds that draft k and emit `tokens` on average, by these costs."""
         return tokens * self.plain_round_s / self.round_s(k)
@@ -153,3 +173,76 @@ def measured_costs(
 
 def _settled(rounds: Sequence[Round]) -> Sequence[Round]:
     return rounds[2:] if len(rounds) > 8 else rounds
+
+
+class HasRounds(Protocol):
+    """A lane: a record of one, or the window's own."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Flat settings, the method among them."""
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """Its rounds so far."""
+
+
+def has_whole_passes(settings: Mapping[str, Any]) -> bool:
+    """Whether a lane's target passes take as long as other methods': not where they take up what its draft computed."""
+    method = METHODS.get(str(settings.get("method")))
+    return method is None or not method.shares_passes
+
+
+def passes_of(records: Iterable[HasRounds]) -> dict[int, float]:
+    """Median seconds of a target pass by its rows, over all lanes of a race whose passes are whole ones.
+
+    A count that fewer than three rounds had is left out, and so is what a lane had only once: mostly its last pass,
+    cut by the limit, when other lanes have ended and a machine may be less busy.
+    """
+    times: dict[int, list[float]] = {}
+    for record in records:
+        if not has_whole_passes(record.settings):
+            continue
+        counts = Counter(round_.rows for round_ in record.rounds)
+        for round_ in record.rounds:
+            if round_.verify_s > 0 and counts[round_.rows] > 1:
+                times.setdefault(round_.rows, []).append(round_.verify_s)
+    return {rows: median(seconds) for rows, seconds in sorted(times.items()) if len(seconds) >= ENOUGH}
+
+
+# -- measurements beside predictions ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The measurements that lie beside a lane's predictions.
+
+    own     the lane's speedup, None where there is no plain lane: predictions then stand alone
+    model   what the costs that predict make of the lane's own rounds
+    beside  speedups of lanes of the same race that draft alike, by their k
+    """
+
+    own: Speedup | None = None
+    model: float | None = None
+    beside: Mapping[int, Speedup] = field(default_factory=dict)
+
+    @property
+    def limit(self) -> float:
+        """What predictions are multiplied by: where the costs make too much of the lane itself, they do of others."""
+        return 1.0 if self.own is None or not self.model else min(1.0, self.own.value / self.model)
+
+    def told_apart(self, least: float, k: int | None = None) -> bool:
+        """Whether a speedup of at least this lies above every measured interval but that of k itself."""
+        found = ([] if self.own is None else [self.own]) + [one for length, one in self.beside.items() if length != k]
+        return all(least > (math.inf if one.high is None else one.high) for one in found)
+
+
+def measured_beside(settings: Mapping[str, Any], lanes: Iterable[tuple[Mapping[str, Any], Speedup | None]]) -> dict[int, Speedup]:
+    """Speedups by k of the lanes that draft as one with these settings does but for their k, one fixed for all rounds."""
+    own = {key: value for key, value in settings.items() if key != "k"}
+    return {
+        other["k"]: faster
+        for other, faster in lanes
+        if faster is not None and isinstance(other.get("k"), int) and other["k"] != settings.get("k")
+        and other.get("policy") in (None, "constant") and {key: value for key, value in other.items() if key != "k"} == own
+    }  # fmt: skip

@@ -5,18 +5,14 @@ The single lane is what_if_lane.py's; here stand the oracles, and everything at 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
-from specview.decoding.ledger import Round, RunRecord
+from specview.decoding.ledger import RunRecord
 from specview.decoding.speedup import speedup
 from specview.drafting.plain import baseline_of
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS
-from specview.lab.advice import measured_beside
-from specview.lab.measured import ENOUGH
+from specview.lab.measured import has_whole_passes, measured_beside, passes_of
 from specview.lab.what_if_figures import Alternative, Range, WhatIf
 from specview.lab.what_if_lane import Replay, never
 from specview.lab.what_if_replay import OnPosition
@@ -91,41 +87,6 @@ def _common(texts: Sequence[Sequence[int]]) -> int:
         if any(text[place] != texts[0][place] for text in texts):
             return place
     return min(map(len, texts))
-
-
-class HasRounds(Protocol):
-    """A lane: a record of one, or the window's own."""
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """Flat settings, the method among them."""
-
-    @property
-    def rounds(self) -> Sequence[Round]:
-        """Its rounds so far."""
-
-
-def has_whole_passes(settings: Mapping[str, Any]) -> bool:
-    """Whether a lane's target passes take as long as other methods': not where they take up what its draft computed."""
-    method = METHODS.get(str(settings.get("method")))
-    return method is None or not method.shares_passes
-
-
-def passes_of(records: Iterable[HasRounds]) -> dict[int, float]:
-    """Median seconds of a target pass by its rows, over all lanes of a race whose passes are whole ones.
-
-    A count that fewer than three rounds had is left out, and so is what a lane had only once: mostly its last pass,
-    cut by the limit, when other lanes have ended and a machine may be less busy.
-    """
-    times: dict[int, list[float]] = {}
-    for record in records:
-        if not has_whole_passes(record.settings):
-            continue
-        counts = Counter(round_.rows for round_ in record.rounds)
-        for round_ in record.rounds:
-            if round_.verify_s > 0 and counts[round_.rows] > 1:
-                times.setdefault(round_.rows, []).append(round_.verify_s)
-    return {rows: median(seconds) for rows, seconds in sorted(times.items()) if len(seconds) >= ENOUGH}
 
 
 def replay_of_lane(

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from specview.decoding.speedup import Speedup
-from specview.lab.advice import Measured
-from specview.lab.measured import MeasuredCosts
+from specview.lab.measured import Measured, MeasuredCosts
 
 How = Literal["measured", "exact", "modelled", "bounds"]
 Kind = Literal["recorded", "length", "policy", "oracle"]

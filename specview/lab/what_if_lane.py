@@ -25,8 +25,7 @@ from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
-from specview.lab.advice import Measured
-from specview.lab.measured import MeasuredCosts, measured_costs
+from specview.lab.measured import Measured, MeasuredCosts, measured_costs
 from specview.lab.what_if_figures import Alternative, How, Range, range_of
 from specview.lab.what_if_guesses import Answer, GuessTable, RecordedDrafter, Span, length_bounds, table_of
 from specview.lab.what_if_replay import OnPosition, replay, text_of

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from specview.decoding.ledger import RunRecord
 from specview.decoding.speedup import speedup
-from specview.lab.advice import Measured, measured_beside
 from specview.lab.explain import explain
+from specview.lab.measured import Measured, measured_beside
 from specview.lab.what_if import replay_of_lane, what_if
 from tests.decoding.speedups import times
 from tests.lab.test_explain import PLAIN_S, REJECTION, lane_of, make_lane, plain_lane

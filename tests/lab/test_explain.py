@@ -18,6 +18,7 @@ from specview.decoding.metrics import fold
 from specview.decoding.speedup import Speedup, speedup
 from specview.files.schema import dumps, plain
 from specview.lab.explain import FEW_ROUNDS, explain, per_round
+from specview.lab.explain_report import explanation_blocks
 from specview.lab.measured import measured_costs
 
 REJECTION = {"method": "draft-model", "rule": "rejection"}
@@ -250,6 +251,16 @@ def test_the_example_of_the_issue():
     best = found.best_k
     assert found.sentence == f"Verifying 5 tokens costs 1.6 plain passes here; at acceptance rate {found.alpha:.2f} the best k is {best}."
     assert best in (2, 3)
+
+
+def test_figures_name_what_is_measured_and_what_it_rests_on():
+    figures, *texts = explanation_blocks(explain(lane_of(0.6, 4, 0.05, 1.6), plain_lane(), REJECTION))
+    assert [one.title for one in figures.figures] == [
+        "speedup", "acceptance rate α", "tokens per pass", "c, of medians", "v, 5 rows", "break-even", "best at this acceptance", "rule of thumb α k",
+    ]  # fmt: skip
+    assert figures.figures[4].text == "1.60 measured"
+    assert any("It counts drafted tokens behind a rejection" in one.text for one in texts)
+    assert not list(explanation_blocks(explain([], (), REJECTION)))
 
 
 def kinds(found):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams
 from specview.errors import SpecviewError, Stopped, UsageError
-from specview.lab.what_if import best_of, default_lengths, passes_of, replay_of_lane, what_if
+from specview.lab.measured import passes_of
+from specview.lab.what_if import best_of, default_lengths, replay_of_lane, what_if
 from specview.lab.what_if_lane import Replay
 from tests.lab.what_if_runs import recorded
 

@@ -8,8 +8,7 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QToolButton
 from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import ElidedLabel, set_tip
 from specview.gui.state.view_model import LaneModel, RaceModel
-from specview.lab.advice import measured_beside
-from specview.lab.explain import explain
+from specview.lab.explain import explain_lane
 
 
 class WhyLine(QFrame):
@@ -40,9 +39,7 @@ class WhyLine(QFrame):
             return
         self._looked = looked
         if slower:
-            alike = measured_beside(lane.settings, [(one.settings, race.speedup(one)) for one in race.lanes])
-            plain_rounds = [] if plain is None else list(plain.rounds)
-            sentence = explain(list(lane.rounds), plain_rounds, lane.settings, faster=faster, beside=alike).sentence
+            sentence = explain_lane(lane, race.lanes, plain, race.speedup).sentence
             self.words.set_full(sentence)
             set_tip(self.button, f"Slower than plain. {sentence}\nOpens the tab Why for this lane.")
             self.button.setAccessibleName(f"Why is {lane.name} slower than plain?")

@@ -14,9 +14,10 @@ from specview.decoding.metrics import Metrics
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import ElidedLabel
-from specview.gui.state.figures import milliseconds, number, percent, times
+from specview.gui.state.figures import number, percent, times
 from specview.gui.why.timeline import RoundTimeline
-from specview.lab.explain import Explanation, Step, Waterfall, signed
+from specview.lab.explain_report import arrival_words
+from specview.lab.explanation import Explanation, Step, Waterfall, signed
 
 ROUNDS_SHOWN = 96
 """Rounds that the bars of single rounds show at once."""
@@ -283,7 +284,7 @@ class DetailView(QWidget):
 
     def show_details(self, details: Details, metrics: Metrics, lane: int) -> None:
         """Show a lane's."""
-        self.line.set_full(_arrival_words(details))
+        self.line.set_full(arrival_words(details))
         self._show_lengths(details, lane)
         self._show_positions(metrics, lane)
         self._show_entropy(details, lane)
@@ -391,24 +392,3 @@ def _rates(chart: Chart, bins: Sequence[Bin], x: Sequence[float], lane: int) -> 
     ends = [one.interval or (math.nan, math.nan) for _, one in known]
     chart.curve("acceptance", at, rates, lane=lane, points=True, low=[a for a, _ in ends], high=[b for _, b in ends],
                 tips=[_bin_words(one) for _, one in known], in_key=False)  # fmt: skip
-
-
-def _arrival_words(details: Details) -> str:
-    parts = []
-    if details.ttft_s is not None:
-        parts.append(
-            f"First token after {milliseconds(details.ttft_s)}: prefill {milliseconds(details.prefill_s)} + first round "
-            f"{milliseconds(details.first_round_s)}"
-        )
-    elif details.first_round_s is not None:
-        parts.append(f"First round {milliseconds(details.first_round_s)} (the prefill was not recorded)")
-    if details.gap_p50_s is not None:
-        parts.append(
-            f"gaps between bursts p50 {milliseconds(details.gap_p50_s)}, p95 {milliseconds(details.gap_p95_s)}, longest "
-            f"{milliseconds(details.gap_max_s)}"
-        )
-    if details.together_share:
-        parts.append(f"{percent(details.together_share)} of tokens come together with the one before")
-    if details.empty_drafts and details.accepted_lengths:
-        parts.append(f"{details.empty_drafts} round{'s' * (details.empty_drafts != 1)} without a draft")
-    return " · ".join(parts)

@@ -11,10 +11,7 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
-    QGridLayout,
-    QLabel,
     QPushButton,
-    QScrollArea,
     QSizePolicy,
     QStackedWidget,
     QTabBar,
@@ -24,20 +21,21 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.details import DetailsFold
 from specview.errors import SpecviewError
+from specview.files.report import Report
 from specview.gui.link.engine_thread import JobEnded, JobProgress
 from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, Page, PageContext
+from specview.gui.parts.report_view import ReportView
 from specview.gui.parts.widgets import Choice, ElidedLabel, Scrolled, label, set_kind, set_tip
 from specview.gui.state import lane_words
-from specview.gui.state.display_text import tooltip, visible
-from specview.gui.state.figures import MISSING, number, times
+from specview.gui.state.display_text import visible
 from specview.gui.state.view_model import LaneModel, target_of
 from specview.gui.why.charts import DetailView, LengthChart, PredictionChart, WaterfallView
 from specview.gui.why.figures import FigureTable
 from specview.gui.why.what_if import WhatIfPanel
-from specview.lab.advice import measured_beside
-from specview.lab.explain import Banner, Explanation, explain, per_round
-from specview.lab.what_if import has_whole_passes, passes_of
+from specview.lab.explain import explain_lane, per_round
+from specview.lab.explain_report import explanation_blocks
+from specview.lab.explanation import Banner, Explanation
 from specview.racing.settings import RunSettings
 
 MEASURE = "measuring v(k)"
@@ -119,54 +117,6 @@ class BannerRow(QWidget):
         self.words.set_full(chosen or "No warnings.")
 
 
-class Facts(QScrollArea):
-    """Names and values in two columns, then paragraphs; it scrolls where there is no room."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setWidgetResizable(True)
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setAccessibleName("Figures of the explanation")
-        inner = QFrame()
-        inner.setProperty("kind", "panel")
-        self.setWidget(inner)
-        self._grid = QGridLayout()
-        self._grid.setColumnStretch(1, 1)
-        self._grid.setVerticalSpacing(theme.px(3))
-        self._grid.setHorizontalSpacing(theme.px(10))
-        self.text = label("")
-        self.text.setWordWrap(True)
-        self.text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self.text.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
-        layout.column(
-            self._grid, self.text, 1, on=inner, gap=theme.px(8),
-            margins=(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
-        )
-        self._cells: list[tuple[QLabel, QLabel]] = []
-
-    def show_facts(self, facts: Sequence[tuple[str, str, str]], paragraphs: Sequence[str]) -> None:
-        """Show (name, value, tip) rows and paragraphs."""
-        while len(self._cells) < len(facts):
-            name, value = label("", "muted"), label("")
-            value.setWordWrap(True)
-            row = len(self._cells)
-            self._grid.addWidget(name, row, 0, Qt.AlignmentFlag.AlignTop)
-            self._grid.addWidget(value, row, 1)
-            self._cells.append((name, value))
-        for place, (name, value) in enumerate(self._cells):
-            shown = place < len(facts)
-            name.setVisible(shown)
-            value.setVisible(shown)
-            if shown:
-                words, text, tip = facts[place]
-                name.setText(words)
-                value.setText(text)
-                for widget in (name, value):
-                    widget.setToolTip(tooltip(tip))
-        self.text.setText("\n\n".join(paragraphs))
-
-
 class WhyPage(Page):
     """Lane chooser, sentence, warnings, and four views: the explanation, rounds and tokens, all figures, what-if."""
 
@@ -240,7 +190,7 @@ class WhyPage(Page):
         self.waterfall.picked.connect(self._picked)
         self.predictions = PredictionChart()
         self.lengths = LengthChart()
-        self.facts = Facts()
+        self.facts = ReportView("Figures of the explanation")
         self.details = DetailView()
         self.details.timeline.picked.connect(self._picked)
         self.figures = FigureTable()
@@ -424,14 +374,10 @@ class WhyPage(Page):
         if self._followed != (id(lane), lane.generation):
             self._followed = id(lane), lane.generation
             self.banners.dismissed.clear()
-        rounds = list(lane.rounds)
         metrics = race.metrics(lane)
         apart = plain is None or plain is lane or bool(lane.differs)  # a lane of another run has no plain one here
-        own_passes = apart or not has_whole_passes(lane.settings)
-        others = passes_of([] if own_passes else [one for one in race.lanes if not one.differs])
-        alike = measured_beside(lane.settings, [(one.settings, race.speedup(one)) for one in race.lanes if one is not lane])
-        found = explain(rounds, () if apart or plain is None else list(plain.rounds), lane.settings, calibrated=self.calibrated,
-                        others=others, metrics=metrics, faster=race.speedup(lane), beside=alike)  # fmt: skip
+        together = [] if apart else [one for one in race.lanes if not one.differs]
+        found = explain_lane(lane, together, None if apart else plain, race.speedup, calibrated=self.calibrated, metrics=metrics)
         self.explanation = found
         self.sentence.setText(found.sentence)
         self.banners.show_banners(found.banners)
@@ -457,7 +403,7 @@ class WhyPage(Page):
             self.waterfall.show_fall(found.waterfall, place, why)
         self.predictions.show_predictions(found, place)
         self.lengths.show_lengths(found, place)
-        self.facts.show_facts(*explanation_facts(found))
+        self.facts.show_report(Report("", list(explanation_blocks(found))))
 
     def _folded_details(self, lane: LaneModel) -> Any:
         """The lane's details; only rounds that are new since the last look are folded."""
@@ -586,46 +532,3 @@ class WhyPage(Page):
         self._shown = ()
         if self._open:
             self.refresh()
-
-
-def explanation_facts(found: Explanation) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """The facts beside the plots, (name, value, tip), and paragraphs."""
-    facts: list[tuple[str, str, str]] = []
-    if found.measured_speedup is not None:
-        low, high = found.speedup_spread or (None, None)
-        spread = f" ({low:.2f}–{high:.2f})" if low is not None and high is not None else ""
-        facts.append(("speedup", f"{times(found.measured_speedup)}{spread}",
-                      "tok/s / plain's, over the time both ran; behind it its spread, as in the race"))  # fmt: skip
-    if found.alpha is not None:
-        facts.append(("acceptance rate α", number(found.alpha, 3), "accepted / judged"))
-    if found.tokens_per_pass is not None:
-        facts.append(("tokens per pass", number(found.tokens_per_pass), "emitted / target passes"))
-    if found.c is not None:
-        facts.append(("c, of medians", number(found.c, 3), "a drafted token's time / a plain target pass's, both medians; the "
-                      "race and All figures have the mean, which slow rounds raise"))  # fmt: skip
-    if found.v is not None and found.rows is not None:
-        rows = f"{found.rows:.0f}" if found.shape == "chain" else f"{found.rows:.1f}"
-        facts.append((f"v, {rows} rows", f"{found.v:.2f} {found.v_source or ''}".strip(),
-                      "a verifying pass's time / a one-row pass's"))  # fmt: skip
-    if found.break_even_tokens is not None:
-        words = f"{found.break_even_tokens:.2f} tokens per pass"
-        if found.break_even_alpha is not None:
-            words += f", α {found.break_even_alpha:.2f}"
-        elif found.shape in ("chain", "varying"):
-            words += ", more than this k can give"
-        facts.append(("break-even", words, "where a round gives just as many tokens as it costs plain rounds; α: where the closed "
-                                           "form does"))  # fmt: skip
-    if found.best_k is not None:
-        by = ""
-        if found.measured_speedup is None and found.best_k_formula not in (None, found.best_k):
-            by = f" (by one α for all positions: k {found.best_k_formula})"
-        facts.append(("best at this acceptance", f"{found.best_words}{by}", found.best_k_note or MISSING))
-    rule = found.rule_of_thumb
-    if rule is not None:
-        facts.append(("rule of thumb α k", f"{rule.value:.2f}; the formula says {times(rule.right)}", rule.words))
-    paragraphs = [*found.notes]
-    if rule is not None:
-        paragraphs.append(rule.words)
-    if found.best_k_note:
-        paragraphs.append(f"Best k: {found.best_k_note}.")
-    return facts, paragraphs

@@ -24,8 +24,9 @@ from specview.gui.shell import app as application
 from specview.gui.state.figures import MISSING
 from specview.gui.state.view_model import target_of
 from specview.gui.why.figures import ORDER, row_of
-from specview.gui.why.page import MEASURE, WhyPage, explanation_facts
-from specview.lab.explain import Banner, explain
+from specview.gui.why.page import MEASURE, WhyPage
+from specview.lab.explain import explain_lane
+from specview.lab.explanation import Banner
 from specview.racing.settings import RunSettings
 from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
 from tests.gui.shell_fake import FakeBackend
@@ -372,7 +373,7 @@ def test_while_hidden_it_draws_nothing(bench, page, monkeypatch):
     feed(bench, standard(20))
     page.left()
     calls = []
-    monkeypatch.setattr("specview.gui.why.page.explain", lambda *a, **k: calls.append(a) or explain(*a, **k))
+    monkeypatch.setattr("specview.gui.why.page.explain_lane", lambda *a, **k: calls.append(a) or explain_lane(*a, **k))
     feed(bench, standard(40), run_id=1001)
     assert calls == []
     page.opened()
@@ -475,18 +476,6 @@ def test_in_the_window_a_round_picked_while_a_race_runs_stays_picked_when_it_end
     feed(window, standard(), run_id=1001)  # another race has other rounds
     assert (window.selection.lane, window.selection.round) == (-1, -1)
     assert page.details.timeline.bars.selected == -1
-
-
-def test_facts_name_what_is_measured_and_what_it_rests_on():
-    found = explain(lane_rounds(60), lane_rounds(200, k=0), DRAFT)
-    facts, paragraphs = explanation_facts(found)
-    names = [name for name, _, _ in facts]
-    assert names == ["speedup", "acceptance rate α", "tokens per pass", "c, of medians", "v, 5 rows", "break-even", "best at this acceptance",
-                     "rule of thumb α k"]  # fmt: skip
-    assert {name: value for name, value, _ in facts}["v, 5 rows"] == "1.60 measured"
-    assert any("It counts drafted tokens behind a rejection" in text for text in paragraphs)
-    facts, paragraphs = explanation_facts(explain([], (), DRAFT))
-    assert facts == [] and paragraphs == []
 
 
 def test_charts_save_as_files(bench, page, tmp_path: Path, qapp):
