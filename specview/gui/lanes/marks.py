@@ -7,38 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
+from PySide6.QtWidgets import QWidget
 
 from specview.gui.parts import theme
+from specview.gui.parts.painted import CENTRE, LEFT, RIGHT, Painted, box, ink, words, words_in
 from specview.gui.state.display_text import tooltip, visible
 from specview.gui.state.figures import MISSING
 from specview.gui.state.lane_words import Mark
 
-SMALL = 11
-BIG = 17
+SMALL, BIG = 11, 17
 _PILL_PAD, _NARROW_PAD, _NOTES_GAP = 9, 6, 6
+_RIGHT_END = Qt.TextElideMode.ElideRight
 
 
-def tone_colours(tone: str) -> tuple[str, str]:
-    """Return (text, border) of a tone."""
-    now = theme.current()
-    return {
-        "good": (now.accepted, now.accepted),
-        "warning": (now.warning, now.warning),
-        "bad": (now.error, now.error),
-    }.get(tone, (now.muted, now.border))
+def _small() -> QFontMetricsF:
+    return QFontMetricsF(theme.ui_font(SMALL))
 
 
-class ChipRow(QWidget):
+def _big() -> QFontMetricsF:
+    return QFontMetricsF(theme.ui_font(BIG, bold=True))
+
+
+def _outline(tone: str) -> QPen:
+    return QPen(ink("border" if tone == "neutral" else tone), 1)
+
+
+class ChipRow(Painted):
     """One row of chips; those that do not fit are counted, and named in the tool tip."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.marks: list[Mark] = []
         self._places: list[tuple[QRectF, str]] = []
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def set_marks(self, marks: Sequence[Mark]) -> None:
         """Show these chips."""
@@ -47,29 +49,17 @@ class ChipRow(QWidget):
             self.setAccessibleName(", ".join(mark.text for mark in self.marks))
             self.update()
 
-    def sizeHint(self) -> QSize:
-        """One chip high."""
-        return QSize(60, theme.px(21))
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint as many chips as fit."""
-        now = theme.current()
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        font = theme.ui_font(SMALL)
-        painter.setFont(font)
-        metrics = QFontMetricsF(font)
-        pad, gap, height = theme.px(6), theme.px(5), self.height() - 1
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        font, metrics = theme.ui_font(SMALL), _small()
+        pad, gap = theme.px(6), theme.px(5)
         more_width = metrics.horizontalAdvance("+9") + 2 * pad
         self._places = []
         x = 0.0
         for place, mark in enumerate(self.marks):
             rest = self.marks[place:]
             room = self.width() - 1 - x - (more_width + gap if len(rest) > 1 else 0)
-            text = visible(mark.text)
+            text, tone, tips, last = visible(mark.text), mark.tone, mark.tip or mark.text, False
             width = metrics.horizontalAdvance(text) + 2 * pad
-            tone, tips = mark.tone, mark.tip or mark.text
-            last = False
             if width > room and room > theme.px(46) and place == 0:
                 text = metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, room - 2 * pad)
                 width = room
@@ -78,28 +68,19 @@ class ChipRow(QWidget):
                 width = metrics.horizontalAdvance(text) + 2 * pad
                 tips = "\n".join(one.text for one in rest)
                 tone = "warning" if any(one.tone == "warning" for one in rest) else "neutral"
-            box = QRectF(x + 0.5, 0.5, width, height - 0.5)
-            ink, border = tone_colours(tone)
-            painter.setPen(QPen(QColor(border), 1))
-            painter.setBrush(QColor(now.field))
-            painter.drawRoundedRect(box, 4, 4)
-            painter.setPen(QColor(ink))
-            painter.drawText(box, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextSingleLine), text)
-            self._places.append((box, tips))
+            area = QRectF(x + 0.5, 0.5, width, self.height() - 1.5)
+            box(painter, area, _outline(tone), QColor(theme.current().field), 4)
+            words_in(painter, area, text, font, ink(tone), CENTRE)
+            self._places.append((area, tips))
             x += width + gap
             if last:
                 break
 
-    def event(self, event: QEvent) -> bool:
-        """Show a chip's tool tip."""
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            tip = next((tip for box, tip in self._places if box.contains(QPointF(event.pos()))), "")
-            QToolTip.showText(event.globalPos(), tooltip(tip), self)
-            return True
-        return super().event(event)
+    def tip_at(self, at: QPointF) -> str:
+        return next((tip for area, tip in self._places if area.contains(at)), "")
 
 
-class Badge(QWidget):
+class Badge(Painted):
     """The verdict on a lane's output, in a pill; at the right, figures that have no room elsewhere."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -107,7 +88,6 @@ class Badge(QWidget):
         self.mark = Mark("")
         self.notes: tuple[str, ...] = ()
         self._notes_tip, self._leading = "", False
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def set_mark(self, mark: Mark) -> None:
         """Show this verdict."""
@@ -131,13 +111,9 @@ class Badge(QWidget):
         self.setAccessibleDescription(self.mark.tip)
         self.update()
 
-    def sizeHint(self) -> QSize:
-        """One pill high."""
-        return QSize(60, theme.px(21))
-
     def shown_notes(self) -> str:
         """The notes that fit beside the pill."""
-        return self._laid_out(QFontMetricsF(theme.ui_font(SMALL)))[2]
+        return self._laid_out(_small())[2]
 
     def _laid_out(self, metrics: QFontMetricsF) -> tuple[str, int, str]:
         """The pill's words, the space at each end of them, the notes beside it.
@@ -145,26 +121,23 @@ class Badge(QWidget):
         For notes the pill is made narrower; its words are cut to the verdict itself where that makes room for all of
         them, or for the leading one, which is then cut to its figure; others without room are left to the tool tip.
         """
-        words = visible(self.mark.text)
-        pads = theme.px(_PILL_PAD), theme.px(_NARROW_PAD)
-        tried = [(words, pad, self._fitting_notes(metrics, self._room(metrics, words, pad))) for pad in pads]
-        short = self.mark.short or (words.partition(" · ")[0] if self._leading else "")
-        if short:
-            tried.append((short, pads[-1], self._fitting_notes(metrics, self._room(metrics, short, pads[-1]))))
+        text = visible(self.mark.text)
+        short = self.mark.short or (text.partition(" · ")[0] if self._leading else "")
+        usual, narrow = theme.px(_PILL_PAD), theme.px(_NARROW_PAD)
+        pills = [(text, usual), (text, narrow), *([(short, narrow)] if short else [])]
+        tried = [(*pill, self._fitting_notes(metrics, self._room(metrics, *pill))) for pill in pills]
         whole = " · ".join(self.notes)
         for chosen in [one for one in tried if one[2] == whole] + [one for one in tried if one[2]]:
             if chosen[2]:
                 return chosen
         if self.notes and self._leading:
-            cut = metrics.elidedText(
-                self.notes[0], Qt.TextElideMode.ElideRight, self._room(metrics, words, pads[-1])
-            )
+            cut = metrics.elidedText(self.notes[0], _RIGHT_END, self._room(metrics, text, narrow))
             if cut.startswith(self.notes[0].split(" ")[0]):
-                return words, pads[-1], cut
-        return words, pads[0], ""
+                return text, narrow, cut
+        return text, usual, ""
 
-    def _room(self, metrics: QFontMetricsF, words: str, pad: int) -> float:
-        pill = metrics.horizontalAdvance(words) + 2 * pad if words else 0
+    def _room(self, metrics: QFontMetricsF, text: str, pad: int) -> float:
+        pill = metrics.horizontalAdvance(text) + 2 * pad if text else 0
         return self.width() - pill - theme.px(_NOTES_GAP)
 
     def _fitting_notes(self, metrics: QFontMetricsF, room: float) -> str:
@@ -176,37 +149,25 @@ class Badge(QWidget):
             shown = longer
         return shown
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint the pill, its words cut where there is no room, and the notes that fit beside it."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        font = theme.ui_font(SMALL)
-        painter.setFont(font)
-        metrics = QFontMetricsF(font)
-        words, pad, notes = self._laid_out(metrics)
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        font, metrics = theme.ui_font(SMALL), _small()
+        text, pad, notes = self._laid_out(metrics)
         if notes:
-            painter.setPen(QColor(theme.current().muted))
-            area = QRectF(self.rect()).adjusted(0, 0, -1, 0)
-            painter.drawText(area, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), notes)
-        if not words:
-            return
-        text = metrics.elidedText(words, Qt.TextElideMode.ElideRight, self.width() - 2 * pad - 1)
-        box = QRectF(0.5, 0.5, metrics.horizontalAdvance(text) + 2 * pad, self.height() - 1)
-        ink, border = tone_colours(self.mark.tone)
-        painter.setPen(QPen(QColor(border), 1))
-        painter.drawRoundedRect(box, box.height() / 2, box.height() / 2)
-        painter.setPen(QColor(ink))
-        painter.drawText(box, int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextSingleLine), text)
+            words_in(painter, QRectF(self.rect()).adjusted(0, 0, -1, 0), notes, font, ink("muted"), RIGHT)
+        if text:
+            text = metrics.elidedText(text, _RIGHT_END, self.width() - 2 * pad - 1)
+            area = QRectF(0.5, 0.5, metrics.horizontalAdvance(text) + 2 * pad, self.height() - 1)
+            box(painter, area, _outline(self.mark.tone), None, area.height() / 2)
+            words_in(painter, area, text, font, ink(self.mark.tone), CENTRE)
 
 
-class StateLine(QWidget):
+class StateLine(Painted):
     """What a lane is doing or how it ended, in one small line that is cut where there is no room."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.mark = Mark("")
         self.count = ""
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def set_count(self, count: str) -> None:
         """Show how many tokens there are, at the right."""
@@ -225,41 +186,29 @@ class StateLine(QWidget):
 
     def shown_text(self) -> str:
         """The words as they are painted at the present width: whole, the short ones, or cut."""
-        metrics = QFontMetricsF(theme.ui_font(SMALL))
+        metrics = _small()
         room = self.width() - (metrics.horizontalAdvance(self.count) + theme.px(10) if self.count else 0)
         text = visible(self.mark.text)
         if self.mark.short and metrics.horizontalAdvance(text) > room:
             text = self.mark.short
-        return metrics.elidedText(text, Qt.TextElideMode.ElideRight, room)
+        return metrics.elidedText(text, _RIGHT_END, room)
 
-    def sizeHint(self) -> QSize:
-        """One small line."""
-        return QSize(60, round(QFontMetricsF(theme.ui_font(SMALL)).height()) + 2)
+    def high(self) -> int:
+        return round(_small().height()) + 2
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint the words in their tone."""
-        painter = QPainter(self)
-        font = theme.ui_font(SMALL)
-        painter.setFont(font)
-        now = theme.current()
-        area = QRectF(self.rect())
-        painter.setPen(QColor(now.muted))
-        painter.drawText(area, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), self.count)
-        painter.setPen(QColor(now.muted if self.mark.tone == "neutral" else tone_colours(self.mark.tone)[0]))
-        painter.drawText(area, int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter), self.shown_text())
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        font, area = theme.ui_font(SMALL), QRectF(self.rect())
+        words_in(painter, area, self.count, font, ink("muted"), RIGHT)
+        words_in(painter, area, self.shown_text(), font, ink(self.mark.tone), LEFT)
 
 
-class FigureCell(QWidget):
+class FigureCell(Painted):
     """One figure: a large value over a small label, and a remark beside the value where it fits."""
 
     def __init__(self, label: str, widest: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.value = MISSING
-        self.label = label
-        self.remark = ""
-        self.faded = False
+        self.value, self.label, self.remark, self.faded = MISSING, label, "", False
         self._widest = widest
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def set_value(self, value: str, *, label: str | None = None, remark: str = "", tip: str = "") -> None:
         """Show a value; tip is plain text."""
@@ -279,15 +228,17 @@ class FigureCell(QWidget):
 
     def left_out(self) -> list[str]:
         """What has no room at the present width: the remark, the end of the label."""
-        big, small = QFontMetricsF(theme.ui_font(BIG, bold=True)), QFontMetricsF(theme.ui_font(SMALL))
-        missing = []
-        left = big.horizontalAdvance(self.value) + theme.px(5)
-        if self.remark and left + small.horizontalAdvance(self.remark) > self.width():
-            missing.append(self.remark)
-        label = self._fitting_label(small)
+        label = self._fitting_label(_small())
+        missing = [self.remark] if self.remark and not self._remark_fits() else []
         if label != self.label:
             missing += self.label[len(label):].removeprefix(" · ").split(" · ")
         return missing
+
+    def _remark_left(self) -> float:
+        return _big().horizontalAdvance(self.value) + theme.px(5)
+
+    def _remark_fits(self) -> bool:
+        return self._remark_left() + _small().horizontalAdvance(self.remark) <= self.width()
 
     def _fitting_label(self, metrics: QFontMetricsF) -> str:
         label = self.label
@@ -300,42 +251,31 @@ class FigureCell(QWidget):
         label = self._fitting_label(metrics)
         if metrics.horizontalAdvance(label) > self.width():
             label = label.rpartition(", ")[2]
-        return metrics.elidedText(label, Qt.TextElideMode.ElideRight, self.width())
+        return metrics.elidedText(label, _RIGHT_END, self.width())
 
     def natural_width(self) -> int:
         """Width that holds the widest value and the label, pixels; what a lane adds to its label does not count."""
-        value = QFontMetricsF(theme.ui_font(BIG, bold=True)).horizontalAdvance(self._widest)
-        label = QFontMetricsF(theme.ui_font(SMALL)).horizontalAdvance(self.label.split(" · ")[0].split(", ")[0])
+        value = _big().horizontalAdvance(self._widest)
+        label = _small().horizontalAdvance(self.label.split(" · ")[0].split(", ")[0])
         return round(max(value, label)) + theme.px(12)
 
+    def high(self) -> int:
+        return round(_big().height() * 0.96 + _small().height())
+
     def sizeHint(self) -> QSize:
-        """Value and label."""
-        big, small = QFontMetricsF(theme.ui_font(BIG, bold=True)), QFontMetricsF(theme.ui_font(SMALL))
-        return QSize(self.natural_width(), round(big.height() * 0.96 + small.height()))
+        return QSize(self.natural_width(), self.high())
 
-    def minimumSizeHint(self) -> QSize:
-        """As high as it is, as narrow as it must."""
-        return QSize(10, self.sizeHint().height())
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint value, remark and label."""
-        now = theme.current()
-        painter = QPainter(self)
-        big_font, small_font = theme.ui_font(BIG, bold=True), theme.ui_font(SMALL)
-        big, small = QFontMetricsF(big_font), QFontMetricsF(small_font)
-        baseline = big.ascent() * 0.96
-        painter.setFont(big_font)
-        painter.setPen(QColor(now.muted if self.faded or self.value == MISSING else now.ink))
-        painter.drawText(QPointF(0, baseline), self.value)
-        painter.setFont(small_font)
-        painter.setPen(QColor(now.muted))
-        left = big.horizontalAdvance(self.value) + theme.px(5)
-        if self.remark and left + small.horizontalAdvance(self.remark) <= self.width():
-            painter.drawText(QPointF(left, baseline), self.remark)
-        painter.drawText(QPointF(0, big.height() * 0.96 + small.ascent()), self._painted_label(small))
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        big, small, font = _big(), _small(), theme.ui_font(SMALL)
+        baseline, muted = big.ascent() * 0.96, ink("muted")
+        weak = self.faded or self.value == MISSING
+        words(painter, QPointF(0, baseline), self.value, theme.ui_font(BIG, bold=True), muted if weak else ink("ink"))
+        if self.remark and self._remark_fits():
+            words(painter, QPointF(self._remark_left(), baseline), self.remark, font, muted)
+        words(painter, QPointF(0, big.height() * 0.96 + small.ascent()), self._painted_label(small), font, muted)
 
 
-class ProgressLine(QWidget):
+class ProgressLine(Painted):
     """A thin line: part filled, or a third of it while the part is not known; empty when idle."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -350,11 +290,8 @@ class ProgressLine(QWidget):
             self.active, self.fraction = active, fraction
             self.update()
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint the line."""
-        now = theme.current()
-        painter = QPainter(self)
-        painter.fillRect(QRectF(0, 0, self.width(), 1), QColor(now.border))
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        painter.fillRect(QRectF(0, 0, self.width(), 1), ink("border"))
         if self.active:
             part = 0.33 if self.fraction is None else min(max(self.fraction, 0.0), 1.0)
-            painter.fillRect(QRectF(0, 0, self.width() * part, self.height()), QColor(now.focus))
+            painter.fillRect(QRectF(0, 0, self.width() * part, self.height()), QColor(theme.current().focus))

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import (
     QColor,
-    QFont,
     QFontMetricsF,
     QHelpEvent,
     QKeyEvent,
@@ -23,35 +22,17 @@ from PySide6.QtGui import (
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import (
-    QAbstractScrollArea,
-    QFrame,
-    QSizePolicy,
-    QToolButton,
-    QToolTip,
-    QWidget,
-)
+from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QSizePolicy, QToolButton, QToolTip, QWidget
 
 from specview.decoding.ledger import Round
 from specview.gui.lanes.marks import StateLine
-from specview.gui.parts import layout, theme
+from specview.gui.parts import layout, painted, theme
 from specview.gui.parts.token_paint import plain_font
-from specview.gui.parts.widgets import set_tip
+from specview.gui.parts.widgets import button
 from specview.gui.state.display_text import tooltip, visible
 from specview.gui.state.lane_words import Mark
-from specview.gui.state.tree_layout import (
-    ROOT,
-    Layout,
-    Node,
-    Sizes,
-    lay_out,
-    name_of,
-    node_tip,
-    nodes_of,
-    number_text,
-    round_tip,
-    round_words,
-)
+from specview.gui.state.round_words import name_of, node_tip, number_text, round_tip, round_words
+from specview.gui.state.tree_layout import ROOT, Layout, Node, Sizes, lay_out, nodes_of, outline
 from specview.gui.state.view_model import FINAL, LaneModel
 
 OneRow = Callable[[], float | None]
@@ -65,21 +46,27 @@ PAD = 6
 
 
 class TreeView(QAbstractScrollArea):
-    """Paints one round's tree. `node_selected` with the place of a node that was clicked or moved to."""
+    """Paints one round's tree. `node_selected` with the place of a node that was clicked or moved to.
+
+    outlined: in a narrow column, a line for each node; it is as high as its lines and never scrolls by itself.
+    """
 
     node_selected = Signal(int)
     resume_asked = Signal()
 
-    def __init__(self, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None, *, outlined: bool = False) -> None:
         super().__init__(parent)
         self.round: Round | None = None
         self.layout_: Layout = Layout([])
         self.zoom = 0.0
         self.current: int | None = None
         self.empty = ""
+        self._outlined = outlined
         self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed if outlined else QSizePolicy.Policy.Ignored)
+        if outlined:
+            self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus if outlined else Qt.FocusPolicy.StrongFocus)
         self.viewport().setMouseTracking(True)
         self.viewport().setAutoFillBackground(False)
         self.setAccessibleName("Draft tree")
@@ -87,13 +74,24 @@ class TreeView(QAbstractScrollArea):
 
     # -- what is shown ----------------------------------------------------------------------------
 
-    def show_round(self, round_: Round | None, empty: str = "") -> None:
-        """Show a round's tree; None shows the words `empty`."""
+    def show_round(self, round_: Round | None, empty: str = "", place: int | None = None) -> None:
+        """Show a round's tree, the node of this place marked; None shows the words `empty`."""
         self.empty = empty
         if round_ is not self.round:
             self.current = None
         self.round = round_
-        self._refit()
+        self._refit(place)
+        if place is not None:
+            self.mark(place)
+        if self._outlined:
+            self.setAccessibleDescription(self.text())
+
+    def mark(self, place: int) -> None:
+        """Mark a node, and bring it into view."""
+        self.current = next((i for i, node in enumerate(self.layout_.nodes) if node.place == place), None)
+        if self.current is not None:
+            self._reveal(self.layout_.nodes[self.current])
+        self.viewport().update()
 
     def set_zoom(self, zoom: float) -> None:
         """Fit the space (0), or show nodes at a size."""
@@ -101,18 +99,18 @@ class TreeView(QAbstractScrollArea):
             self.zoom = zoom
             self._refit()
 
-    def _refit(self) -> None:
-        room = self.viewport().size()
-        pad = theme.px(PAD)
-        factor = theme.px(100) / 100 * (self.zoom or 1.0)
+    def _refit(self, place: int | None = None) -> None:
+        room, pad = self.viewport().size(), theme.px(PAD)
+        sizes = Sizes().times(theme.px(100) / 100 * (self.zoom or 1.0))
+        width, height = max(room.width() - 2 * pad, 60), max(room.height() - 2 * pad, 30)
         if self.round is None:
             self.layout_ = Layout([])
+        elif self._outlined:
+            self.layout_ = outline(self.round, width, place if place is not None else self._place(), sizes)
+            self.setFixedHeight(round(self.layout_.height) + 2 * pad)
+            room = self.viewport().size()
         else:
-            width, height = room.width() - 2 * pad, room.height() - 2 * pad
-            self.layout_ = lay_out(
-                self.round, max(width, 60), max(height, 30), Sizes().times(factor), full=self.zoom > 0,
-                needs=self._needs(self.round),
-            )
+            self.layout_ = lay_out(self.round, width, height, sizes, full=self.zoom > 0, needs=self._needs(self.round))
         for bar, need, have in (
             (self.horizontalScrollBar(), self.layout_.width + 2 * pad, room.width()),
             (self.verticalScrollBar(), self.layout_.height + 2 * pad, room.height()),
@@ -120,11 +118,14 @@ class TreeView(QAbstractScrollArea):
             bar.setPageStep(have)
             bar.setSingleStep(theme.px(20))
             bar.setRange(0, max(0, round(need - have)))
-        if self.current is None:
-            path = self.layout_.path()
-            if path:
-                self._reveal(path[-1])
+        if self.current is None and (path := self.layout_.path()):
+            self._reveal(path[-1])
         self.viewport().update()
+
+    def _place(self) -> int | None:
+        """The place of the node that is marked."""
+        nodes = self.layout_.nodes
+        return nodes[self.current].place if self.current is not None and self.current < len(nodes) else None
 
     def _needs(self, round_: Round) -> list[tuple[float, float]]:
         """Pixels that the nodes' words and numbers take, edges included."""
@@ -151,17 +152,15 @@ class TreeView(QAbstractScrollArea):
         return "\n".join(lines)
 
     def sizeHint(self) -> QSize:
-        """Room for a small tree."""
         return QSize(theme.px(220), theme.px(120))
 
     def minimumSizeHint(self) -> QSize:
-        """Two nodes."""
         return QSize(10, theme.px(48))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Lay out anew."""
         super().resizeEvent(event)
-        self._refit()
+        if not self._outlined or event.size().width() != event.oldSize().width():
+            self._refit()
 
     # -- painting ---------------------------------------------------------------------------------
 
@@ -175,57 +174,53 @@ class TreeView(QAbstractScrollArea):
         painter = QPainter(self.viewport())
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         if self.round is None or not self.layout_.nodes:
-            painter.setFont(theme.ui_font(11))
-            painter.setPen(QColor(now.muted))
             area = QRectF(self.viewport().rect()).adjusted(theme.px(12), 0, -theme.px(12), 0)
             flags = int(Qt.AlignmentFlag.AlignCenter | Qt.TextFlag.TextWordWrap)
-            painter.drawText(area, flags, self.empty)
+            painted.words_in(painter, area, self.empty, theme.ui_font(11), QColor(now.muted), flags)
             return
-        painter.translate(self._origin())
+        origin = self._origin()
+        painter.translate(origin)
         nodes = self.layout_.nodes
         root = QPointF(*self.layout_.root)
         grey = QColor(now.faint)
         grey.setAlphaF(0.55)
-        plain, bright = QPen(grey, 1.0), QPen(QColor(now.accepted), 2.0)
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        for lit in (False, True):
+        for lit, pen in ((False, QPen(grey, 1.0)), (True, QPen(QColor(now.accepted), 2.0))):
             path = QPainterPath()
             for node in nodes:
                 if node.bright == lit:
                     self._edge(path, node, None if node.parent == ROOT else nodes[node.parent], root)
-            painter.setPen(bright if lit else plain)
+            painter.setPen(pen)
             painter.drawPath(path)
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(now.ink))
-        painter.drawEllipse(root, theme.px(3.5), theme.px(3.5))
-        factor = self.zoom or 1.0
-        font, small = plain_font(11 * factor), theme.ui_font(10 * factor)
-        metrics = QFontMetricsF(font)
-        ticks = [node for node in nodes if not node.words]
-        painter.setPen(Qt.PenStyle.NoPen)
+        if not self._outlined:
+            painter.setBrush(QColor(now.ink))
+            painter.drawEllipse(root, theme.px(3.5), theme.px(3.5))
         wide = theme.px(16)
         for lit, ink in ((False, now.faint), (True, now.accepted)):
             painter.setBrush(QColor(ink))
             painter.drawRects([
                 QRectF(node.x, node.y + max(0.0, node.height / 2 - 1), min(node.width, wide), min(2.0, node.height))
-                for node in ticks if node.bright == lit
+                for node in nodes if not node.words and node.bright == lit
             ])
+        top, bottom = event.rect().top() - origin.y(), event.rect().bottom() - origin.y()
         for index, node in enumerate(nodes):
-            if not node.words and index != self.current:
-                continue
             box = QRectF(node.x, node.y, node.width, node.height)
-            if node.words:
+            if node.words and box.bottom() >= top and box.top() <= bottom:
                 self._box(painter, node, box)
-                self._words(painter, node, box, metrics, font, small)
+                self._words(painter, node, box)
             if index == self.current:
-                painter.setPen(QPen(QColor(now.focus), 1.6))
-                painter.setBrush(Qt.BrushStyle.NoBrush)
-                painter.drawRoundedRect(box.adjusted(-2, -2, 2, 2), 4, 4)
+                painted.box(painter, box.adjusted(-2, -2, 2, 2), QPen(QColor(now.focus), 1.6), None, 4)
 
-    @staticmethod
-    def _edge(path: QPainterPath, node: Node, parent: Node | None, root: QPointF) -> None:
-        start = root if parent is None else QPointF(parent.x + parent.width, parent.y + parent.height / 2)
+    def _edge(self, path: QPainterPath, node: Node, parent: Node | None, root: QPointF) -> None:
         end = QPointF(node.x, node.y + node.height / 2)
+        if self._outlined:
+            if parent is not None:
+                path.moveTo(parent.x + theme.px(5), parent.y + parent.height)
+                path.lineTo(parent.x + theme.px(5), end.y())
+                path.lineTo(end)
+            return
+        start = root if parent is None else QPointF(parent.x + parent.width, parent.y + parent.height / 2)
         path.moveTo(start)
         if end.x() <= start.x():  # a chain that is broken goes on in the next line
             gap = theme.px(5)
@@ -246,53 +241,39 @@ class TreeView(QAbstractScrollArea):
             "plain": (now.ink, now.field),
             "rejected": (now.rejected, now.panel),
         }.get(node.verdict, (now.faint, now.panel))
-        pen = QPen(QColor(ink), 1.8 if node.bright else 1.0)
-        if node.verdict == "ignored":
-            pen.setDashPattern([1.5, 2.0])
-        painter.setPen(pen)
-        painter.setBrush(QColor(fill))
+        dash = painted.DASHES if node.verdict == "ignored" else ()
         inner = box.adjusted(0.5, 0.5, -0.5, -0.5)
-        painter.drawRoundedRect(inner, 4, 4)
+        painted.box(painter, inner, painted.pen(QColor(ink), 1.8 if node.bright else 1.0, dash), QColor(fill), 4)
         if node.verdict in ("corrected", "bonus"):
-            under = QPen(QColor(ink), 2.2)
-            if node.verdict == "corrected":
-                under.setDashPattern([1.0, 1.4])
-            painter.setPen(under)
+            painter.setPen(painted.pen(QColor(ink), 2.2, painted.DOTS if node.verdict == "corrected" else ()))
             y = inner.bottom() - 1.5
             painter.drawLine(QPointF(inner.left() + 4, y), QPointF(inner.right() - 4, y))
 
-    def _words(
-        self, painter: QPainter, node: Node, box: QRectF, metrics: QFontMetricsF, font: QFont, small_font: QFont,
-    ) -> None:
+    def _words(self, painter: QPainter, node: Node, box: QRectF) -> None:
+        """Draw a node's mark and word; its number beneath, in an outline at the right."""
         assert self.round is not None
-        now = theme.current()
-        ink = {
-            "accepted": now.accepted, "rejected": now.rejected, "corrected": now.corrected, "bonus": now.bonus,
-        }.get(node.verdict, now.muted)
-        left, top = box.left() + theme.px(4), box.top()
-        upper = box.height() / 2 if node.number else box.height()
-        baseline = top + upper / 2 + (metrics.ascent() - metrics.descent()) / 2 + (1 if node.number else 0)
-        painter.setFont(font)
-        painter.setPen(QColor(ink))
+        factor = self.zoom or 1.0
+        font, small, muted = plain_font(11 * factor), theme.ui_font(10 * factor), painted.ink("muted")
+        metrics = QFontMetricsF(font)
+        ink = muted if node.verdict == "plain" else painted.ink(node.verdict)
+        left, right, two_lines = box.left() + theme.px(4), box.right(), node.number
+        baseline = painted.baseline(metrics, box.top() + box.height() / (4 if two_lines else 2)) + (1 if two_lines else 0)
         if node.judged:
-            painter.drawText(QPointF(left, baseline), MARKS[node.verdict])
+            painted.words(painter, QPointF(left, baseline), MARKS[node.verdict], font, ink)
             left += metrics.horizontalAdvance("✓") + theme.px(3)
-        text = metrics.elidedText(
-            _shown(self.round, node.place), Qt.TextElideMode.ElideRight, box.right() - left - theme.px(3)
-        )
+        if self._outlined:
+            number = _number(self.round, node)
+            right -= QFontMetricsF(small).horizontalAdvance(number) + theme.px(6)
+            painted.words(painter, QPointF(right + theme.px(3), baseline), number, small, muted)
+        text = metrics.elidedText(_shown(self.round, node.place), Qt.TextElideMode.ElideRight, right - left - theme.px(3))
         if text == "…" and node.judged:  # no letter fits: the mark says its part alone
             text = ""
-        painter.setPen(QColor(now.ink if node.bright else ink))
-        painter.drawText(QPointF(left, baseline), text)
+        painted.words(painter, QPointF(left, baseline), text, font, painted.ink("ink") if node.bright else ink)
         if node.verdict == "rejected":
-            painter.setPen(QPen(QColor(ink), 1.2))
-            y = baseline - metrics.xHeight() / 2
-            painter.drawLine(QPointF(left, y), QPointF(left + metrics.horizontalAdvance(text), y))
-        if node.number:
-            painter.setFont(small_font)
-            painter.setPen(QColor(now.muted))
-            low = top + box.height() - theme.px(4) - (2 if node.place == FINAL else 0)
-            painter.drawText(QPointF(box.left() + theme.px(5), low), _number(self.round, node))
+            painted.strike(painter, left, metrics.horizontalAdvance(text), baseline, metrics, ink)
+        if two_lines:
+            low = box.bottom() - theme.px(4) - (2 if node.place == FINAL else 0)
+            painted.words(painter, QPointF(box.left() + theme.px(5), low), _number(self.round, node), small, muted)
 
     # -- mouse and keyboard ------------------------------------------------------------------------
 
@@ -317,8 +298,7 @@ class TreeView(QAbstractScrollArea):
             self._choose(self.layout_.nodes.index(node))
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        """The press was all."""
-        event.accept()
+        event.accept()  # the press was all
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         """Zoom with Ctrl, else scroll."""
@@ -418,34 +398,27 @@ class TreePanel(QWidget):
         super().__init__(parent)
         self.view = TreeView()
         self.line = StateLine()
-        self.live = QToolButton()
-        self.live.setText("live")
-        self.live.setAccessibleName("Follow the newest round")
+        self.live = button(
+            QToolButton, "live", "Follow the newest round; choosing a token or a node stays on its round (Space in the tree)",
+            lambda: self.resume() if self.live.isChecked() else self._pin_newest(), kind="caption", name="Follow the newest round",
+        )  # fmt: skip
         self.live.setCheckable(True)
         self.live.setChecked(True)
-        self.live.setProperty("kind", "caption")
-        set_tip(self.live, "Follow the newest round; choosing a token or a node stays on its round (Space in the tree)")
-        self.size_button = QToolButton()
-        self.size_button.setText("1:1")
-        self.size_button.setAccessibleName("Size of the draft tree")
-        self.size_button.setProperty("kind", "caption")
-        set_tip(self.size_button, "Fit the tree into its space, or show every node in full (+, - and 0 in the tree, Ctrl+wheel)")
+        self.size_button = button(
+            QToolButton, "1:1", "Fit the tree into its space, or show every node in full (+, - and 0 in the tree, Ctrl+wheel)",
+            lambda: self._set_zoom(0.0 if self.view.zoom else 1.0), kind="caption", name="Size of the draft tree",
+        )  # fmt: skip
         self._lane: LaneModel | None = None
         self._shown: tuple[int, int] | None = None
         self._pinned: tuple[int, int] | None = None
         self._one_row: OneRow = lambda: None
         self._one_row_s: float | None = None
-        row = layout.row((self.line, 1), self.size_button, self.live)
-        self._row = row
-        layout.column(row, (self.view, 1), on=self, gap=0)
+        self._row = layout.row((self.line, 1), self.size_button, self.live)
+        layout.column(self._row, (self.view, 1), on=self, gap=0)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
-        self.live.clicked.connect(lambda: self.resume() if self.live.isChecked() else self._pin_newest())
-        self.size_button.clicked.connect(lambda: self._set_zoom(0.0 if self.view.zoom else 1.0))
         self.view.node_selected.connect(self._chosen)
         self.view.resume_asked.connect(self.resume)
-        self._settle = QTimer(self)
-        self._settle.setSingleShot(True)
-        self._settle.setInterval(0)
+        self._settle = QTimer(self, singleShot=True, interval=0)
         self._settle.timeout.connect(self._name_zoom)
         self.view.verticalScrollBar().rangeChanged.connect(lambda *_: self._settle.start())
         theme.signals.changed.connect(self._restyle)
@@ -453,7 +426,6 @@ class TreePanel(QWidget):
         self._say_nothing()
 
     def minimumSizeHint(self) -> QSize:
-        """A line and a small tree."""
         return QSize(10, theme.px(70))
 
     def sizeHint(self) -> QSize:
@@ -498,11 +470,7 @@ class TreePanel(QWidget):
             self._show(round_index, one_row)
         else:
             self._describe()
-        nodes = self.view.layout_.nodes
-        self.view.current = next((i for i, node in enumerate(nodes) if node.place == token_index), None)
-        if self.view.current is not None:
-            self.view._reveal(nodes[self.view.current])
-        self.view.viewport().update()
+        self.view.mark(token_index)
 
     def resume(self) -> None:
         """Follow the newest round again."""
@@ -559,8 +527,8 @@ class TreePanel(QWidget):
     def _restyle(self) -> None:
         self._row.setContentsMargins(theme.px(12), theme.px(2), theme.px(7), 0)
         self._row.setSpacing(theme.px(2))
-        for button in (self.live, self.size_button):
-            button.setFixedHeight(theme.px(19))
+        for one in (self.live, self.size_button):
+            one.setFixedHeight(theme.px(19))
         self._name_zoom()
         self.line.updateGeometry()
 

@@ -1,18 +1,24 @@
-"""The inspector: why one token was accepted, corrected or rejected."""
+"""The inspector: why one token was accepted, corrected or rejected.
+
+Its pictures are painted, and plain text only: a lookahead round has dozens of tokens, far too many for a widget each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QToolTip, QWidget
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QResizeEvent
+from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QWidget
 
-from specview.gui.parts import layout, theme
+from specview.gui.lanes.tree_view import TreeView
+from specview.gui.parts import layout, painted, theme
+from specview.gui.parts.painted import Painted, ink
 from specview.gui.parts.token_paint import plain_font
-from specview.gui.race.draft_views import DraftTree, WindowGrid
-from specview.gui.state.display_text import quoted, tooltip, visible
-from specview.gui.state.figures import MISSING, probability
+from specview.gui.parts.widgets import label
+from specview.gui.state.display_text import quoted, visible
+from specview.gui.state.figures import probability
 from specview.gui.state.inspection import Bar, Inspection, Line, Row, inspect
 from specview.gui.state.view_model import LaneModel
 
@@ -25,25 +31,16 @@ WINDOW_NOTE = (
     "Guesses that rode in the same target pass. A row is an n-gram in the making, which begins that many "
     "tokens ahead; the pass gives the token after it, and a row of all levels then goes into the pool."
 )
+LAST = "last token"
 
 
-def piece_colour(tone: str) -> QColor:
-    """Return the colour of a piece of a formula."""
-    now = theme.current()
-    return QColor({
-        "muted": now.muted, "ignored": now.muted, "accepted": now.accepted, "rejected": now.rejected,
-        "corrected": now.corrected, "bonus": now.bonus, "warning": now.warning,
-    }.get(tone, now.ink))
-
-
-class CandidateBars(QWidget):
+class CandidateBars(Painted):
     """Rows of candidate tokens, each with a bar for p (ink) over one for q (grey)."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.rows: list[Row] = []
         self.has_q = False
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def show_rows(self, rows: Sequence[Row], has_q: bool) -> None:
         """Show these candidates."""
@@ -51,119 +48,78 @@ class CandidateBars(QWidget):
         self.setAccessibleName("; ".join(
             f"{quoted(row.text)} {row.role} p {probability(row.p)} q {probability(row.q)}" for row in self.rows
         ))
-        self.updateGeometry()
-        self.update()
+        self.changed()
 
     def _row_height(self) -> int:
         return theme.px(30 if self.has_q else 22)
 
-    def sizeHint(self) -> QSize:
+    def high(self) -> int:
         """Rows and the key below them."""
-        key = theme.px(20) if self.rows else 0
-        return QSize(theme.px(220), len(self.rows) * self._row_height() + key)
+        return len(self.rows) * self._row_height() + (theme.px(20) if self.rows else 0)
 
-    def minimumSizeHint(self) -> QSize:
-        """As high as the rows."""
-        return QSize(10, self.sizeHint().height())
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint the rows."""
-        if not self.rows:
-            return
+    def paint(self, painter: QPainter, region: QRect) -> None:
         now = theme.current()
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         text_font, small_font = plain_font(12), theme.ui_font(10.5)
-        text_metrics, small = QFontMetricsF(text_font), QFontMetricsF(small_font)
-        height, width = self._row_height(), self.width()
+        metrics, small = QFontMetricsF(text_font), QFontMetricsF(small_font)
+        height, width, thick = self._row_height(), self.width(), theme.px(6)
         name_width = min(width * 0.32, theme.px(110))
         value_width = small.horizontalAdvance("0.000") + theme.px(4)
         left, right = name_width + theme.px(8), width - value_width
-        thick = theme.px(6)
+        room = right - left - theme.px(6)
+        colours = [(QColor(now.p_ink), "p target"), (QColor(now.q_grey), "q draft")][: 2 if self.has_q else 1]
         for place, row in enumerate(self.rows):
-            top = place * height
-            middle = top + height / 2
-            painter.setFont(text_font)
-            painter.setPen(piece_colour(row.role) if row.role else QColor(now.ink))
+            middle = place * height + height / 2
             shown = quoted(row.text, 24) if row.text else f"token {row.id}"
-            name = text_metrics.elidedText(shown, Qt.TextElideMode.ElideMiddle, name_width)
-            baseline = middle + (text_metrics.ascent() - text_metrics.descent()) / 2
-            painter.drawText(QPointF(0, baseline), name)
-            self._mark(painter, row, text_metrics.horizontalAdvance(name), baseline, text_metrics)
-            painter.setFont(small_font)
-            lines = [(row.p, now.p_ink)] + ([(row.q, now.q_grey)] if self.has_q else [])
-            for line, (value, colour) in enumerate(lines):
-                y = middle + (line - (len(lines) - 1) / 2) * theme.px(11)
-                painter.setPen(Qt.PenStyle.NoPen)
-                painter.setBrush(QColor(now.field))
-                painter.drawRoundedRect(QRectF(left, y - thick / 2, right - left - theme.px(6), thick), 3, 3)
+            name = metrics.elidedText(shown, Qt.TextElideMode.ElideMiddle, name_width)
+            baseline = painted.baseline(metrics, middle)
+            painted.words(painter, QPointF(0, baseline), name, text_font, ink(row.role))
+            self._mark(painter, row, metrics.horizontalAdvance(name), baseline, metrics)
+            for line, ((colour, _), value) in enumerate(zip(colours, (row.p, row.q), strict=False)):
+                y = middle + (line - (len(colours) - 1) / 2) * theme.px(11)
+                painted.box(painter, QRectF(left, y - thick / 2, room, thick), None, QColor(now.field))
                 if value is not None:
-                    painter.setBrush(QColor(colour))
-                    span = max((right - left - theme.px(6)) * min(value, 1.0), 2.0)
-                    painter.drawRoundedRect(QRectF(left, y - thick / 2, span, thick), 3, 3)
-                painter.setPen(QColor(now.muted))
+                    span = max(room * min(value, 1.0), 2.0)
+                    painted.box(painter, QRectF(left, y - thick / 2, span, thick), None, colour)
                 area = QRectF(right, y - small.height() / 2, value_width, small.height())
-                painter.drawText(area, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter),
-                                 probability(value))
-        self._key(painter, len(self.rows) * height, small_font, small)
+                painted.words_in(painter, area, probability(value), small_font, ink("muted"), painted.RIGHT)
+        x, side, top = 0.0, theme.px(8), len(self.rows) * height
+        for colour, what in colours if self.rows else ():
+            painter.fillRect(QRectF(x, top + (theme.px(18) - side) / 2, side, side), colour)
+            x += side + theme.px(5)
+            painted.words(painter, QPointF(x, painted.baseline(small, top + theme.px(9))), what, small_font, ink("muted"))
+            x += small.horizontalAdvance(what) + theme.px(14)
 
     def _mark(self, painter: QPainter, row: Row, width: float, baseline: float, metrics: QFontMetricsF) -> None:
         """Strike, underline or box a name as the token view does, so that colour is not the only cue."""
-        now = theme.current()
+        colour = ink(row.role)
         if row.role == "rejected":
-            painter.setPen(QPen(QColor(now.rejected), 1.2))
-            y = baseline - metrics.xHeight() / 2
-            painter.drawLine(QPointF(0, y), QPointF(width, y))
+            painted.strike(painter, 0, width, baseline, metrics, colour)
         elif row.role in ("corrected", "bonus"):
-            pen = QPen(piece_colour(row.role), 1.5)
-            if row.role == "corrected":
-                pen.setDashPattern([1.0, 1.4])
-            painter.setPen(pen)
+            painter.setPen(painted.pen(colour, 1.5, painted.DOTS if row.role == "corrected" else ()))
             painter.drawLine(QPointF(0, baseline + 3), QPointF(width, baseline + 3))
         elif row.role in ("accepted", "ignored"):
-            pen = QPen(piece_colour(row.role), 1.0)
-            if row.role == "ignored":
-                pen.setDashPattern([1.5, 2.0])
-            painter.setPen(pen)
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawRoundedRect(
-                QRectF(0.5, baseline - metrics.ascent(), width, metrics.height()), 2.5, 2.5
-            )
+            outline = painted.pen(colour, 1.0, painted.DASHES if row.role == "ignored" else ())
+            painted.box(painter, QRectF(0.5, baseline - metrics.ascent(), width, metrics.height()), outline, None, 2.5)
 
-    def _key(self, painter: QPainter, top: int, font: QFont, metrics: QFontMetricsF) -> None:
-        now = theme.current()
-        painter.setFont(font)
-        x, side = 0.0, theme.px(8)
-        for colour, text in ((now.p_ink, "p target"), (now.q_grey, "q draft"))[: 2 if self.has_q else 1]:
-            painter.fillRect(QRectF(x, top + (theme.px(18) - side) / 2, side, side), QColor(colour))
-            painter.setPen(QColor(now.muted))
-            x += side + theme.px(5)
-            painter.drawText(QPointF(x, top + (theme.px(18) + metrics.ascent() - metrics.descent()) / 2), text)
-            x += metrics.horizontalAdvance(text) + theme.px(14)
-
-    def event(self, event: QEvent) -> bool:
-        """Tell a row's numbers in full."""
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            place = event.pos().y() // self._row_height()
-            words = ""
-            if 0 <= place < len(self.rows):
-                row = self.rows[place]
-                p = "not among the recorded likeliest" if row.p is None else f"{row.p:.7g}"
-                q = "not recorded" if row.q is None else f"{row.q:.7g}"
-                words = f"{quoted(row.text, 80)} · id {row.id}\np {p}\nq {q}"
-                words = f"{row.role} · {words}" if row.role else words
-            QToolTip.showText(event.globalPos(), tooltip(words), self)
-            return True
-        return super().event(event)
+    def tip_at(self, at: QPointF) -> str:
+        """A row's numbers in full."""
+        place = int(at.y() // self._row_height())
+        if not 0 <= place < len(self.rows):
+            return ""
+        row = self.rows[place]
+        p = "not among the recorded likeliest" if row.p is None else f"{row.p:.7g}"
+        q = "not recorded" if row.q is None else f"{row.q:.7g}"
+        words = f"{quoted(row.text, 80)} · id {row.id}\np {p}\nq {q}"
+        return f"{row.role} · {words}" if row.role else words
 
 
-class FormulaBox(QWidget):
+class FormulaBox(Painted):
     """Lines of a formula in the fixed-width font, on a field; long lines wrap between words."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.lines: list[Line] = []
-        policy = QSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        policy = self.sizePolicy()
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
 
@@ -172,94 +128,73 @@ class FormulaBox(QWidget):
         self.lines = [list(line) for line in lines]
         self.setAccessibleName(self.text())
         self.setVisible(bool(self.lines))
-        self.updateGeometry()
-        self.update()
+        self.changed()
 
     def text(self) -> str:
         """Return what is shown, as text."""
         return "\n".join("".join(piece for piece, _ in line) for line in self.lines)
 
-    def _placed(self, width: float) -> list[list[tuple[float, str, str]]]:
+    def _placed(self, width: float) -> Iterator[list[tuple[float, str, str]]]:
         """Wrap the lines: rows of (x, text, tone)."""
         regular, bold = QFontMetricsF(plain_font(12)), QFontMetricsF(theme.mono_font(12, bold=True))
-        room = max(width - 2 * theme.px(10), 40)
-        rows: list[list[tuple[float, str, str]]] = []
+        room, indent = max(width - 2 * theme.px(10), 40), float(theme.px(12))
         for line in self.lines:
             row: list[tuple[float, str, str]] = []
             x = 0.0
             for text, tone in line:
                 metrics = bold if tone == "strong" else regular
                 for word in _words(visible(text)):
-                    size = metrics.horizontalAdvance(word)
                     if x + metrics.horizontalAdvance(word.rstrip()) > room and row:
-                        rows.append(row)
-                        row, x = [], float(theme.px(12))
-                    while x + size > room and len(word) > 1:
-                        take = max(1, int((room - x) / metrics.horizontalAdvance("n")))
-                        row.append((x, word[:take], tone))
-                        rows.append(row)
-                        row, x, word = [], float(theme.px(12)), word[take:]
-                        size = metrics.horizontalAdvance(word)
-                        if size <= metrics.horizontalAdvance("n"):
+                        yield row
+                        row, x = [], indent
+                    cell = metrics.horizontalAdvance("n")
+                    while x + metrics.horizontalAdvance(word) > room and len(word) > 1:
+                        take = max(1, int((room - x) / cell))
+                        yield [*row, (x, word[:take], tone)]
+                        row, x, word = [], indent, word[take:]
+                        if metrics.horizontalAdvance(word) <= cell:
                             break
                     row.append((x, word, tone))
-                    x += size
-            rows.append(row)
-        return rows
+                    x += metrics.horizontalAdvance(word)
+            yield row
 
     def _pitch(self) -> int:
         return round(QFontMetricsF(plain_font(12)).height() * 1.2)
 
     def hasHeightForWidth(self) -> bool:
-        """It wraps."""
         return True
 
     def heightForWidth(self, width: int) -> int:
         """Return the height that all rows need, pixels."""
-        return len(self._placed(width)) * self._pitch() + 2 * theme.px(8) if self.lines else 0
+        return len(list(self._placed(width))) * self._pitch() + 2 * theme.px(8) if self.lines else 0
 
-    def sizeHint(self) -> QSize:
+    def high(self) -> int:
         """For the present width."""
-        return QSize(theme.px(220), self.heightForWidth(max(self.width(), theme.px(160))))
-
-    def minimumSizeHint(self) -> QSize:
-        """As high as the rows."""
-        return QSize(10, self.sizeHint().height())
+        return self.heightForWidth(max(self.width(), theme.px(160)))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Wrap anew."""
         super().resizeEvent(event)
         if event.size().width() != event.oldSize().width():
             self.updateGeometry()
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint the rows."""
-        now = theme.current()
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(now.field))
-        painter.drawRoundedRect(QRectF(self.rect()), 6, 6)
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        painted.box(painter, QRectF(self.rect()), None, QColor(theme.current().field), 6)
         regular, bold = plain_font(12), theme.mono_font(12, bold=True)
-        metrics = QFontMetricsF(regular)
-        pitch = self._pitch()
+        metrics, pitch = QFontMetricsF(regular), self._pitch()
         y = theme.px(8) + (pitch - metrics.height()) / 2 + metrics.ascent()
         for row in self._placed(self.width()):
             for x, text, tone in row:
                 strong = tone not in ("ink", "muted", "warning", "ignored")
-                painter.setFont(bold if strong else regular)
-                painter.setPen(piece_colour(tone))
-                painter.drawText(QPointF(theme.px(10) + x, y), text)
+                painted.words(painter, QPointF(theme.px(10) + x, y), text, bold if strong else regular, ink(tone))
             y += pitch
 
 
-class DrawBar(QWidget):
+class DrawBar(Painted):
     """The unit interval: filled up to the acceptance probability, a mark where the draw fell."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.bar: Bar | None = None
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
 
     def show_bar(self, bar: Bar | None) -> None:
         """Show a draw; hidden where the rule draws nothing."""
@@ -269,27 +204,89 @@ class DrawBar(QWidget):
             self.setAccessibleName(bar.caption)
         self.update()
 
-    def sizeHint(self) -> QSize:
+    def high(self) -> int:
         """A bar and the mark that stands out of it."""
-        return QSize(theme.px(220), theme.px(18))
+        return theme.px(18)
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint bar and mark."""
+    def paint(self, painter: QPainter, region: QRect) -> None:
         if self.bar is None:
             return
-        now = theme.current()
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        thick, width, middle = theme.px(7), self.width(), self.height() / 2
-        painter.setBrush(QColor(now.border))
-        painter.drawRoundedRect(QRectF(0, middle - thick / 2, width, thick), thick / 2, thick / 2)
-        painter.setBrush(QColor(now.accepted))
+        thick, width = theme.px(7), self.width()
+        top = (self.height() - thick) / 2
+        painted.box(painter, QRectF(0, top, width, thick), None, ink("border"), thick / 2)
         filled = min(max(self.bar.accept, 0.0), 1.0) * width
-        painter.drawRoundedRect(QRectF(0, middle - thick / 2, max(filled, 2.0), thick), thick / 2, thick / 2)
+        painted.box(painter, QRectF(0, top, max(filled, 2.0), thick), None, ink("accepted"), thick / 2)
         if self.bar.mark is not None:
             x = min(max(self.bar.mark, 0.0), 1.0) * (width - 3) + 1.5
-            painter.fillRect(QRectF(x - 1.25, 0, 2.5, self.height()), QColor(now.ink))
+            painter.fillRect(QRectF(x - 1.25, 0, 2.5, self.height()), ink("ink"))
+
+
+class WindowGrid(Painted):
+    """Lookahead's window of guesses: a row for each of its columns, in it the levels, first level first."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.rows: list[list[str]] = []
+
+    def show_rows(self, rows: Sequence[Sequence[str]]) -> None:
+        """Show this window; hidden where there is none."""
+        self.rows = [list(row) for row in rows]
+        self.setAccessibleName(self.text())
+        self.setVisible(bool(self.rows))
+        self.changed()
+
+    def text(self) -> str:
+        """Return what is shown, as text: a line per row."""
+        return "\n".join(
+            f"+{place}: {' · '.join(quoted(text) if text else LAST for text in row)}" for place, row in enumerate(self.rows)
+        )
+
+    @property
+    def levels(self) -> int:
+        """Levels of the window."""
+        return max((len(row) for row in self.rows), default=0)
+
+    def _pitch(self) -> int:
+        return theme.px(19)
+
+    def high(self) -> int:
+        """A heading and all rows."""
+        return (len(self.rows) + 1) * self._pitch() if self.rows else 0
+
+    def _cells(self) -> tuple[float, float]:
+        """Width of the rows' names, and of a level's cells."""
+        left = QFontMetricsF(theme.ui_font(10.5)).horizontalAdvance("+88") + theme.px(6)
+        return left, (self.width() - left) / max(self.levels, 1)
+
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        font, small, muted = plain_font(11), theme.ui_font(10.5), ink("muted")
+        metrics, pitch = QFontMetricsF(font), self._pitch()
+        left, wide = self._cells()
+        for level in range(self.levels):
+            name = f"level {level}" if wide > theme.px(44) else str(level)
+            painted.words_in(painter, QRectF(left + level * wide + theme.px(4), 0, wide, pitch), name, small, muted)
+        for place, row in enumerate(self.rows):
+            top = (place + 1) * pitch
+            painted.words_in(painter, QRectF(0, top, left, pitch), f"+{place}", small, muted)
+            for level, text in enumerate(row):
+                box = QRectF(left + level * wide, top + 1, wide - theme.px(3), pitch - 2)
+                inner = box.adjusted(theme.px(4), 0, -theme.px(2), 0)
+                if text:
+                    painted.box(painter, box, painted.pen(ink("border"), 1), QColor(theme.current().field))
+                    shown = visible(text)
+                    shown = f"␣{shown[1:]}" if shown.startswith(" ") else shown  # without quotes it would not be seen
+                    shown = metrics.elidedText(shown, Qt.TextElideMode.ElideRight, inner.width())
+                    painted.words_in(painter, inner, shown, font, ink("ink"))
+                elif place == level == 0:
+                    painted.words_in(painter, inner, LAST, small, muted)
+
+    def tip_at(self, at: QPointF) -> str:
+        """A cell in full."""
+        left, wide = self._cells()
+        place, level = int(at.y() // self._pitch()) - 1, int((at.x() - left) // max(wide, 1))
+        if 0 <= place < len(self.rows) and 0 <= level < len(self.rows[place]) and self.rows[place][level]:
+            return f"{quoted(self.rows[place][level], 80)}\nrow +{place}, level {level}"
+        return ""
 
 
 class Inspector(QScrollArea):
@@ -305,20 +302,14 @@ class Inspector(QScrollArea):
         self.setAccessibleName("Inspector")
         body = QWidget()
         body.setObjectName("scrolled")
-        self._title = self._label("title")
-        self._subtitle = self._label("small")
+        self._title, self._tree_title, self._window_title = (_label("title") for _ in range(3))
+        self._subtitle, self._rows_note, self._caption, self._notes, self._window_note = (_label("small") for _ in range(5))
         self._bars = CandidateBars()
-        self._rows_note = self._label("small")
-        self._accept = FormulaBox()
+        self._accept, self._correction = FormulaBox(), FormulaBox()
         self._draw = DrawBar()
-        self._caption = self._label("small")
-        self._correction = FormulaBox()
-        self._notes = self._label("small")
-        self._tree_title = self._label("title")
-        self._tree = DraftTree()
-        self._window_title = self._label("title")
+        self._tree = TreeView(outlined=True)
+        self._tree.node_selected.connect(self._chosen)
         self._window = WindowGrid()
-        self._window_note = self._label("small")
         self._column = layout.column(
             self._title, self._subtitle, self._bars, self._rows_note, self._accept, self._draw, self._caption,
             self._correction, self._notes, self._tree_title, self._tree, self._window_title, self._window,
@@ -329,16 +320,7 @@ class Inspector(QScrollArea):
         self._restyle()
         self.clear()
 
-    def _label(self, kind: str) -> QLabel:
-        label = QLabel()
-        label.setTextFormat(Qt.TextFormat.PlainText)
-        label.setWordWrap(True)
-        label.setProperty("kind", kind)
-        label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
-        return label
-
     def sizeHint(self) -> QSize:
-        """As the mock: a column of 290 pixels."""
         return QSize(theme.px(290), theme.px(500))
 
     def minimumSizeHint(self) -> QSize:
@@ -382,12 +364,21 @@ class Inspector(QScrollArea):
         self._text(self._caption, "" if found.bar is None else found.bar.caption)
         self._correction.show_lines(found.correction)
         self._text(self._notes, "\n".join(visible(note) for note in found.notes))
-        self._text(self._tree_title, "Draft tree of this round" if found.drafts else "")
-        self._tree.show_drafts(found.drafts)
+        round_, place = found.tree or (None, None)
+        self._tree.show_round(round_, place=place)
+        self._tree.setVisible(round_ is not None)
+        left = 0 if round_ is None else round_.k + (round_.final is not None) - len(self._tree.layout_.nodes)
+        title = f"Draft tree of this round, without {left} ignored drafts" if left else "Draft tree of this round"
+        self._text(self._tree_title, "" if round_ is None else title)
         self._text(self._window_title, "Window of guesses" if found.window else "")
         self._window.show_rows(found.window)
         self._text(self._window_note, WINDOW_NOTE if found.window else "")
         self.setAccessibleDescription(f"{found.title}. {found.subtitle}. {self._accept.text()}")
+
+    def _chosen(self, place: int) -> None:
+        """Show the draft that was clicked in the tree."""
+        if self._shown is not None:
+            self.show_token(self._shown[0], self._shown[2], place)
 
     def text(self) -> str:
         """Return everything shown, as text."""
@@ -406,19 +397,17 @@ class Inspector(QScrollArea):
         side = theme.px(14)
         self._column.setContentsMargins(side, side, side, side)
         self._column.setSpacing(theme.px(8))
-        for part in (self._bars, self._accept, self._draw, self._correction, self._tree, self._window):
-            part.updateGeometry()
-            part.update()
+        for part in (self._bars, self._accept, self._draw, self._correction, self._window):
+            part.changed()
+
+
+def _label(kind: str) -> QLabel:
+    made = label("", kind)
+    made.setWordWrap(True)
+    made.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Minimum)
+    return made
 
 
 def _words(text: str) -> list[str]:
     """Cut into words that keep the spaces after them."""
-    words: list[str] = []
-    for piece in text.split(" "):
-        words.append(piece + " ")
-    if words:
-        words[-1] = words[-1][:-1]
-    return [word for word in words if word]
-
-
-__all__ = ["HINT", "MISSING", "CandidateBars", "DrawBar", "FormulaBox", "Inspector", "piece_colour"]
+    return re.findall(r"[^ ]* |[^ ]+", text)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize
-from PySide6.QtGui import QHelpEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
+from PySide6.QtCore import QPointF, QRect, QSize
+from PySide6.QtGui import QPainter
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from specview.gui.parts import theme
+from specview.gui.parts.painted import Painted
 from specview.gui.parts.token_paint import TokenStyles
-from specview.gui.state.display_text import tooltip
-from specview.gui.state.view_model import TokenKind
+from specview.gui.state.view_model import GHOSTS, TokenKind
 
 ENTRIES: tuple[tuple[TokenKind, str], ...] = (
     ("accepted", "A drafted token that the rule accepted."),
@@ -21,7 +21,7 @@ ENTRIES: tuple[tuple[TokenKind, str], ...] = (
 )
 
 
-class Legend(QWidget):
+class Legend(Painted):
     """One line: each state's name in its own look."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -34,44 +34,32 @@ class Legend(QWidget):
 
     def _restyle(self) -> None:
         self._styles = TokenStyles(11)
-        self.updateGeometry()
-        self.update()
+        self.changed()
+
+    def _width(self, kind: TokenKind) -> float:
+        return self._styles.measure(kind, kind in GHOSTS) + 0.4 * self._styles.cell
 
     def _gap(self) -> float:
         return self._styles.cell * 1.6
 
     def sizeHint(self) -> QSize:
         """Wide enough for all states."""
-        styles = self._styles
-        width = sum(
-            styles.measure(kind, kind in ("rejected", "ignored")) + 0.4 * styles.cell for kind, _ in ENTRIES
-        )
-        return QSize(round(width + self._gap() * (len(ENTRIES) - 1)) + 4, styles.line_height)
+        width = sum(self._width(kind) for kind, _ in ENTRIES) + self._gap() * (len(ENTRIES) - 1)
+        return QSize(round(width) + 4, self._styles.line_height)
 
     def minimumSizeHint(self) -> QSize:
         """It may be cut at the right."""
         return QSize(self._styles.line_height * 4, self._styles.line_height)
 
-    def paintEvent(self, event: QPaintEvent) -> None:
+    def paint(self, painter: QPainter, region: QRect) -> None:
         """Paint the states that fit."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        top = (self.height() - self._styles.line_height) / 2
-        x = 1.0
-        self._places = []
+        x, self._places = 1.0, []
         for kind, words in ENTRIES:
-            ghost = kind in ("rejected", "ignored")
-            if x + self._styles.measure(kind, ghost) + 0.4 * self._styles.cell > self.width():
+            if x + self._width(kind) > self.width():
                 break
-            width = self._styles.paint_sample(painter, kind, x, top, kind)
+            width = self._styles.paint_sample(painter, kind, x, (self.height() - self._styles.line_height) / 2, kind)
             self._places.append((x, x + width, words))
             x += width + self._gap()
 
-    def event(self, event: QEvent) -> bool:
-        """Say what a state means."""
-        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
-            x = event.pos().x()
-            words = next((words for left, right, words in self._places if left <= x <= right), "")
-            QToolTip.showText(event.globalPos(), tooltip(words), self)
-            return True
-        return super().event(event)
+    def tip_at(self, at: QPointF) -> str:
+        return next((words for left, right, words in self._places if left <= at.x() <= right), "")

@@ -13,6 +13,7 @@ from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Rider,
 from specview.drafting.lookahead import window_grid
 from specview.gui.state.display_text import quoted
 from specview.gui.state.figures import milliseconds, number, probability
+from specview.gui.state.round_words import named
 from specview.gui.state.view_model import FINAL, LaneModel
 
 PieceTone = Literal["ink", "muted", "strong", "accepted", "rejected", "corrected", "bonus", "ignored", "warning"]
@@ -20,8 +21,6 @@ Piece = tuple[str, PieceTone]
 Line = list[Piece]
 
 MAX_ROWS = 8
-MAX_IGNORED = 12
-"""Ignored drafts of a tree that are listed one by one; beyond, they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +47,12 @@ class Bar:
     caption: str
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A line of a round's draft tree: how deep it hangs, its text, its verdict, whether it is the one shown.
-
-    verdict '' is a line of words (what was left out).
-    """
-
-    depth: int
-    text: str
-    verdict: str
-    current: bool = False
-
-
 @dataclass(slots=True)
 class Inspection:
     """Everything the inspector shows of one token.
 
-    drafts is the round's draft where it is a tree, depth first, siblings in the order they were tried;
-    window the guesses that rode along (lookahead): a row for each column, in each the levels.
+    tree is the round where its draft is a tree, and the place of the token in it; window the guesses that rode along
+    (lookahead): a row for each column, in each the levels.
     """
 
     title: str
@@ -78,7 +64,7 @@ class Inspection:
     bar: Bar | None = None
     correction: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    drafts: list[Draft] = field(default_factory=list)
+    tree: tuple[Round, int] | None = None
     window: list[list[str]] = field(default_factory=list)
 
 
@@ -93,7 +79,7 @@ def inspect(lane: LaneModel, round_index: int, token_index: int) -> Inspection |
         found = _final(lane, round_, round_.final, position)
     else:
         found = _drafted(lane, round_, token_index, position)
-    found.drafts = draft_tree(round_, token_index)
+    found.tree = None if round_.parents is None else (round_, token_index)
     found.window = window_rows(round_.riders)
     return found
 
@@ -118,34 +104,6 @@ def last_rejected(round_: Round) -> list[DraftedToken]:
     """The rejected drafts that the final token stands for, in the order they were tried."""
     rejected = [i for i, token in enumerate(round_.drafted) if token.verdict == "rejected"]
     return [round_.drafted[i] for i in rejected if standing(round_, i) is round_.final]
-
-
-def draft_tree(round_: Round, current: int) -> list[Draft]:
-    """The lines of a round's draft tree, depth first; [] for a chain.
-
-    Ignored drafts are counted where they are many.
-    """
-    if round_.parents is None:
-        return []
-    children: dict[int, list[int]] = {}
-    for place, parent in enumerate(round_.parents):
-        children.setdefault(parent, []).append(place)
-    deep = depths(round_.parents)
-    lines: list[Draft] = []
-    left_out = 0
-    open_ = list(reversed(children.get(-1, [])))
-    many = sum(token.verdict == "ignored" for token in round_.drafted) > MAX_IGNORED
-    while open_:
-        place = open_.pop()
-        token = round_.drafted[place]
-        if token.verdict == "ignored" and many and place != current:
-            left_out += 1
-        else:
-            lines.append(Draft(deep[place], _named(token), token.verdict, place == current))
-        open_ += reversed(children.get(place, []))
-    if left_out:
-        lines.append(Draft(0, f"and {left_out} ignored {_plural('draft', left_out)}", ""))
-    return lines
 
 
 def window_rows(riders: Sequence[Rider]) -> list[list[str]]:
@@ -221,14 +179,14 @@ def _fill_accept(
         found.accept = [[("never judged", "ignored")], [(why, "muted")]]
         return
     verdict: Piece = (token.verdict, "accepted" if token.verdict == "accepted" else "rejected")
-    drafted = _named(token)
+    drafted = named(token)
     match rule:
         case "greedy":
             decided = token if token.verdict == "accepted" else final
             found.accept = [
                 [("accept = [x is the argmax of p]", "ink")],
                 [("x = ", "ink"), (drafted, "ink")],
-                [("argmax p = ", "ink"), ("not recorded" if decided is None else _named(decided), "ink")],
+                [("argmax p = ", "ink"), ("not recorded" if decided is None else named(decided), "ink")],
                 [("→ ", "ink"), verdict],
             ]
             if token.margin is not None:
@@ -275,7 +233,7 @@ def _fill_correction(
 ) -> None:
     gives: Line = []
     if isinstance(final, DraftedToken):
-        gives = [("→ ", "ink"), (_named(final), "accepted"), (" accepted: a later sibling", "ink")]
+        gives = [("→ ", "ink"), (named(final), "accepted"), (" accepted: a later sibling", "ink")]
         if rule in ("rejection", "naive", "typical"):
             head: list[Line] = [[("the next sibling was tried, with p as this trial left it", "ink")]]
         else:
@@ -283,7 +241,7 @@ def _fill_correction(
         found.correction = [*head, gives]
         return
     if final is not None:
-        gives = [("→ ", "ink"), (_named(final), "corrected"),
+        gives = [("→ ", "ink"), (named(final), "corrected"),
                  (" corrected", "ink")]
     match rule:
         case "greedy":
@@ -299,12 +257,6 @@ def _fill_correction(
         case _:
             head = []
     found.correction = [*head, gives] if gives else head
-
-
-def _named(token: DraftedToken | FinalToken) -> str:
-    """Return a token's text in quotes, its name among the likeliest where it adds no text (EOS, say)."""
-    text = token.text or next((text for id_, text, _ in token.p_top if id_ == token.id), "")
-    return quoted(text, 24) if text else f"token {token.id}"
 
 
 def _list(top: tuple[Candidate, ...]) -> Line:
@@ -323,9 +275,9 @@ def _name_of(token: DraftedToken, final: DraftedToken | FinalToken | None) -> st
     if token.draw is None:
         return "not recorded"
     if token.draw == token.id:
-        return _named(token)
+        return named(token)
     if final is not None and final.id == token.draw:
-        return _named(final)
+        return named(final)
     text = next((text for id_, text, _ in token.p_top if id_ == token.draw), None)
     return f"token {token.draw}" if text is None else quoted(text, 24)
 
@@ -348,10 +300,10 @@ def _final(lane: LaneModel, round_: Round, token: FinalToken, position: int | No
         extra = [*((other.id, other.text, "rejected") for other in tried), *extra]
         q_top = rejected.q_top
     _fill_rows(found, token.p_top, q_top, extra, lane.settings, token.p, None)
-    shown = _named(token) + ("" if token.text else ", no text of its own")
+    shown = named(token) + ("" if token.text else ", no text of its own")
     match token.kind:
         case "corrected":
-            replaced = ", ".join(_named(other) for other in tried)
+            replaced = ", ".join(named(other) for other in tried)
             found.accept = [[(shown, "corrected"), (" corrects the rejected ", "ink"), (replaced, "rejected")]]
             if rejected is not None:
                 _fill_correction(found, rule, rejected, token)

@@ -3,21 +3,22 @@
 A column for each depth, the context's last token at the left, the token that the target gave at the end of the
 accepted path. Nodes that were judged keep room for their words; where ignored ones are too many for the space they
 shrink to ticks, so that a tree of 64 nodes is seen whole. A chain is one line, broken where it is wider than the space.
+In a narrow column the same nodes stand in an outline: a line each, indented by depth.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from specview.decoding.ledger import DraftedToken, Round, depths
-from specview.gui.state.display_text import quoted
-from specview.gui.state.figures import milliseconds, probability, times
+from specview.decoding.ledger import Round, depths
 from specview.gui.state.view_model import FINAL
 
 ROOT = -1
 """The parent of the context's children, as an index into the nodes."""
+MAX_IGNORED, DEEPEST = 12, 8
+"""An outline leaves out more ignored drafts than this, and indents no further than this depth: it is narrow."""
 Needs = Sequence[tuple[float, float]]
 """Pixels for a node's word and for its number, a pair for each node."""
 
@@ -137,11 +138,41 @@ def lay_out(
     return made
 
 
-def _columns(nodes: Sequence[Node]) -> list[list[int]]:
-    """The nodes by depth; children in their parents' order, the final token behind its siblings."""
+def outline(round_: Round, width: float, current: int | None = None, sizes: Sizes | None = None) -> Layout:
+    """Place a round's nodes under one another, children after their parent in the order they were tried.
+
+    Where ignored drafts are many they are left out, all but the one whose place is `current`.
+    """
+    sizes, nodes = sizes or Sizes(), nodes_of(round_)
+    children = _children(nodes)
+    many = sum(not node.judged for node in nodes) > MAX_IGNORED
+    made, lines = Layout([]), dict[int, int]()
+    open_ = children.get(ROOT, [])[::-1]
+    while open_:
+        index = open_.pop()
+        open_ += reversed(children.get(index, []))
+        node = nodes[index]
+        if node.judged or not many or node.place == current:
+            x, lines[index] = min(node.depth, DEEPEST) * sizes.root, len(made.nodes)
+            y = lines[index] * (sizes.one_line + 1)
+            made.nodes.append(replace(
+                node, parent=lines.get(node.parent, ROOT), x=x, y=y, width=max(width - x, 1.0), height=sizes.one_line
+            ))  # fmt: skip
+    made.width, made.height = width, len(made.nodes) * (sizes.one_line + 1)
+    return made
+
+
+def _children(nodes: Sequence[Node]) -> dict[int, list[int]]:
+    """The nodes by their parents, in order."""
     children: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):
         children.setdefault(node.parent, []).append(index)
+    return children
+
+
+def _columns(nodes: Sequence[Node]) -> list[list[int]]:
+    """The nodes by depth; children in their parents' order, the final token behind its siblings."""
+    children = _children(nodes)
     columns: list[list[int]] = []
     here = children.get(ROOT, [])
     while here:
@@ -368,95 +399,3 @@ def _even(line: Sequence[int], rows: int) -> list[list[int]]:
     """A chain in so many lines (or fewer) of the same number of nodes."""
     each = math.ceil(len(line) / rows)
     return [list(line[start : start + each]) for start in range(0, len(line), each)]
-
-
-# -- what is said of nodes and rounds -----------------------------------------------------------------------
-
-
-def point_mass(token: DraftedToken) -> bool:
-    """Whether a draft was proposed without probabilities."""
-    return token.q is None or token.q == 1.0
-
-
-def own_probability(token: DraftedToken) -> float | None:
-    """What the drafter gave its token: q where the proposal has one, else its confidence, else None."""
-    return token.confidence if point_mass(token) else token.q
-
-
-def number_text(token: DraftedToken) -> str:
-    """The node's number: 'q 0.41', 'c 0.41' (its confidence) of a point mass, '' where the drafter has none."""
-    value = own_probability(token)
-    if value is None:
-        return ""
-    return f"{'c' if point_mass(token) else 'q'} {probability(value)}"
-
-
-def cumulative(round_: Round, place: int) -> float | None:
-    """The drafter's probability of the path down to a token: the product of its numbers; None where one lacks."""
-    parents = round_.parents or tuple(range(-1, round_.k - 1))
-    product = 1.0
-    while place >= 0:
-        own = own_probability(round_.drafted[place])
-        if own is None:
-            return None
-        product *= own
-        place = parents[place]
-    return product
-
-
-def name_of(round_: Round, place: int) -> str:
-    """A node's token in quotes, or its id where it has no text."""
-    token = round_.final if place == FINAL else round_.drafted[place]
-    assert token is not None
-    text = token.text or next((text for id_, text, _ in token.p_top if id_ == token.id), "")
-    return quoted(text, 60) if text else f"token {token.id}"
-
-
-def node_tip(round_: Round, place: int) -> str:
-    """Everything about a node: token, verdict, q, p, acceptance, draw, probability of its path."""
-    name = name_of(round_, place)
-    if place == FINAL:
-        final = round_.final
-        assert final is not None
-        return f"{name} · {final.kind}, the target's own\np {probability(final.p)}"
-    token = round_.drafted[place]
-    lines = [f"{name} · {token.verdict}" + (": never judged" if token.verdict == "ignored" else "")]
-    if point_mass(token):
-        lines.append("q: a point mass, proposed without probabilities")
-    else:
-        lines.append(f"q {probability(token.q)}")
-    if token.confidence is not None:
-        lines.append(f"the drafter's own confidence {probability(token.confidence)}")
-    lines.append("p not computed" if token.p is None else f"p {probability(token.p)}")
-    if token.accept is not None:
-        drawn = "" if token.u is None else f", drawn u {probability(token.u)}"
-        lines.append(f"acceptance probability {probability(token.accept)}{drawn}")
-    path = cumulative(round_, place)
-    if path is not None:
-        lines.append(f"the drafter's probability of the path down to it {probability(path)}")
-    return "\n".join(lines)
-
-
-def round_words(round_: Round, one_row_s: float | None) -> str:
-    """A round in few words: accepted / drafted, and its target pass against one of one row (else its time)."""
-    words = f"round {round_.index} · {round_.accepted}/{round_.k}"
-    if one_row_s:
-        return f"{words} · v {times(round_.verify_s / one_row_s)}"
-    return f"{words} · {milliseconds(round_.verify_s)}"
-
-
-def round_tip(round_: Round, one_row_s: float | None) -> str:
-    """The line about a round with its words in full."""
-    lines = [
-        f"Round {round_.index}: {round_.accepted} drafts accepted, {round_.judged} judged, {round_.k} drafted.",
-        f"The target pass had {round_.rows} rows (the last token, the drafts"
-        + (f", {len(round_.riders)} that rode along" if round_.riders else "")
-        + f") and took {milliseconds(round_.verify_s)}.",
-    ]
-    if one_row_s:
-        lines.append(
-            f"A pass of one row takes {milliseconds(one_row_s)} here (median): the verify cost v of this round is "
-            f"{times(round_.verify_s / one_row_s)}."
-        )
-    lines.append("Numbers in the nodes: q, or c for the drafter's own confidence where it proposed a point mass.")
-    return "\n".join(lines)

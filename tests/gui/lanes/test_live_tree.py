@@ -17,16 +17,8 @@ from specview.decoding.ledger import DraftedToken, FinalToken, Round, depths
 from specview.gui.lanes.panel import LanePanel
 from specview.gui.lanes.tree_view import MARKS, TreePanel, TreeView, newest_draft
 from specview.gui.parts import theme
-from specview.gui.state.tree_layout import (
-    ROOT,
-    Sizes,
-    cumulative,
-    lay_out,
-    node_tip,
-    nodes_of,
-    number_text,
-    round_words,
-)
+from specview.gui.state.round_words import cumulative, node_tip, number_text, round_words
+from specview.gui.state.tree_layout import ROOT, Sizes, lay_out, nodes_of
 from specview.gui.state.view_model import FINAL, LaneModel
 from specview.settings.events import LaneRound
 from tests.gui.lanes.test_trees import filled, tree_rounds

@@ -13,15 +13,8 @@ from specview.decoding.metrics import fold
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.parts import theme
 from specview.gui.race.inspector import Inspector
-from specview.gui.state.inspection import (
-    MAX_IGNORED,
-    draft_tree,
-    inspect,
-    last_rejected,
-    siblings,
-    standing,
-    window_rows,
-)
+from specview.gui.state.inspection import inspect, last_rejected, siblings, standing, window_rows
+from specview.gui.state.tree_layout import MAX_IGNORED, ROOT, outline
 from specview.gui.state.view_model import FINAL, SHOWN_IGNORED, LaneModel, drawn
 from tests.gui.views_data import lookahead_round, make_rounds
 
@@ -111,18 +104,15 @@ def test_every_draft_of_a_tree_can_be_inspected(made: list[Round], rule: str) ->
         said = "".join(piece for line in found.accept for piece, _ in line)
         for token in last_rejected(round_):
             assert f'"{token.text}"' in said
-        lines = draft_tree(round_, 0)
-        if round_.parents is None:
-            assert lines == []
-            continue
-        named = [line for line in lines if line.verdict]
-        assert sum(line.current for line in lines) == 1
-        tried = [line.verdict for line in named]
-        assert sorted(v for v in tried if v != "ignored") == sorted(t.verdict for t in round_.drafted if t.verdict != "ignored")
+        made_ = outline(round_, 240.0, 0)
+        lines = [node for node in made_.nodes if node.place != FINAL]
+        assert [node.y for node in made_.nodes] == sorted({node.y for node in made_.nodes}) and made_.nodes[-1].y < made_.height
+        assert sorted(n.verdict for n in lines if n.judged) == sorted(t.verdict for t in round_.drafted if t.verdict != "ignored")
         ignored = sum(t.verdict == "ignored" for t in round_.drafted)
-        assert len(named) == round_.k or ignored > MAX_IGNORED
-        assert all(later.depth <= earlier.depth + 1 or ignored > MAX_IGNORED
-                   for earlier, later in zip(named, named[1:], strict=False))
+        assert len(lines) == round_.k or ignored > MAX_IGNORED
+        for node in lines:
+            assert node.parent == ROOT or made_.nodes[node.parent].depth == node.depth - 1
+            assert node.parent != ROOT or node.depth == 0 or not node.judged
 
 
 def test_a_long_chain_folds_what_was_never_judged() -> None:
@@ -192,10 +182,11 @@ def test_inspector_shows_tree_window_and_drafter(inspector: Inspector) -> None:
     assert inspector.show_token(lane, 0, 0)
     text = inspector.text()
     for part in ("drafted by lookahead", "draft 1 of 60 · depth 1, sibling 1 of 15", "Draft tree of this round",
-                 "and 56 ignored drafts", "accepted: a later sibling", "Window of guesses", "+0: last token",
+                 "without 56 ignored drafts", "accepted: a later sibling", "Window of guesses", "+0: last token",
                  "56 drafts of the tree ignored"):
         assert part in text, part
-    assert [draft.depth for draft in inspector._tree.drafts[:4]] == [0, 0, 1, 2]
+    assert [node.depth for node in inspector._tree.layout_.nodes[:4]] == [0, 0, 1, 2]
+    assert inspector._tree.layout_.nodes[inspector._tree.current or 0].place == 0
     assert inspector._window.levels == 4 and len(inspector._window.rows) == 7
     inspector.grab()
     assert inspector.show_token(lane, 0, FINAL)
