@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from specview.commands.arguments import (
     Parser,
@@ -18,16 +17,15 @@ from specview.commands.arguments import (
     settings_of,
     whole,
 )
-from specview.commands.outputs import Outputs
-from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
-from specview.commands.terminal import ProgressLine, figure, is_terminal, safe_text, table
+from specview.commands.running import Running, running
+from specview.commands.terminal import is_terminal, safe_text
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError
+from specview.experiments import sweep as experiment
+from specview.experiments.sweep import ASK_RUNS, ASK_SECONDS
 from specview.experiments.sweep_curves import CellRun
-from specview.experiments.sweep_file import SweepFile, new_path
+from specview.experiments.sweep_file import SweepFile, new_path, refuse_taken
 from specview.experiments.sweep_grid import (
-    ASK_RUNS,
-    ASK_SECONDS,
     Grid,
     GridPrompt,
     grid_prompts,
@@ -35,13 +33,9 @@ from specview.experiments.sweep_grid import (
     parse_temperatures,
     prompts_of_set,
 )
-from specview.experiments.sweep_results import COLUMNS, FEW, SweepResults
-from specview.files.tables import table_csv, table_markdown
+from specview.experiments.sweep_results import SweepResults, sweep_report
 from specview.racing import workloads
 from specview.racing.foreign import models_named
-
-if TYPE_CHECKING:
-    from specview.racing.pool import ModelPool
 
 DEFAULT_KS = "1..8"
 
@@ -72,8 +66,6 @@ _GRID_HELP = {
 
 _NO_GRID = ("out", "resume", "yes", "json", "csv", "markdown", "trust_remote_code")
 """Flags that name no grid; trust in a model's own code is given anew each time, and in no file."""
-
-_LONGEST_NOTE = 60
 
 
 def make_parser() -> Parser:
@@ -110,8 +102,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--resume needs the sweep's file.", "Give it with --out FILE.")
     from_file = arguments.resume and _names_no_grid(parser, arguments)
     grid = None if from_file else grid_of(arguments)
-    with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
-        return _sweep(arguments, grid, outputs, should_stop)
+    with running(arguments) as run:
+        return _sweep(arguments, grid, run)
 
 
 def _names_no_grid(parser: Parser, arguments: argparse.Namespace) -> bool:
@@ -150,59 +142,55 @@ def _prompts(arguments: argparse.Namespace) -> tuple[GridPrompt, ...]:
     return tuple(replace(prompt, system=arguments.system, bundled=False) for prompt in found)
 
 
-def _sweep(arguments: argparse.Namespace, grid: Grid | None, outputs: Outputs, should_stop: StopRequest) -> int:
-    from specview.racing.pool import ModelPool
-
-    progress = ProgressLine(sys.stderr)
-    models = ModelPool()
-    stopped, left = False, 0
-    try:
+def _sweep(arguments: argparse.Namespace, grid: Grid | None, run: Running) -> int:
+    if grid is not None and not arguments.resume:
+        path = _new_path(arguments.out)
+        _ask(grid, grid.run_count, run, arguments.yes)
+        file = SweepFile.begin(path, grid)
+    else:
+        file = SweepFile.resume(arguments.out, grid)
+    with file:
+        results = file.results
         if arguments.resume:
-            file = SweepFile.resume(arguments.out, grid)
-            if arguments.trust_remote_code:
-                own = file.results.grid
-                file.results.grid = replace(own, settings=replace(own.settings, trust_remote_code=True))
-        else:
-            assert grid is not None
-            path = _new_path(arguments.out)
-            _ask(grid, grid.run_count, models, arguments.yes, progress, should_stop)
-            file = SweepFile.begin(path, grid)
-        with file:
-            if arguments.resume and (left := len(file.results.pending(failed=True))):
-                if grid is None:
-                    _ask_models(models_named(file.results.grid.shared), arguments.yes)
-                if file.results.trouble:
-                    _say(f"{file.path}: {file.results.trouble}.")
-                _ask(file.results.grid, left, models, arguments.yes, progress, should_stop)
-            _run(file, models, progress, should_stop)
-            results, path = file.results, file.path
-            # A race that failed before is in the file already, and is still to be run again.
-            left = len(results.pending(failed=True))
-            stopped = len(results.runs) < results.total or (left > 0 and should_stop())
-    finally:
-        progress.clear()
-        models.close()
-    try:
-        if outputs.to_stdout or outputs.wants("json"):
-            outputs.document(results.document())
-        rows = results.rows()
-        if outputs.wants("csv"):
-            outputs.text("csv", table_csv(COLUMNS, rows))
-        if outputs.wants("markdown"):
-            outputs.text("markdown", table_markdown([column for column in COLUMNS if column.key in FEW], rows))
-    finally:  # a full disk does not take the table too
-        if not outputs.to_stdout:
-            sys.stdout.write(sweep_table(results))
-            sys.stdout.flush()
-        if stopped:
-            words = ["specview", "sweep", "--resume", "--out", str(path)]
-            words += ["--trust-remote-code"] if arguments.trust_remote_code else []
-            _say(f"stopped after {results.total - left} of {results.total} races; go on with: {shlex.join(words)}")
-        else:
-            _say(f"kept in {safe_text(str(path))}")
+            _resume(file, arguments, run, own=grid is not None)
+
+        def show(news: experiment.News) -> None:
+            if not isinstance(news, CellRun):
+                run.progress.show(news.words, news.fraction)
+            elif news.error:
+                _say(f"{results.words(results.cells[news.cell])}: {news.error}", run)
+
+        experiment.run_sweep(file, run.models, show, run.should_stop)
+    # A race that failed before is in the file already, and is still to be run again.
+    left = len(results.pending(failed=True))
+    stopped = len(results.runs) < results.total or (left > 0 and run.should_stop())
+    code = run.end(sweep_report(results), stopped=stopped)
+    if stopped:
+        words = ["specview", "sweep", "--resume", "--out", str(file.path)]
+        words += ["--trust-remote-code"] if arguments.trust_remote_code else []
+        _say(f"stopped after {results.total - left} of {results.total} races; go on with: {shlex.join(words)}", run)
+    else:
+        _say(f"kept in {file.path}", run)
     if results.runs and len(results.failures) == len(results.runs) and not stopped:
         raise SpecviewError(f"no race ran: {results.failures[0].error}")
-    return STOPPED_CODE if stopped else 0
+    return code
+
+
+def _resume(file: SweepFile, arguments: argparse.Namespace, run: Running, *, own: bool) -> None:
+    """Ask what is to be asked before a sweep goes on; own: its grid was given by flags too."""
+    results: SweepResults = file.results
+    if arguments.trust_remote_code:
+        results.grid = replace(results.grid, settings=replace(results.grid.settings, trust_remote_code=True))
+    left = len(results.pending(failed=True))
+    if not left:
+        return
+    named = {} if own else models_named(results.grid.shared)
+    if named and not arguments.yes:
+        words = "the sweep's file names models: " + ", ".join(f"{name} ({role})" for name, role in named.items())
+        _need_yes(f"{words}. An id of the Hub is downloaded. Load them?", words, "Give the sweep's own flags again, or --yes.")
+    if results.trouble:
+        _say(f"{file.path}: {results.trouble}.", run)
+    _ask(results.grid, left, run, arguments.yes)
 
 
 def _new_path(given: str | None) -> Path:
@@ -212,132 +200,33 @@ def _new_path(given: str | None) -> Path:
     path = Path(given)
     if path.is_dir() or path.is_fifo():
         raise UsageError(f"{given!r} is a {'folder' if path.is_dir() else 'pipe'}.", "Give a file's name.")
-    if path.is_file() and path.stat().st_size:
-        raise UsageError(f"{given!r} is there already.", "Resume it (--resume), or choose another name.")
+    refuse_taken(path)
     if not path.parent.is_dir():
         raise SpecviewError(f"there is no folder {str(path.parent)!r}.", "Make it, or choose another.")
     return path
 
 
-def _ask(
-    grid: Grid, races: int, models: ModelPool, yes: bool, progress: ProgressLine, should_stop: StopRequest
-) -> None:
+def _ask(grid: Grid, races: int, run: Running, yes: bool) -> None:
     """Say how long it will take, measured here; ask where that is long. Raises SpecviewError where the answer is no."""
-    from specview.experiments.runner import duration
-    from specview.experiments.sweep import estimate
+    known = experiment.estimate(grid, run.models, run.should_stop, run.progress.show)
+    run.progress.clear()
+    words = experiment.grid_words(grid, known, races)
+    if yes or not experiment.is_long(grid, known, races):
+        _say(f"{words}.", run)
+    else:
+        _need_yes(f"{words}. Run them?", words, "Give --yes to run it, or a smaller grid.")
 
-    told = estimate(grid, models, should_stop, progress.show)
-    progress.clear()
-    seconds = told.seconds * races / grid.run_count
-    words = f"{grid.cell_count:,} cell{'' if grid.cell_count == 1 else 's'}"
-    if grid.repeats > 1:
-        words += f" x {grid.repeats} repeats"
-    words += f", {races:,} race{'' if races == 1 else 's'}" + (" left" if races != grid.run_count else "")
-    words += f": about {duration(seconds)} here (plain decoding: {told.plain_tokens_per_s:.1f} tok/s)"
-    if races <= ASK_RUNS and seconds <= ASK_SECONDS or yes:
-        _say(f"{words}.")
-        return
+
+def _need_yes(question: str, words: str, otherwise: str) -> None:
+    """Ask; raises SpecviewError where the answer is no, UsageError where nobody can be asked."""
     if not is_terminal(sys.stdin):
-        raise UsageError(f"{words}, and nobody is here to be asked.", "Give --yes to run it, or a smaller grid.")
-    if not _says_yes(f"{words}. Run them?"):
-        raise SpecviewError("not run.", "Choose a smaller grid.")
-
-
-def _ask_models(named: Mapping[str, str], yes: bool) -> None:
-    """Ask whether models are meant that the file names and no flag; raises SpecviewError where the answer is no."""
-    words = "the sweep's file names models: " + ", ".join(f"{name} ({role})" for name, role in named.items())
-    if not named or yes:
-        return
-    if not is_terminal(sys.stdin):
-        raise UsageError(f"{words}; and nobody is here to be asked.", "Give the sweep's own flags again, or --yes.")
-    if not _says_yes(f"{words}. An id of the Hub is downloaded. Load them?"):
-        raise SpecviewError("not run.", "Begin a sweep of your own.")
-
-
-def _says_yes(question: str) -> bool:
+        raise UsageError(f"{words}; and nobody is here to be asked.", otherwise)
     sys.stderr.write(f"specview: {safe_text(question)} [y/N] ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().casefold() in ("y", "yes")
+    if sys.stdin.readline().strip().casefold() not in ("y", "yes"):
+        raise SpecviewError("not run.", "Choose a smaller grid, or begin a sweep of your own.")
 
 
-def _run(file: SweepFile, models: ModelPool, progress: ProgressLine, should_stop: StopRequest) -> None:
-    from specview.experiments.runner import duration
-    from specview.experiments.sweep import News, run_sweep
-
-    def show(news: News) -> None:
-        if isinstance(news, CellRun):
-            if news.error:
-                progress.clear()
-                _say(f"{file.results.words(file.results.cells[news.cell])}: {news.error}")
-            return
-        left = f", {duration(news.left_s)} left" if news.left_s else ""
-        progress.show(f"{100 * news.fraction:.0f}% {news.done}/{news.total}{left}  {news.text}")
-
-    run_sweep(file, models, show, should_stop)
-
-
-def _say(line: str) -> None:
+def _say(line: str, run: Running) -> None:
+    run.progress.clear()
     sys.stderr.write(f"specview: {safe_text(line)}\n")
-
-
-def sweep_table(results: SweepResults) -> str:
-    """Return a sweep for people: a line per cell, the best k of every curve marked, and what each curve says."""
-    grid = results.grid
-    prompts = len({prompt.name for prompt in grid.prompts}) > 1 and any(not prompt.bundled for prompt in grid.prompts)
-    header = ["lane", "workload", *(["prompt"] if prompts else []), "T", "k", "speedup", "predicted", "c alone", "tok/s",
-              "plain", "tok/pass", "alpha", "c", "v(k)", "equal to plain", "note"]  # fmt: skip
-    rows = [header]
-    for row in results.rows():
-        spread = ""
-        if row["speedup_low"] is not None and row["speedup_low"] != row["speedup_high"]:
-            spread = f" ({row['speedup_low']:.2f}-{row['speedup_high']:.2f})"
-        rows.append(
-            [
-                _one(row["lane"]),
-                _one(row["workload"]),
-                *([_one(row["prompt"])] if prompts else []),
-                f"{row['temperature']:g}",
-                figure(row["k"], 0),
-                figure(row["speedup"], 2, "x") + spread,
-                figure(row["predicted"], 2, "x"),
-                figure(row["predicted_c_alone"], 2, "x"),
-                figure(row["tokens_per_s"]),
-                figure(row["plain_tokens_per_s"]),
-                figure(row["tokens_per_target_pass"]),
-                figure(row["acceptance_rate"], 3),
-                figure(row["draft_cost"], 3),
-                figure(row["verify_cost"]),
-                row["equal_to_plain"] or "-",
-                _short(_one(row["note"])),
-            ]
-        )
-    shown = table(rows, left=3 if prompts else 2)
-    lines = [safe_text(series.sentence()) for series in results.all_series()]
-    lines += ["", *_notes(results)]
-    return shown + "\n" + "\n".join(lines) + "\n"
-
-
-def _notes(results: SweepResults) -> list[str]:
-    notes = []
-    if results.grid.repeats > 1:
-        notes.append("Speedup: tok/s / plain of the repeat with the median ratio, with least and greatest; each against plain in its own race.")
-    else:
-        notes.append("Speedup: tok/s / plain, over the time both were running; behind it the middle half of the run's eighths.")
-    notes.append(
-        "predicted: modelled, one alpha per curve pooled over k, c and v(k) as measured; c alone: v(k) taken as 1."
-    )
-    if results.grid.settings.check_mode:
-        notes.append("Check mode pads one-row passes: the outputs are comparable, the times are not.")
-    busy = [run.busy for run in results.runs.values() if run.busy]
-    if busy:
-        notes.append(f"In {len(busy)} of {len(results.runs)} races the machine was busy; the last: {safe_text(busy[-1])}")
-    return notes
-
-
-def _one(text: str) -> str:
-    return safe_text(text).replace("\n", " ")
-
-
-def _short(note: str) -> str:
-    """A note that does not push the table off the screen; why a cell failed stands in full on standard error."""
-    return note if len(note) <= _LONGEST_NOTE else f"{note[: _LONGEST_NOTE - 1]}…"

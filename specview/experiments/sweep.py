@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from specview.errors import SpecviewError, Stopped
-from specview.experiments.runner import Clock, ModelKey, Pace, RaceFailed, Runner, SeriesProgress, lane_keys
+from specview.experiments.runner import (
+    Clock,
+    ModelKey,
+    Pace,
+    RaceFailed,
+    Runner,
+    SeriesProgress,
+    duration,
+    lane_keys,
+)
 from specview.experiments.sweep_curves import CellRun, costs_to_json, eighths_of, positions_of
 from specview.experiments.sweep_file import SweepFile
 from specview.experiments.sweep_grid import Cell, Grid
@@ -25,15 +34,42 @@ from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
 from specview.settings.events import Event, Progress, RaceStarted
 
 PROBE_TOKENS = 12
+ASK_RUNS = 1000
+"""Races beyond which a sweep asks first."""
+ASK_SECONDS = 3600.0
+"""Estimated time beyond which a sweep asks first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a grid will take, from a short run of plain decoding here: seconds in all, and what they come from."""
+    """How fast plain decoding is here, from a short run of it: what a grid will take follows."""
 
-    seconds: float
     plain_tokens_per_s: float
-    prefill_s: float
+    prefill_s: float = 0.0
+
+    def seconds(self, grid: Grid, races: int | None = None) -> float:
+        """Estimated time of so many of a grid's races, else of all: two prefills each, both lanes as slow as plain.
+
+        A lane that gains ends sooner, so does a text that ends early; loading is not in it.
+        """
+        race_s = 2 * (self.prefill_s + grid.settings.max_tokens / self.plain_tokens_per_s)
+        return race_s * (grid.run_count if races is None else races)
+
+
+def grid_words(grid: Grid, known: Estimate | None, races: int | None = None) -> str:
+    """How many cells and races a grid has, how many are left where not all are, and what they take at a known rate."""
+    cells = f"{grid.cell_count:,} {'cell' if grid.cell_count == 1 else 'cells'}"
+    words = f"{cells} × {grid.repeats} = {grid.run_count:,} races" if grid.repeats > 1 else f"{cells}, one race each"
+    if races is not None and races < grid.run_count:
+        words += f", {races:,} left"
+    if known is None:
+        return f"{words}; the time is measured at the start"
+    return f"{words}, about {duration(known.seconds(grid, races))} at {known.plain_tokens_per_s:.1f} plain tok/s"
+
+
+def is_long(grid: Grid, known: Estimate, races: int) -> bool:
+    """Whether so many races are asked about before they are run."""
+    return races > ASK_RUNS or known.seconds(grid, races) > ASK_SECONDS
 
 
 News = SeriesProgress | CellRun
@@ -140,7 +176,7 @@ def estimate(
     grid: Grid, pool: ModelPool, should_stop: ShouldStop = lambda: False, on_text: Callable[[str], None] = lambda text: None,
     clock: Clock = time.perf_counter,
 ) -> Estimate:  # fmt: skip
-    """What the grid will take here: a few plain tokens after its longest prompt that runs are timed.
+    """How fast plain decoding is for this grid: a few tokens after its longest prompt that runs are timed.
 
     Raises SpecviewError where the target cannot run, Stopped where should_stop said so.
     """
@@ -167,7 +203,7 @@ def estimate(
             steps = [round_.seconds for round_ in plain.record.rounds]
             step_s = median(steps[2:] or steps) if steps else 0.0
             if step_s > 0 and not plain.error:
-                return Estimate(grid.seconds(1 / step_s, plain.record.prefill_s), 1 / step_s, plain.record.prefill_s)
+                return Estimate(1 / step_s, plain.record.prefill_s)
             why = plain.error or "plain decoding could not be timed: it wrote nothing."
             first = first or SpecviewError(why, "" if plain.error else "Use another prompt.")
     raise first or SpecviewError("there is no prompt.")

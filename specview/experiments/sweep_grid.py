@@ -21,10 +21,6 @@ Number = TypeVar("Number", int, float)
 
 MAX_REPEATS = 1000
 MAX_RUNS = 1_000_000
-ASK_RUNS = 1000
-"""Races beyond which a sweep asks first."""
-ASK_SECONDS = 3600.0
-"""Estimated time beyond which a sweep asks first."""
 
 _NOT_IN_GRID = ("prompt", "system", "history", "workload", "lanes", "sampling", "trust_remote_code", "observe", "baseline")
 
@@ -197,13 +193,6 @@ class Grid:
         own = self.lanes[lane].label
         same = [place for place, other in enumerate(self.lanes) if other.label == own]
         return own if len(same) == 1 else f"{own} ({same.index(lane) + 1})"
-
-    def seconds(self, plain_tokens_per_s: float, prefill_s: float = 0.0) -> float:
-        """Estimated time of all races: two prefills, and plain and the lane both as slow as plain decoding.
-
-        A lane that gains ends sooner, so does a text that ends early; loading is not in it.
-        """
-        return self.run_count * 2 * (prefill_s + self.settings.max_tokens / plain_tokens_per_s)
 
 
 def difference(ours: Grid, theirs: Grid) -> str:

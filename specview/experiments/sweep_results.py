@@ -29,7 +29,6 @@ _POOLED = (
     ("draft_acceptance", "accepted", "proposed"),
     ("tokens_per_target_pass", "emitted", "rounds"),
 )
-_MODELLED = "predicted: modelled, one alpha per curve pooled over k, c and v(k) as measured; c alone: v(k) taken as 1."
 
 
 @dataclass
@@ -262,14 +261,17 @@ def _median(values: Sequence[Any]) -> Any:
 def sweep_report(results: SweepResults) -> Report:
     """A line per cell, the best k of every curve marked, what each curve says, and what the figures are."""
     grid = results.grid
-    few = {*FEW, "prompt"} if any(prompt.name and not prompt.bundled for prompt in grid.prompts) else FEW
-    hidden = tuple(column.key for column in COLUMNS if column.key not in few)
-    blocks: list[Block] = [Table(COLUMNS, results.rows(), name="sweep", identity="cell", hidden=hidden)]
+    names = ["prompt"] if any(prompt.name and not prompt.bundled for prompt in grid.prompts) else []
+    printed = ("lane", "workload", *names, "temperature", "k", "speedup", "predicted", "predicted_c_alone", "tokens_per_s",
+               "plain_tokens_per_s", "tokens_per_target_pass", "acceptance_rate", "draft_cost", "verify_cost",
+               "equal_to_plain", "note")  # fmt: skip
+    blocks: list[Block] = [Table(COLUMNS, results.rows(), name="sweep", identity="cell", hidden=HIDDEN, printed=printed)]
     blocks += [Text(series.sentence()) for series in results.all_series()]
     spread = "behind it the middle half of the run's eighths"
     if grid.repeats > 1:
         spread = "that of the repeat with the median ratio, with least and greatest; each against plain in its own race"
-    blocks += [Text(f"Speedup: tok/s / plain, over the time both were running; {spread}.", "note"), Text(_MODELLED, "note")]
+    blocks.append(Text(f"Speedup: tok/s / plain, over the time both were running; {spread}.", "note"))
+    blocks.append(Text("predicted: modelled, one α per curve pooled over k, c and v(k) as measured; c alone: v(k) taken as 1.", "note"))
     if grid.settings.check_mode:
         blocks.append(Text("Check mode pads one-row passes: the outputs are comparable, the times are not.", "note"))
     busy = [run.busy for run in results.runs.values() if run.busy]
@@ -285,7 +287,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("prompt", "prompt", "The prompt within a set"),
     Column("temperature", "T", "Temperature: 0 is greedy", 2),
     Column("k", "k", "Drafted tokens a round", 0),
-    Column("speedup", "speedup", "tok/s / plain tok/s, of the repeat with the median ratio", 2, 1.0, "×"),
+    Column("speedup", "speedup", "tok/s / plain tok/s, of the repeat with the median ratio", 2, 1.0, "×",
+           ("speedup_low", "speedup_high")),
     Column("speedup_low", "least", "The least of the repeats; of one repeat the lower quartile of its eighths, or the speedup where that is less", 2, 1.0, "×"),
     Column("speedup_high", "greatest", "The greatest of the repeats; of one repeat the upper quartile of its eighths, or the speedup where that is more", 2, 1.0, "×"),
     Column("predicted", "predicted", "Modelled: (1 - α^(k+1)) / ((1 - α)(k c + v(k) + other)) with α pooled over k, "
@@ -335,7 +338,8 @@ COLUMNS: tuple[Column, ...] = (
 FEW = ("lane", "workload", "temperature", "k", "speedup", "speedup_low", "speedup_high", "predicted", "note",
        "tokens_per_s", "plain_tokens_per_s", "tokens_per_target_pass", "acceptance_rate", "draft_cost",
        "verify_cost", "equal_to_plain", "repeats")  # fmt: skip
-"""The columns that are shown at first."""
+"""The columns that a window shows at first."""
+HIDDEN = tuple(column.key for column in COLUMNS if column.key not in FEW)
 
 _MEDIANS = {item.name for item in fields(Metrics)} - {name for name, _, _ in _POOLED}
 METRIC_NAMES = tuple(column.key for column in COLUMNS if column.key in _MEDIANS and not column.key.startswith("position_"))

@@ -17,7 +17,7 @@ from specview.decoding.sampling import SamplingParams
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.experiments import sweep as sweep_module
 from specview.experiments.runner import Pace, SeriesProgress, duration
-from specview.experiments.sweep import estimate, run_sweep
+from specview.experiments.sweep import Estimate, estimate, grid_words, run_sweep
 from specview.experiments.sweep_curves import CellRun, SeriesKey, pooled_counts
 from specview.experiments.sweep_file import SweepFile, new_path, read_sweep
 from specview.experiments.sweep_grid import (
@@ -161,7 +161,7 @@ def test_the_cells_are_every_combination_once(ks, temperatures, prompts, fixed, 
 def test_a_huge_grid_is_counted_without_being_made():
     grid = Grid(SETTINGS, (LaneSettings("draft-model"),), tuple(range(1, 65)), tuple(i / 1e6 for i in range(1000)), PROMPTS, 1)
     assert grid.cell_count == 128_000 <= MAX_RUNS
-    assert grid.seconds(plain_tokens_per_s=24.0) == pytest.approx(128_000 * 2)
+    assert Estimate(24.0).seconds(grid) == pytest.approx(128_000 * 2)
 
 
 @settings(max_examples=40, deadline=None)
@@ -492,7 +492,7 @@ def test_an_estimate_is_what_the_sweep_takes(world, tmp_path):
         run_sweep(file, pool, clock=world.clock)
     spent = world.clock() - before
     pool.close()
-    assert 0.5 * spent < told.seconds < 2 * spent
+    assert 0.5 * spent < told.seconds(grid) < 2 * spent
     with pytest.raises(Stopped):
         estimate(grid, ModelPool(), should_stop=lambda: True, clock=world.clock)
 
@@ -500,7 +500,7 @@ def test_an_estimate_is_what_the_sweep_takes(world, tmp_path):
 def test_an_estimate_takes_the_longest_prompt_that_runs(world):
     grid = grid_of(LaneSettings("prompt-lookup"), ks=(1,), prompts=(*PROMPTS, GridPrompt("long", "ab" * 100_000)))
     pool = ModelPool()
-    assert estimate(grid, pool, clock=world.clock).seconds > 0
+    assert estimate(grid, pool, clock=world.clock).plain_tokens_per_s > 0
     alone = grid_of(LaneSettings("prompt-lookup"), ks=(1,), prompts=(GridPrompt("long", "ab" * 100_000),))
     with pytest.raises(SpecviewError, match="tokens"):
         estimate(alone, pool, clock=world.clock)
@@ -766,6 +766,14 @@ def test_every_race_starts_with_its_own_plain_lane(world, tmp_path, monkeypatch)
         started.append(event) if isinstance(event, RaceStarted) else None, real(self, event))[1])  # fmt: skip
     sweep(world, grid_of(), tmp_path / "s.jsonl")
     assert [event.lane_names for event in started] == [("plain", "draft-model")] * 12
+
+
+def test_what_a_grid_takes_is_said_in_words():
+    grid = grid_of(ks=(1, 2), prompts=PROMPTS[:1], repeats=3, max_tokens=60)
+    assert grid_words(grid, None) == "2 cells × 3 = 6 races; the time is measured at the start"
+    assert grid_words(grid, Estimate(10.0, 4.0)) == "2 cells × 3 = 6 races, about 2 min at 10.0 plain tok/s"
+    assert grid_words(grid, Estimate(10.0, 4.0), 3) == "2 cells × 3 = 6 races, 3 left, about 60 s at 10.0 plain tok/s"
+    assert grid_words(grid_of(ks=(1,), prompts=PROMPTS[:1], repeats=1), None).startswith("1 cell, one race each; ")
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ from PySide6.QtWidgets import (
 )
 
 from specview.errors import SpecviewError
-from specview.experiments.runner import SeriesProgress, duration
-from specview.experiments.sweep import Estimate
+from specview.experiments.runner import SeriesProgress
+from specview.experiments.sweep import ASK_RUNS, Estimate, grid_words
 from specview.experiments.sweep_curves import CellRun
 from specview.experiments.sweep_file import read_sweep
-from specview.experiments.sweep_grid import ASK_RUNS, Grid
+from specview.experiments.sweep_grid import Grid
 from specview.experiments.sweep_results import COLUMNS, FEW, SweepResults
 from specview.files.atomic import OutputFile
 from specview.files.schema import dumps
@@ -44,7 +44,6 @@ from specview.gui.sweep.work import (
     FoundSweep,
     NeedsYes,
     SweepBegun,
-    estimate_words,
     newest_sweeps,
     sweep_work,
 )
@@ -214,10 +213,9 @@ class SweepPage(Page):
         except SpecviewError as error:
             self.banner.show_message(str(error))
             return
-        rate = self._rate(grid)
-        if grid.run_count > ASK_RUNS and not yes and rate is not None:  # what is known need not be measured first
-            seconds = grid.seconds(rate.plain_tokens_per_s, rate.prefill_s)
-            if not self.ask(NeedsYes(grid, None, grid.run_count, seconds)):
+        known = self._rate(grid)
+        if not yes and known is not None and grid.run_count > ASK_RUNS:  # what is known need not be measured first
+            if not self.ask(NeedsYes(grid, None, grid_words(grid, known))):
                 return
             yes = True
         self._begin(grid, None, yes)
@@ -247,8 +245,7 @@ class SweepPage(Page):
 
     def ask(self, what: NeedsYes) -> bool:
         """Ask whether to run what takes long."""
-        cells, races = f"{what.grid.cell_count:,} cells", f"{what.races:,} races"
-        text = f"{cells} are {races}: about {duration(what.seconds)} on this machine.\nIt can be stopped and resumed at any time."
+        text = f"{what.words}.\nIt can be stopped and resumed at any time."
         return bool(ask(self, "A long sweep", text, {"run": "Run it"}))
 
     def _stop(self) -> None:
@@ -263,8 +260,7 @@ class SweepPage(Page):
         if isinstance(news, SeriesProgress):
             self.progress.setRange(0, 1000)
             self.progress.setValue(round(1000 * news.fraction))
-            left = f" · {duration(news.left_s)} left" if news.left_s else ""
-            self.words.set_full(f"{news.done} of {news.total} races{left} · {news.text}")
+            self.words.set_full(news.words)
         elif isinstance(news, CellRun) and self.results is not None:
             self.results.add(news)
             if not self._later.isActive():
@@ -375,7 +371,7 @@ class SweepPage(Page):
             self.estimate.setText(str(error))
             return
         set_kind(self.estimate, "small")
-        self.estimate.setText(estimate_words(grid, self._rate(grid)))
+        self.estimate.setText(grid_words(grid, self._rate(grid)))
 
     def _rate(self, grid: Grid) -> Estimate | None:
         """How fast plain decoding is on this target here: measured for a sweep, or in the races of the one shown."""
@@ -383,7 +379,7 @@ class SweepPage(Page):
         known = self._rates.get(key)
         if known is None and self.results is not None and _target_of(self.results.grid.settings) == key:
             rate = self.results.plain_tokens_per_s()
-            known = Estimate(0.0, rate, 0.0) if rate else None
+            known = Estimate(rate) if rate else None
         return known
 
     # -- files ---------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from specview.errors import SpecviewError
-from specview.experiments.runner import SeriesProgress, duration
-from specview.experiments.sweep import Estimate, estimate, run_sweep
+from specview.experiments.runner import SeriesProgress
+from specview.experiments.sweep import estimate, grid_words, is_long, run_sweep
 from specview.experiments.sweep_curves import CellRun
 from specview.experiments.sweep_file import SweepFile, new_path, read_sweep
-from specview.experiments.sweep_grid import ASK_RUNS, ASK_SECONDS, Grid
+from specview.experiments.sweep_grid import Grid
 from specview.experiments.sweep_results import SweepResults
 from specview.files.folders import data_folder
 from specview.gui.link.engine_thread import JobProgress
@@ -42,8 +42,7 @@ class NeedsYes:
 
     grid: Grid
     path: Path | None
-    races: int
-    seconds: float
+    words: str
 
 
 def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) -> Work:
@@ -64,14 +63,13 @@ def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) ->
             own = grid if file is None else file.results.grid
             races = own.run_count if file is None else len(file.results.pending(failed=True))
             if races:
-                told = estimate(own, pool, should_stop, lambda text: tell(JobProgress(text)))
-                seconds = told.seconds * races / own.run_count
-                tell(told)
-                if not yes and (races > ASK_RUNS or seconds > ASK_SECONDS):
-                    return NeedsYes(own, path, races, seconds)
+                known = estimate(own, pool, should_stop, lambda text: tell(JobProgress(text)))
+                tell(known)
+                if not yes and is_long(own, known, races):
+                    return NeedsYes(own, path, grid_words(own, known, races))
             if file is None:
                 file = SweepFile.begin(new_path(), own)
-            tell(SweepBegun(file.path, _copy(file.results)))
+            tell(SweepBegun(file.path, file.results.copy()))
 
             def pass_on(news: SeriesProgress | CellRun) -> None:
                 tell(news)
@@ -79,17 +77,12 @@ def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) ->
                     tell(JobProgress(f"sweep {news.done}/{news.total}: {news.text}", news.fraction))
 
             run_sweep(file, pool, pass_on, should_stop)
-            return _copy(file.results)
+            return file.results.copy()
         finally:
             if file is not None:
                 file.close()
 
     return work
-
-
-def _copy(results: SweepResults) -> SweepResults:
-    """The same races in an object of its own: the thread goes on filling the first."""
-    return SweepResults(results.grid, dict(results.facts), dict(results.runs), results.made, results.trouble)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +132,6 @@ def newest_sweeps(besides: Path | None = None) -> list[FoundSweep]:
         except SpecviewError as error:
             found.append(FoundSweep(path, None, str(error)))
     return found
-
-
-def estimate_words(grid: Grid, rate: Estimate | None) -> str:
-    """How many cells and races a grid has, and what they take at a known rate."""
-    cells = f"{grid.cell_count:,} {'cell' if grid.cell_count == 1 else 'cells'}"
-    words = f"{cells} × {grid.repeats} = {grid.run_count:,} races" if grid.repeats > 1 else f"{cells}, one race each"
-    if rate is None:
-        return f"{words}; the time is measured at the start"
-    seconds = grid.seconds(rate.plain_tokens_per_s, rate.prefill_s)
-    return f"{words}, about {duration(seconds)} at {rate.plain_tokens_per_s:.1f} plain tok/s"
 
 
 def _cut(text: str) -> str:

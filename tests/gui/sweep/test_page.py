@@ -14,7 +14,6 @@ from PySide6.QtCore import QEvent, QObject, QPointF, Qt, QTimer, Signal
 from PySide6.QtWidgets import QFileDialog
 
 from specview.errors import SpecviewError
-from specview.experiments.sweep import Estimate
 from specview.experiments.sweep_file import SweepFile, read_sweep
 from specview.experiments.sweep_grid import Grid, GridPrompt
 from specview.gui.parts import theme
@@ -24,7 +23,7 @@ from specview.gui.shell import app as application
 from specview.gui.sweep import work as sweep_work
 from specview.gui.sweep.form import GridForm
 from specview.gui.sweep.page import SweepPage
-from specview.gui.sweep.work import NeedsYes, estimate_words, newest_sweeps
+from specview.gui.sweep.work import NeedsYes, newest_sweeps
 from specview.racing.foreign import models_named
 from specview.racing.pool import ModelPool
 from specview.racing.settings import LaneSettings, RunSettings
@@ -193,7 +192,7 @@ def test_ten_thousand_cells_ask_first_with_an_estimate(page, qtbot, world):
     assert "10,000 cells" in page.estimate.text()
     run_to_end(page, qtbot)  # the first time, plain decoding is timed for it
     (what,) = asked
-    assert isinstance(what, NeedsYes) and what.races == 10_000 and what.seconds > 0
+    assert isinstance(what, NeedsYes) and what.words.startswith("10,000 cells, one race each, about ")
     assert page.results is None and newest_sweeps() == []
     assert "about" in page.estimate.text() and "plain tok/s" in page.estimate.text()
     page.run.click()  # now the rate is known: asked at once
@@ -201,7 +200,7 @@ def test_ten_thousand_cells_ask_first_with_an_estimate(page, qtbot, world):
 
 
 def test_yes_runs_it(page, qtbot, monkeypatch):
-    monkeypatch.setattr(sweep_work, "ASK_RUNS", 2)
+    monkeypatch.setattr("specview.experiments.sweep.ASK_RUNS", 2)
     asked = []
     page.ask = lambda what: asked.append(what) or True
     page.run.click()
@@ -211,7 +210,6 @@ def test_yes_runs_it(page, qtbot, monkeypatch):
 
 @pytest.mark.parametrize("answer", ["Run it", "Cancel"])
 def test_the_question_says_how_long(bare, qapp, answer):
-    grid = replace(bare.form.grid(), repeats=3)
     said = []
 
     def press():
@@ -220,8 +218,8 @@ def test_the_question_says_how_long(bare, qapp, answer):
         next(button for button in box.buttons() if button.text().replace("&", "") == answer).click()
 
     QTimer.singleShot(0, press)
-    assert bare.ask(NeedsYes(grid, None, 24, 7200.0)) == (answer == "Run it")
-    assert said == ["8 cells are 24 races: about 2 h on this machine.\nIt can be stopped and resumed at any time."]
+    assert bare.ask(NeedsYes(bare.form.grid(), None, "8 cells, about 2 h")) == (answer == "Run it")
+    assert said == ["8 cells, about 2 h.\nIt can be stopped and resumed at any time."]
 
 
 def test_a_target_that_cannot_be_loaded_is_one_line(page, qtbot, world):
@@ -554,12 +552,6 @@ def test_a_file_of_prompts_joins_the_list(bare, tmp_path):
     assert [prompt.group for prompt in bare.form.grid().prompts] == ["w", "mine.jsonl"]
     path.write_text("{")
     assert "not JSON" in bare.form.add_file(str(path))
-
-
-def test_estimates_are_said_in_words():
-    grid = Grid(RunSettings(max_tokens=60), (LaneSettings("draft-model"),), (1, 2), (0.0,), (GridPrompt("g", "x"),), 3).checked()
-    assert estimate_words(grid, None) == "2 cells × 3 = 6 races; the time is measured at the start"
-    assert estimate_words(grid, Estimate(0.0, 10.0, 4.0)) == "2 cells × 3 = 6 races, about 2 min at 10.0 plain tok/s"
 
 
 def test_every_control_has_a_name_and_takes_the_keyboard(bare):
