@@ -17,7 +17,8 @@ import pytest
 
 from specview import cli
 from specview.commands.summary import compare_table
-from specview.decoding.metrics import MetricsFold
+from specview.decoding.metrics import fold
+from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import speedup
 from specview.files.reader import read_trace
 from specview.files.schema import round_from_json
@@ -64,15 +65,10 @@ def assert_close(found: Any, told: Any, name: str) -> None:
 def assert_recomputes(lanes: list[dict[str, Any]]) -> None:
     """Fold the rounds in the file and compare with the metrics in the file."""
     plain_rounds = [round_from_json(item)[1] for item in lanes[0]["rounds"]]
-    plain = MetricsFold()
-    for round_ in plain_rounds:
-        plain.add(round_)
+    step_s = RoundTable(plain_rounds).plain_step_s()
     for place, lane in enumerate(lanes):
         rounds = [round_from_json(item)[1] for item in lane["rounds"]]
-        fold = MetricsFold(lane["prefill_s"])
-        for round_ in rounds:
-            fold.add(round_)
-        again = fold.metrics(plain.plain_step_s()).as_dict()
+        again = fold(rounds, lane["prefill_s"], step_s).as_dict()
         assert set(again) == set(lane["metrics"])
         for name, told in lane["metrics"].items():
             if name in EXACT:

@@ -1,4 +1,4 @@
-"""Deep figures of a lane: a fold over rounds, beside the single figures of `metrics`.
+"""Deep figures of a lane's table of rounds, beside the single figures of `metrics`.
 
 What lengths were accepted, how tokens arrive (a round's tokens come together), how sure the target was where it
 accepted, how acceptance runs along the output, and where each round's time went.
@@ -7,13 +7,15 @@ accepted, how acceptance runs along the output, and where each round's time went
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import sqrt
 from typing import Any
 
-from specview.decoding.ledger import Round, depths
+import numpy as np
+
 from specview.decoding.metrics import percentile
+from specview.decoding.round_table import PHASES, Column, Rounds, RoundTable, table_of
 
 ENTROPY_EDGES = (0.0, 0.05, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Lower edges of the bins of the target's entropy, nats; the last one is open above."""
@@ -115,106 +117,55 @@ class Details:
         return {**found, "entropy_note": self.entropy_note}
 
 
-class DetailsFold:
-    """Details of the rounds added so far; adding a round costs the same however many there were."""
-
-    def __init__(self, prefill_s: float | None = None) -> None:
-        self.prefill_s = prefill_s
-        self.rounds = 0
-        self._accepted: Counter[int] = Counter()
-        self._bursts: Counter[int] = Counter()
-        self._empty = 0
-        self._emitted = 0
-        self._judged = 0
-        self._spans: list[RoundSpan] = []
-        self._entropy = [[0, 0] for _ in ENTROPY_EDGES]
-        self._along: list[list[int]] = []
-
-    def add(self, round_: Round) -> None:
-        """Fold one round in."""
-        k, accepted, emitted = round_.k, round_.accepted, len(round_.emitted)
-        self.rounds += 1
-        if k:
-            self._accepted[accepted] += 1
-        else:
-            self._empty += 1
-        self._bursts[emitted] += 1
-        self._spans.append(
-            RoundSpan(
-                round_.index,
-                max(0.0, round_.t - round_.seconds),
-                round_.draft_s,
-                round_.verify_s,
-                round_.other_s,
-                k,
-                accepted,
-                emitted,
-            )
-        )
-        at: Sequence[int] = range(k) if round_.parents is None else depths(round_.parents)
-        for depth, token in zip(at, round_.drafted, strict=True):
-            if token.verdict == "ignored":
-                continue
-            hit = token.verdict == "accepted"
-            self._judged += 1
-            place = (self._emitted + depth) // POSITION_BIN
-            while len(self._along) <= place:
-                self._along.append([0, 0])
-            self._along[place][0] += 1
-            self._along[place][1] += hit
-            if token.entropy is not None:
-                own = self._entropy[_bin_of(token.entropy)]
-                own[0] += 1
-                own[1] += hit
-        self._emitted += emitted
-
-    def details(self) -> Details:
-        """The figures so far."""
-        gaps = tuple(span.seconds for span in self._spans[1:])
-        first = self._spans[0].seconds if self._spans else None
-        together = self._emitted - sum(count for size, count in self._bursts.items() if size)
-        return Details(
-            accepted_lengths=dict(sorted(self._accepted.items())),
-            empty_drafts=self._empty,
-            bursts=dict(sorted(self._bursts.items())),
-            gaps_s=gaps,
-            gap_p50_s=percentile(gaps, 50),
-            gap_p95_s=percentile(gaps, 95),
-            gap_max_s=max(gaps, default=None),
-            together_share=together / (self._emitted - 1) if self._emitted > 1 else None,
-            prefill_s=self.prefill_s,
-            first_round_s=first,
-            ttft_s=None if self.prefill_s is None or first is None else self.prefill_s + first,
-            judged=self._judged,
-            entropy_known=sum(judged for judged, _ in self._entropy),
-            entropy=tuple(
-                Bin(low, high, judged, accepted)
-                for low, high, (judged, accepted) in zip(
-                    ENTROPY_EDGES, (*ENTROPY_EDGES[1:], None), self._entropy, strict=True
-                )
-            ),
-            along=self._positions(),
-            timeline=tuple(self._spans),
-        )
-
-    def _positions(self) -> tuple[Bin, ...]:
-        """Acceptance along the output, in bins wide enough that there are not too many."""
-        together = max(1, -(-len(self._along) // MOST_POSITION_BINS))
-        width = POSITION_BIN * together
-        found = []
-        for start in range(0, len(self._along), together):
-            part = self._along[start : start + together]
-            low = start * POSITION_BIN
-            found.append(Bin(low, low + width, sum(judged for judged, _ in part), sum(hit for _, hit in part)))
-        return tuple(found)
+def details_of(rounds: Rounds, prefill_s: float | None = None) -> Details:
+    """Details of rounds."""
+    table = table_of(rounds, prefill_s)
+    phases = [table[name].tolist() for name in PHASES]
+    starts = np.maximum(0.0, table["t"] - table["seconds"]).tolist()
+    index, k, accepted, emitted = (table[name].tolist() for name in ("index", "k", "accepted", "emitted"))
+    gaps = tuple(table["seconds"].tolist()[1:])
+    first = float(table["seconds"][0]) if len(table) else None
+    bursts = Counter(emitted)
+    together = table.emitted - sum(count for size, count in bursts.items() if size)
+    entropy, held = table.trial("entropy"), table.trial("accepted")
+    known = ~np.isnan(entropy)
+    # What rounding left below 0 falls into the first.
+    places = np.maximum(np.searchsorted(ENTROPY_EDGES, entropy[known], side="right") - 1, 0)
+    return Details(
+        accepted_lengths=dict(sorted(Counter(hits for hits, size in zip(accepted, k, strict=True) if size).items())),
+        empty_drafts=k.count(0),
+        bursts=dict(sorted(bursts.items())),
+        gaps_s=gaps,
+        gap_p50_s=percentile(gaps, 50),
+        gap_p95_s=percentile(gaps, 95),
+        gap_max_s=max(gaps, default=None),
+        together_share=together / (table.emitted - 1) if table.emitted > 1 else None,
+        prefill_s=table.prefill_s,
+        first_round_s=first,
+        ttft_s=None if table.prefill_s is None or first is None else table.prefill_s + first,
+        judged=len(entropy),
+        entropy_known=int(known.sum()),
+        entropy=_bins(places, held[known], (*ENTROPY_EDGES, None)),
+        along=_along(table),
+        timeline=tuple(map(RoundSpan, index, starts, *phases, k, accepted, emitted)),
+    )
 
 
-def details_of(rounds: Iterable[Round], prefill_s: float | None = None) -> Details:
-    """Details of finished rounds."""
-    folded = DetailsFold(prefill_s)
-    for round_ in rounds:
-        folded.add(round_)
-    return folded.details()
+def _along(table: RoundTable) -> tuple[Bin, ...]:
+    """Acceptance along the output, in bins wide enough that there are not too many."""
+    position = table.trial("position")
+    most = int(position.max(initial=-1)) // POSITION_BIN + 1
+    width = POSITION_BIN * max(1, -(-most // MOST_POSITION_BINS))
+    edges = [width * place for place in range(-(-most * POSITION_BIN // width) + 1)]
+    return _bins(position // width, table.trial("accepted"), edges)
+
+
+def _bins(places: Column, held: Column, edges: Sequence[float | None]) -> tuple[Bin, ...]:
+    """Bins between the edges: per trial its bin, and 1 where it was accepted."""
+    count = len(edges) - 1
+    judged = np.bincount(places, minlength=count).tolist()
+    accepted = np.bincount(places[held > 0], minlength=count).tolist()
+    return tuple(map(Bin, edges[:-1], edges[1:], judged, accepted))  # type: ignore[arg-type]
 
 
 def wilson(hits: int, trials: int, z: float = 1.96) -> tuple[float, float] | None:
@@ -226,10 +177,3 @@ def wilson(hits: int, trials: int, z: float = 1.96) -> tuple[float, float] | Non
     half = z * sqrt(rate * (1 - rate) / trials + square / (4 * trials))
     return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
 
-
-def _bin_of(entropy: float) -> int:
-    """The entropy bin's place; what rounding left below 0 falls into the first."""
-    place = 0
-    while place + 1 < len(ENTROPY_EDGES) and entropy >= ENTROPY_EDGES[place + 1]:
-        place += 1
-    return place

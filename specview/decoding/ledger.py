@@ -59,6 +59,16 @@ class Draft:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def depths(self) -> Sequence[int]:
+        """Depth of every drafted token, 0 for those after the context."""
+        return range(len(self)) if self.parents is None else depths(self.parents)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest path."""
+        return max(self.depths, default=-1) + 1
+
 
 EMPTY_DRAFT = Draft()
 
@@ -177,6 +187,16 @@ class Round:
         return len(self.drafted)
 
     @property
+    def depths(self) -> Sequence[int]:
+        """Depth of every drafted token, 0 for those after the context."""
+        return range(self.k) if self.parents is None else depths(self.parents)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the draft's longest path: k of a chain."""
+        return max(self.depths, default=-1) + 1
+
+    @property
     def accepted(self) -> int:
         """Drafted tokens that were accepted."""
         return sum(token.verdict == "accepted" for token in self.drafted)
@@ -189,8 +209,18 @@ class Round:
     @property
     def emitted(self) -> tuple[int, ...]:
         """The ids this round adds to the output."""
-        ids = tuple(token.id for token in self.drafted if token.verdict == "accepted")
-        return ids if self.final is None else (*ids, self.final.id)
+        return tuple(token.id for token in self.output)
+
+    @property
+    def output(self) -> tuple[DraftedToken | FinalToken, ...]:
+        """The tokens this round adds to the output."""
+        kept = tuple(token for token in self.drafted if token.verdict == "accepted")
+        return kept if self.final is None else (*kept, self.final)
+
+    @property
+    def text(self) -> str:
+        """The text this round adds to the output."""
+        return "".join(token.text for token in self.output)
 
     @property
     def seconds(self) -> float:
@@ -221,9 +251,4 @@ class RunRecord:
         """The output text, joined from the rounds' incremental texts."""
         if self.joined_text is not None:
             return self.joined_text
-        parts: list[str] = []
-        for round_ in self.rounds:
-            parts += [token.text for token in round_.drafted if token.verdict == "accepted"]
-            if round_.final is not None:
-                parts.append(round_.final.text)
-        return "".join(parts)
+        return "".join(round_.text for round_ in self.rounds)

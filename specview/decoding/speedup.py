@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specview.decoding.ledger import Round
-from specview.decoding.metrics import Arrivals, percentile
+from specview.decoding.metrics import percentile
+from specview.decoding.round_table import Rounds, table_of
 
 EIGHTHS = 8
 LEAST_ROUNDS = 2 * EIGHTHS
@@ -104,29 +104,26 @@ class Speedup:
         return cls(plain_tokens * value, plain_tokens, plain_tokens / plain_rate, low, high)
 
 
-def speedup_of(lane: Arrivals, plain: Arrivals) -> Speedup | None:
+def speedup(lane: Rounds, plain: Rounds) -> Speedup | None:
     """A lane's speedup so far; None while one of the two has no round, or where rounds took no time."""
+    lane, plain = table_of(lane), table_of(plain)
     both = min(lane.end_s, plain.end_s)
     if not 0 < both < math.inf:
         return None
-    found = Speedup(lane.at(both), plain.at(both), both)
+    edges = [both * index / EIGHTHS for index in range(EIGHTHS + 1)]
+    ours, theirs = lane.tokens_at(edges), plain.tokens_at(edges)
+    found = Speedup(ours[-1], theirs[-1], both)
     if not found.tokens or not found.plain_tokens:
         return None
     if min(one.rounds_until(both * (1 + 1e-9)) for one in (lane, plain)) < LEAST_ROUNDS:
         return found
-    edges = [both * index / EIGHTHS for index in range(EIGHTHS + 1)]
-    gained = [[one.at(end) - one.at(begin) for begin, end in zip(edges, edges[1:], strict=False)] for one in (lane, plain)]
+    gained = [[end - begin for begin, end in zip(tokens, tokens[1:], strict=False)] for tokens in (ours, theirs)]
     if any(tokens <= 0 for tokens in gained[1]):
         return found  # rounds that took no time
-    ratios = [ours / theirs for ours, theirs in zip(*gained, strict=True)]
+    ratios = [gain / base for gain, base in zip(*gained, strict=True)]
     low, high = percentile(ratios, 25), percentile(ratios, 75)
     assert low is not None and high is not None
     return replace(found, low=min(low, found.value), high=max(high, found.value))
-
-
-def speedup(lane: Iterable[Round], plain: Iterable[Round]) -> Speedup | None:
-    """As `speedup_of`, of finished rounds."""
-    return speedup_of(Arrivals(lane), Arrivals(plain))
 
 
 def median_speedup(repeats: Iterable[Speedup | None]) -> Speedup | None:

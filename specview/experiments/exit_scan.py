@@ -18,7 +18,7 @@ from specview.decoding.interfaces import EarlyExitSession, Engine, Session
 from specview.decoding.ledger import Array, Round
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
-from specview.decoding.metrics import MetricsFold
+from specview.decoding.metrics import Metrics, fold
 from specview.decoding.sampling import SamplingParams, likeliest_ids
 from specview.decoding.speedup import speedup
 from specview.drafting.early_exit import EarlyExit, problem
@@ -317,7 +317,7 @@ class _Scan:
         """The figures, those with the best predictions run for real, beside plain decoding."""
         best = sorted(figures, key=lambda one: -one.predicted_speedup)[:count]
         speedups: dict[int, list[float]] = {one.layer: [] for one in best}
-        folds: dict[int, MetricsFold] = {}
+        figures_of: dict[int, Metrics] = {}
         sessions: list[Any] = [self.session]
         try:
             for _ in best:
@@ -330,9 +330,7 @@ class _Scan:
                 what = f"Exits {layers} beside plain decoding, run {repeat + 1} of {CONFIRM_REPEATS}"
                 plain, *others = self.raced(what, sessions, tokens, best)
                 for one, rounds in zip(best, others, strict=True):
-                    folds[one.layer] = fold = MetricsFold()
-                    for round_ in rounds:
-                        fold.add(round_)
+                    figures_of[one.layer] = fold(rounds)
                     faster = speedup(rounds, plain)
                     if faster is not None:
                         speedups[one.layer].append(faster.value)
@@ -342,7 +340,7 @@ class _Scan:
         found = []
         for one in figures:
             if speedups.get(one.layer):
-                run = folds[one.layer].metrics()
+                run = figures_of[one.layer]
                 times = tuple(speedups[one.layer])
                 measured = ConfirmedRun(one.best_k, times, run.acceptance_rate, run.tokens_per_target_pass)
                 one = replace(one, confirmed=measured)

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from specview.decoding.ledger import EMPTY_DRAFT, Round, depths
+from specview.decoding.ledger import EMPTY_DRAFT, Round
+from specview.decoding.round_table import RoundTable
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
@@ -139,22 +140,9 @@ class Positions:
 
 def positions_of(rounds: Sequence[Round], skip: int = 1) -> Positions:
     """Count a lane's rounds; the first `skip` are left out, since a drafter that reads features has none yet."""
-    accepted: list[int] = []
-    judged: list[int] = []
-    counted = list(rounds[skip:] if len(rounds) > skip + 3 else rounds)
-    for round_ in counted:
-        at = range(round_.k) if round_.parents is None else depths(round_.parents)
-        hit: dict[int, bool] = {}
-        for depth, token in zip(at, round_.drafted, strict=True):
-            if token.verdict != "ignored":
-                hit[depth] = hit.get(depth, False) or token.verdict == "accepted"
-        for depth, right in hit.items():
-            while len(judged) <= depth:
-                accepted.append(0)
-                judged.append(0)
-            judged[depth] += 1
-            accepted[depth] += right
-    return Positions(tuple(accepted), tuple(judged), sum(not round_.k for round_ in counted), len(counted))
+    table = RoundTable(rounds[skip:] if len(rounds) > skip + 3 else rounds)
+    accepted, judged = table.by_depth(siblings=False)
+    return Positions(tuple(accepted), tuple(judged), int((table["k"] == 0).sum()), len(table))
 
 
 def predicted_model(positions: Positions, costs: MeasuredCosts, lengths: Sequence[int], most: int | None = None) -> dict[int, float]:

@@ -7,10 +7,13 @@ the sweep's file before the next begins, so that a stop or a crash loses one rac
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
+from specview.decoding.round_table import RoundTable
+from specview.decoding.speedup import EIGHTHS
 from specview.errors import SpecviewError, Stopped
 from specview.experiments.runner import (
     Clock,
@@ -22,7 +25,7 @@ from specview.experiments.runner import (
     duration,
     lane_keys,
 )
-from specview.experiments.sweep_curves import CellRun, costs_to_json, eighths_of, positions_of
+from specview.experiments.sweep_curves import CellRun, costs_to_json
 from specview.experiments.sweep_file import SweepFile
 from specview.experiments.sweep_grid import Cell, Grid
 from specview.experiments.sweep_results import SweepResults
@@ -147,10 +150,7 @@ def _cell_run(found: CompareResult, cell: Cell, repeat: int, seed: int, seconds:
     for one, name in ((lane, ""), (plain, "plain: ")):
         if one.record.end == "error":
             return CellRun(cell.number, repeat, error=f"{name}{one.error or 'it ended by an error'}")
-    rounds, plain_rounds = lane.record.rounds, plain.record.rounds
-    counts: dict[int, int] = {}
-    for round_ in (*plain_rounds, *rounds):
-        counts[round_.rows] = counts.get(round_.rows, 0) + 1
+    table, base = RoundTable(lane.record.rounds), RoundTable(plain.record.rounds)
     return CellRun(
         cell=cell.number,
         repeat=repeat,
@@ -163,11 +163,11 @@ def _cell_run(found: CompareResult, cell: Cell, repeat: int, seed: int, seconds:
         speedup=lane.speedup.value if lane.speedup is not None else None,
         spread=lane.speedup.spread if lane.speedup is not None else None,
         equality=equality_to_json(lane.equality),
-        costs=costs_to_json(measured_costs(rounds, plain_rounds)),
-        pass_counts=counts,
-        positions=positions_of(rounds),
-        eighths=eighths_of(rounds),
-        draft_rounds=sum(round_.k > 0 for round_ in rounds),
+        costs=costs_to_json(measured_costs(table, base)),
+        pass_counts=dict(Counter([*base["rows"].tolist(), *table["rows"].tolist()])),
+        positions=tuple(zip(*table.by_depth(), strict=True)),
+        eighths=tuple(zip(*table.by_part(EIGHTHS), strict=True)),
+        draft_rounds=int((table["k"] > 0).sum()),
         busy=found.busy,
     )
 

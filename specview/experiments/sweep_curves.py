@@ -13,8 +13,7 @@ from typing import Any
 
 from specview.decoding import theory
 from specview.decoding.costs import line_through
-from specview.decoding.ledger import Round, depths
-from specview.decoding.speedup import EIGHTHS, Speedup, median_speedup
+from specview.decoding.speedup import Speedup, median_speedup
 from specview.files.schema import Json, plain
 from specview.lab.measured import MeasuredCosts
 
@@ -105,35 +104,6 @@ def costs_to_json(costs: MeasuredCosts | None) -> Json | None:
         return None
     passes = {str(rows): seconds for rows, seconds in costs.passes.items()}
     return plain({"passes": passes, **{name: getattr(costs, name) for name in _COST_NAMES}})
-
-
-def positions_of(rounds: Iterable[Round]) -> tuple[Count, ...]:
-    """(accepted, judged) by position in the draft, by depth in trees."""
-    counts: list[list[int]] = []
-    for round_ in rounds:
-        at = range(round_.k) if round_.parents is None else depths(round_.parents)
-        for depth, token in zip(at, round_.drafted, strict=True):
-            while len(counts) <= depth:
-                counts.append([0, 0])
-            counts[depth][0] += token.verdict == "accepted"
-            counts[depth][1] += token.verdict != "ignored"
-    return tuple((hit, tried) for hit, tried in counts)
-
-
-def eighths_of(rounds: Sequence[Round]) -> tuple[Count, ...]:
-    """(accepted, judged) by eighth of the output: a judged token counts where it stands or would have stood."""
-    total = sum(len(round_.emitted) for round_ in rounds)
-    counts = [[0, 0] for _ in range(EIGHTHS)]
-    done = 0
-    for round_ in rounds:
-        at = range(round_.k) if round_.parents is None else depths(round_.parents)
-        for depth, token in zip(at, round_.drafted, strict=True):
-            if token.verdict != "ignored":
-                place = counts[min(EIGHTHS - 1, EIGHTHS * (done + depth) // total)]
-                place[0] += token.verdict == "accepted"
-                place[1] += 1
-        done += len(round_.emitted)
-    return tuple((hit, tried) for hit, tried in counts)
 
 
 def position_rates(runs: Sequence[CellRun]) -> list[tuple[float | None, float | None]]:

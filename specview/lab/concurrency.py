@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any, Literal
 
 from specview.decoding.ledger import Round
-from specview.decoding.metrics import MetricsFold
+from specview.decoding.metrics import fold
 from specview.drafting.plain import baseline_of
 from specview.drafting.registry import DEFAULT_METHOD, METHODS
 from specview.errors import SpecviewError, UsageError
@@ -113,10 +113,7 @@ def lane_acceptance(
     """
     if any(round_.parents is not None or round_.riders for round_ in rounds):
         raise SpecviewError(f"lane {name} verifies trees, whose rows are not k + 1.", "Choose a lane that drafts chains.")
-    fold = MetricsFold()
-    for round_ in rounds:
-        fold.add(round_)
-    figures = fold.metrics()
+    figures = fold(rounds)
     if figures.acceptance_rate is None:
         raise SpecviewError(f"lane {name} drafted nothing, so it has no acceptance.", "Choose a lane that drafts.")
     tried: list[float] = []

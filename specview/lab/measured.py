@@ -13,7 +13,8 @@ from statistics import median
 from typing import Any, Literal, Protocol
 
 from specview.decoding.costs import interpolate, line_through
-from specview.decoding.ledger import Round, depths
+from specview.decoding.ledger import Round
+from specview.decoding.round_table import Rounds, RoundTable, table_of
 from specview.decoding.speedup import Speedup
 from specview.drafting.registry import METHODS
 
@@ -115,8 +116,8 @@ class MeasuredCosts:
 
 
 def measured_costs(
-    rounds: Iterable[Round],
-    plain: Iterable[Round] = (),
+    rounds: Rounds,
+    plain: Rounds = (),
     calibrated: Mapping[int, float] | None = None,
     drafter: str | None = None,
 ) -> MeasuredCosts | None:
@@ -129,21 +130,12 @@ def measured_costs(
     where there are more than eight: caches and clocks settle in them.
     drafter: only the drafts of this one (a cascade's member).
     """
-    lane, baseline = _settled(list(rounds)), _settled(list(plain))
-    by_rows: dict[int, list[float]] = {}
-    drafts: dict[int, list[float]] = {}
-    others: list[float] = []
-    for round_ in (*baseline, *lane):
-        if round_.verify_s > 0:
-            by_rows.setdefault(round_.rows, []).append(round_.verify_s)
-    for round_ in lane:
-        others.append(round_.other_s)
-        if round_.k and (drafter is None or round_.drafter == drafter):
-            longest = round_.k if round_.parents is None else max(depths(round_.parents)) + 1
-            drafts.setdefault(longest, []).append(round_.draft_s)
-    if baseline:  # of one-row passes the plain lane's count: a drafting lane has few, and they come after others
-        by_rows[1] = [round_.verify_s for round_ in baseline if round_.rows == 1 and round_.verify_s > 0] or by_rows.get(1, [])
-    own = {rows: median(times) for rows, times in sorted(by_rows.items()) if times}
+    lane, baseline = table_of(rounds), table_of(plain)
+    ours, theirs = ({rows: [s for s in times if s > 0] for rows, times in one.pass_times(_first(one)).items()} for one in (lane, baseline))
+    by_rows = {rows: ours.get(rows, []) + theirs.get(rows, []) for rows in sorted(ours.keys() | theirs.keys())}
+    if theirs.get(1):  # of one-row passes the plain lane's count: a drafting lane has few, and they come after others
+        by_rows[1] = theirs[1]
+    own = {rows: median(times) for rows, times in by_rows.items() if times}
     known = {rows: seconds for rows, seconds in sorted((calibrated or {}).items()) if seconds > 0}
     both = {rows: own[rows] / known[rows] for rows in own if rows in known}
     sure = [ratio for rows, ratio in both.items() if len(by_rows[rows]) >= ENOUGH]
@@ -159,20 +151,26 @@ def measured_costs(
     passes = dict(sorted(({rows: seconds * scale for rows, seconds in known.items()} | own).items()))
     if 1 not in passes:
         return None
+    drafts = lane.draft_times(drafter, _first(lane))
     start, step = line_through(drafts) if drafts else (0.0, 0.0)
-    other_s = median(others) if others else 0.0
+    other_s = _other_s(lane) if len(lane) else 0.0
     return MeasuredCosts(
         passes=passes,
         measured=frozenset(own),
         draft_start_s=start,
         draft_step_s=step,
         other_s=other_s,
-        plain_other_s=median([round_.other_s for round_ in baseline]) if baseline else other_s,
+        plain_other_s=_other_s(baseline) if len(baseline) else other_s,
     )
 
 
-def _settled(rounds: Sequence[Round]) -> Sequence[Round]:
-    return rounds[2:] if len(rounds) > 8 else rounds
+def _first(table: RoundTable) -> int:
+    """The first round that is counted."""
+    return 2 if len(table) > 8 else 0
+
+
+def _other_s(table: RoundTable) -> float:
+    return median(table["other_s"][_first(table) :].tolist())
 
 
 class HasRounds(Protocol):

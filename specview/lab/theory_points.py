@@ -8,8 +8,9 @@ from typing import Any
 
 from specview.decoding import theory
 from specview.decoding.ledger import Round
-from specview.decoding.metrics import Metrics, MetricsFold
-from specview.decoding.speedup import Speedup, speedup_of
+from specview.decoding.metrics import Metrics, fold
+from specview.decoding.round_table import RoundTable
+from specview.decoding.speedup import Speedup, speedup
 from specview.lab.measured import measured_costs
 
 
@@ -43,12 +44,8 @@ def lane_point(name: str, rounds: Sequence[Round], plain: Sequence[Round] = ()) 
     """The point of a lane that drafted chains; None of others: the closed forms are of chains."""
     if any(round_.parents is not None or round_.riders for round_ in rounds):
         return None
-    fold, baseline = MetricsFold(), MetricsFold()
-    for round_ in rounds:
-        fold.add(round_)
-    for round_ in plain:
-        baseline.add(round_)
-    return point_of(name, fold.metrics(baseline.plain_step_s()), speedup_of(fold.arrivals, baseline.arrivals))
+    table, baseline = RoundTable(rounds), RoundTable(plain)
+    return point_of(name, fold(table, plain_step_s=baseline.plain_step_s()), speedup(table, baseline))
 
 
 def point_of(name: str, figures: Metrics, measured: Speedup | None) -> LanePoint | None:

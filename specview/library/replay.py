@@ -13,7 +13,8 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 from specview.decoding.ledger import FINISHED, Round
-from specview.decoding.metrics import DrafterShare, Metrics, MetricsFold, fold
+from specview.decoding.metrics import Metrics, fold, share_figures
+from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import Speedup, speedup
 from specview.drafting.plain import is_baseline
 from specview.files.documents import equality_to_json, run_document, speedup_to_json
@@ -72,7 +73,7 @@ def _by_drafter(value: Any) -> dict[str, dict[str, float | None]]:
     """The shares of a combined lane's members; those that lack a figure are left out."""
     if not isinstance(value, dict):
         return {}
-    wanted = DrafterShare().figures(0)
+    wanted = share_figures(0, 0, 0, 0, 0.0, 0)
     return {
         name: {key: shares[key] for key in wanted}
         for name, shares in value.items()
@@ -87,10 +88,7 @@ def _is_real(value: Any) -> bool:
 
 def plain_step_s(trace: Trace) -> float | None:
     """Median time of the plain lane's one-row passes, seconds; None without such a lane."""
-    folded = MetricsFold()
-    for round_ in baseline_rounds(trace):
-        folded.add(round_)
-    return folded.plain_step_s()
+    return RoundTable(baseline_rounds(trace)).plain_step_s()
 
 
 def lane_end(trace: Trace, index: int, run_id: int = 0, step_s: float | None = None) -> LaneEnded | None:

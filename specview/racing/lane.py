@@ -10,8 +10,8 @@ from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, DrawsByPosition, Engine, LengthPolicy, OnChunk, Session
 from specview.decoding.ledger import End, Round, RunRecord
 from specview.decoding.loop import Sequence, decode
-from specview.decoding.metrics import MetricsFold
 from specview.decoding.observation import Observer, join_text
+from specview.decoding.round_table import RoundTable
 from specview.decoding.verification import resolve_rule
 from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
@@ -63,7 +63,7 @@ class Lane:
         self._memory = {} if memory is None else memory
         self.record = RunRecord(settings.label, {**run.flat(settings), "k": self.k if self.drafts else None})
         self.record.prompt_ids = tuple(prompt_ids)
-        self.fold = MetricsFold()
+        self.table = RoundTable()
         self.sequence = Sequence(list(prompt_ids))
         self._clock = clock
         self._observer = Observer(run.observe, target.tokenizer)
@@ -136,7 +136,7 @@ class Lane:
             raise
         spent = self._clock() - begin
         if not self.record.rounds:
-            self.record.prefill_s = self.fold.prefill_s = spent
+            self.record.prefill_s = self.table.prefill_s = spent
         self._begin(max_tokens)
 
     def warm_up(self) -> None:
@@ -211,7 +211,7 @@ class Lane:
             self.finish(self._bound if stop.value == "limit" else stop.value)
             return None
         self.record.rounds.append(round_)
-        self.fold.add(round_)
+        self.table.add(round_)
         self.costs.observe(round_)
         return round_
 

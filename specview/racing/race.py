@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Engine
-from specview.decoding.speedup import speedup_of
+from specview.decoding.metrics import fold
+from specview.decoding.speedup import speedup
 from specview.decoding.verification import DecisionRows, NotFiniteError
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.models.heads import check_before, head_facts
@@ -424,13 +425,13 @@ class Race:
         lane, plain = self.lanes[index], self.lanes[0]
         faster = equality = None
         if index:
-            faster = speedup_of(lane.fold.arrivals, plain.fold.arrivals)
+            faster = speedup(lane.table, plain.table)
             if final:
                 equality = compare_outputs(
                     lane, plain, self.models.kernel_margins, target_key(self.settings), measure
                 )
         assert lane.record.end is not None
-        metrics = lane.fold.metrics(plain.fold.plain_step_s())
+        metrics = fold(lane.table, plain_step_s=plain.table.plain_step_s())
         oracle = self.oracles.get(index)
         if oracle is not None and oracle.own_seconds:
             metrics = replace(metrics, oracle_share=oracle.seconds / oracle.own_seconds)

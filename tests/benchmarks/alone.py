@@ -11,6 +11,7 @@ import argparse
 from dataclasses import replace
 from statistics import median
 
+from specview.decoding.metrics import fold
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
 from specview.racing.settings import LaneSettings, RunSettings
@@ -22,7 +23,7 @@ def speeds(settings: RunSettings, pool: ModelPool) -> list[float]:
     race = Race(settings, 0, pool)
     race.run(lambda event: None)
     race.close()
-    rates = [lane.fold.metrics().decode_tokens_per_s for lane in race.lanes]
+    rates = [fold(lane.table).decode_tokens_per_s for lane in race.lanes]
     assert all(rates), [record.error for record in race.records]
     return [rate for rate in rates if rate is not None]
 

@@ -12,12 +12,12 @@ from specview.decoding.details import (
     ENTROPY_EDGES,
     MOST_POSITION_BINS,
     POSITION_BIN,
-    DetailsFold,
     details_of,
     wilson,
 )
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import fold
+from specview.decoding.round_table import RoundTable
 from specview.files.schema import dumps, plain
 
 seconds = st.floats(1e-5, 0.2)
@@ -92,10 +92,10 @@ def test_the_timeline_has_no_gap_and_no_overlap(rounds):
 @given(rounds=lanes(most=12))
 @settings(deadline=None, derandomize=True, max_examples=40)
 def test_a_fold_while_it_runs_is_the_fold_of_what_there_is(rounds):
-    running = DetailsFold(0.5)
+    running = RoundTable(prefill_s=0.5)
     for count, round_ in enumerate(rounds, start=1):
         running.add(round_)
-        assert running.details() == details_of(rounds[:count], 0.5)
+        assert details_of(running) == details_of(rounds[:count], 0.5)
 
 
 def drafted(verdicts: str, entropy: float | None = None) -> tuple[DraftedToken, ...]:

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
-from specview.decoding.metrics import Metrics, MetricsFold, fold, percentile
+from specview.decoding.metrics import Metrics, fold, percentile
+from specview.decoding.round_table import RoundTable
 
 
 def ledger(seed: int, count: int, longest: int = 6, eos: bool = False) -> list[Round]:
@@ -156,15 +157,15 @@ def test_costs_and_predictions(rounds, step):
 @given(rounds=ledgers)
 @CHECKED
 def test_folding_round_by_round_is_folding_at_once(rounds):
-    folded = MetricsFold(0.5)
+    table = RoundTable(prefill_s=0.5)
     for index, round_ in enumerate(rounds):
-        folded.add(round_)
+        table.add(round_)
         if index in (0, len(rounds) // 2):
-            assert folded.metrics(0.01) == fold(rounds[: index + 1], 0.5, 0.01)
+            assert fold(table, plain_step_s=0.01) == fold(rounds[: index + 1], 0.5, 0.01)
     plain = [round_.verify_s for round_ in rounds if not round_.drafted]
-    assert folded.plain_step_s() == (statistics.median(plain) if plain else None)
-    assert folded.decode_s == pytest.approx(sum(round_.seconds for round_ in rounds))
-    assert list(folded.verify_times()) == sorted({round_.k for round_ in rounds})
+    assert table.plain_step_s() == (statistics.median(plain) if plain else None)
+    assert table.total("seconds") == pytest.approx(sum(round_.seconds for round_ in rounds))
+    assert list(table.pass_times()) == sorted({round_.rows for round_ in rounds})
 
 
 def test_nothing_is_null_never_zero_or_nan():

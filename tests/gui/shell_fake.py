@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from specview.decoding.interfaces import Declared
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
-from specview.decoding.metrics import MetricsFold
-from specview.decoding.speedup import speedup_of
+from specview.decoding.metrics import fold
+from specview.decoding.round_table import RoundTable
+from specview.decoding.speedup import speedup
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped
 from specview.experiments.exit_scan import ConfirmedRun, ExitFigures, ExitScan
@@ -85,8 +86,8 @@ class FakeRace:
         try:
             work(emit, should_stop)
         except Stopped:
-            for index, fold in enumerate(self.folds):
-                emit(LaneEnded(self.run_id, index, "stopped", fold.metrics()))
+            for index, table in enumerate(self.tables):
+                emit(LaneEnded(self.run_id, index, "stopped", fold(table)))
             emit(RaceEnded(self.run_id, "stopped"))
         except SpecviewError as error:
             emit(Failed(self.run_id, str(error)))
@@ -116,7 +117,7 @@ class FakeRace:
             if index == script.fail_lane:
                 continue
             emit(LanePrefilled(self.run_id, index, 0.31, 12_000_000, 9_000_000))
-        self.folds = [MetricsFold(0.31) for _ in lanes]
+        self.tables = [RoundTable(prefill_s=0.31) for _ in lanes]
         self.made = [
             iter(make_rounds(300, 0 if lane.method == "plain" else lane.k or 4, seed=i,
                              alpha=0.65 if lane.method == "draft-model" else 0.8,
@@ -130,7 +131,7 @@ class FakeRace:
         script = self.script
         if script.fail_lane is not None and self.made:
             emit(
-                LaneEnded(self.run_id, script.fail_lane, "error", self.folds[script.fail_lane].metrics(),
+                LaneEnded(self.run_id, script.fail_lane, "error", fold(self.tables[script.fail_lane]),
                           "The draft has another tokenizer: token 17 is 'x' there and 'y' here. Choose a draft "
                           "of the same family.")
             )
@@ -142,20 +143,20 @@ class FakeRace:
                 if script.ignore_stop_s:
                     time.sleep(script.ignore_stop_s)
                 round_ = next(made)
-                self.folds[index].add(round_)
+                self.tables[index].add(round_)
                 script.emitted_rounds += 1
                 emit(LaneRound(self.run_id, index, round_))
-        plain = self.folds[0].plain_step_s()
-        for index, fold in enumerate(self.folds):
+        plain = self.tables[0].plain_step_s()
+        for index, table in enumerate(self.tables):
             if index == script.fail_lane:
                 continue
-            metrics = fold.metrics(plain)
+            metrics = fold(table, plain_step_s=plain)
             if METHODS[self.settings.lanes[index].method].combines:
                 metrics = replace(metrics, oracle_share=0.93)
             equal = Equality(index != 2, 128, None if index != 2 else 57, 0.11, 0.2) if index else None
             emit(
                 LaneEnded(self.run_id, index, "eos" if script.eos else "limit", metrics, "",
-                          speedup_of(fold.arrivals, self.folds[0].arrivals) if index else None, equal)
+                          speedup(table, self.tables[0]) if index else None, equal)
             )
         emit(RaceEnded(self.run_id, "done", 0.34))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specview.decoding.ledger import Round
 from specview.decoding.metrics import fold
+from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import speedup
 from specview.drafting.registry import METHODS
 from specview.files.writer import TraceRecorder, TraceWriter
@@ -75,12 +76,7 @@ def race_events(
 
 def fold_step(rounds: list[Round]) -> float | None:
     """The plain step's time, as the race measures it."""
-    from specview.decoding.metrics import MetricsFold
-
-    folded = MetricsFold()
-    for round_ in rounds:
-        folded.add(round_)
-    return folded.plain_step_s()
+    return RoundTable(rounds).plain_step_s()
 
 
 def write_trace(path: Path, **options: object) -> Path:

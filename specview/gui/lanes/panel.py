@@ -223,8 +223,8 @@ class LanePanel(QFrame):
     def _one_row_s(self) -> float | None:
         """What a one-row pass takes here: in the plain lane, else in this lane's own rounds."""
         plain = self.race.baseline
-        own = plain.plain_step_s() if plain is not None else None
-        return own if own is not None else self.lane.plain_step_s()
+        own = plain.table.plain_step_s() if plain is not None else None
+        return own if own is not None else self.lane.table.plain_step_s()
 
     def refresh(self) -> bool:
         """Show new tokens and the lane's state (about 30 times a second); True when anything changed."""

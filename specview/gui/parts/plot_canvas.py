@@ -13,8 +13,7 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QStyleOptionGraphicsItem, QWi
 
 from specview.gui.parts import theme
 from specview.gui.parts.lane_markers import lane_pen, paint_marker
-from specview.gui.parts.plot_data import Bars, step_up, thinned
-from specview.gui.state.view_model import Curve
+from specview.gui.parts.plot_data import Bars, Curve, step_up, thinned
 
 
 class Drawing(pg.GraphicsObject):

@@ -10,13 +10,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from specview.gui.state.view_model import Curve, LaneModel
+from specview.decoding.round_table import PHASES, RoundTable
+from specview.gui.state.view_model import LaneModel
 
+Curve = NDArray[np.float64]
 CurveName = Literal["acceptance_rate", "tokens_per_target_pass", "decode_tokens_per_s", "draft_length"]
 Over = Literal["position", "seconds"]
 MAX_POINTS = 320
 MAX_BARS = 64
+
+_RATES: dict[CurveName, tuple[str, str]] = {
+    "acceptance_rate": ("accepted", "judged"),
+    "tokens_per_target_pass": ("emitted", "rounds"),
+    "decode_tokens_per_s": ("emitted", "seconds"),
+    "draft_length": ("k", "rounds"),  # a round without a draft counts as 0
+}
+"""What each curve is: a column's sum over another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +40,12 @@ class PlotOptions:
 
 def curve(lane: LaneModel, name: CurveName, options: PlotOptions) -> tuple[Curve, Curve]:
     """Return x and y, one point per round; y is NaN where the figure does not exist."""
-    series = lane.series
-    match name:
-        case "acceptance_rate":
-            y = series.acceptance_rate(options.window)
-        case "tokens_per_target_pass":
-            y = series.tokens_per_target_pass(options.window)
-        case "decode_tokens_per_s":
-            y = series.tokens_per_s(options.window)
-        case "draft_length":
-            y = series.mean_draft_length(options.window)
-    return x_of(lane, options), y
+    return x_of(lane, options), lane.table.rate(*_RATES[name], options.window)
+
+
+def phases_ms(table: RoundTable) -> list[Curve]:
+    """Draft, verify and other time of each round, milliseconds."""
+    return [table[name] * 1e3 for name in PHASES]
 
 
 def steps(lane: LaneModel, options: PlotOptions) -> tuple[Curve, Curve]:
@@ -47,7 +53,7 @@ def steps(lane: LaneModel, options: PlotOptions) -> tuple[Curve, Curve]:
 
     Where rounds are many, one of several is drawn.
     """
-    x, k = thinned(x_of(lane, options), lane.series.draft_lengths())
+    x, k = thinned(x_of(lane, options), lane.table["k"].astype(np.float64))
     if not len(x):
         return x, k
     return np.repeat(np.r_[0.0, x], 2)[1:-1], np.repeat(k, 2)
@@ -55,7 +61,7 @@ def steps(lane: LaneModel, options: PlotOptions) -> tuple[Curve, Curve]:
 
 def x_of(lane: LaneModel, options: PlotOptions) -> Curve:
     """Return where each round stands: output tokens after it, or the lane's clock."""
-    return lane.series.position if options.over == "position" else lane.series.seconds
+    return lane.table.sums("emitted").astype(np.float64) if options.over == "position" else lane.table["t"]
 
 
 def thinned(x: Curve, y: Curve, points: int = MAX_POINTS) -> tuple[Curve, Curve]:
@@ -101,7 +107,7 @@ def bars(lane: LaneModel, options: PlotOptions, most: int = MAX_BARS) -> Bars:
     edges = np.r_[0.0, x]
     counts = np.diff(np.r_[starts, len(x)]) if len(x) else np.zeros(0)
     draft, verify, other = (
-        np.add.reduceat(phase, starts) / counts if len(x) else np.zeros(0) for phase in lane.series.phases_ms()
+        np.add.reduceat(phase, starts) / counts if len(x) else np.zeros(0) for phase in phases_ms(lane.table)
     )
     right = edges[np.minimum(starts + group, len(x))] if len(x) else np.zeros(0)
     return Bars(edges[starts], right, draft, verify, other, group)

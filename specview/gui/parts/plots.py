@@ -28,7 +28,7 @@ from PySide6.QtWidgets import (
 
 from specview.gui.parts import layout, theme
 from specview.gui.parts.lane_markers import paint_marker
-from specview.gui.parts.plot_data import CurveName, PlotOptions, bars, curve, last, steps
+from specview.gui.parts.plot_data import CurveName, PlotOptions, bars, curve, last, phases_ms, steps
 from specview.gui.state import figures, lane_words
 from specview.gui.state.display_text import tooltip, visible
 from specview.gui.state.view_model import LaneModel, RaceModel
@@ -514,7 +514,7 @@ class PlotStrip(QWidget):
         their share of it, unless `now`.
         """
         lanes = self.race.lanes
-        marks = {index: (lane, lane.generation, lane.series.length) for index, lane in enumerate(lanes)}
+        marks = {index: (lane, lane.generation, len(lane.table)) for index, lane in enumerate(lanes)}
         fresh = any(key not in marks or marks[key][:2] != drawn[:2] for key, drawn in self._drawn.items())
         changed = [index for index, mark in marks.items() if self._drawn.get(index) != mark]
         clock = time.monotonic()
@@ -568,7 +568,7 @@ class PlotStrip(QWidget):
     def _draw_length(self, index: int, lane: LaneModel) -> None:
         """Draw a lane's k, where that is what the fourth plot shows."""
         canvas = self.lengths.canvas
-        if self.fourth == "time" or canvas is None or lane.plain or not lane.series.length:
+        if self.fourth == "time" or canvas is None or lane.plain or not len(lane.table):
             return
         x, y = steps(lane, self.options) if self.fourth == "k" else curve(lane, "draft_length", self.options)
         canvas.show_curve(index, x, y, whole=self.fourth == "k")
@@ -578,7 +578,7 @@ class PlotStrip(QWidget):
         shown = figures.whole if self.fourth == "k" else figures.number
         entries = [
             (index, lane.name, _marked(lane, shown(self._last.get(("draft_length", index)))))
-            for index, lane in enumerate(self.race.lanes) if not lane.plain and lane.series.length
+            for index, lane in enumerate(self.race.lanes) if not lane.plain and len(lane.table)
         ]
         self.lengths.values.show_entries(entries)
         empty = "Fills as rounds come" if any(not lane.plain for lane in self.race.lanes) else "No lane drafts"
@@ -594,7 +594,7 @@ class PlotStrip(QWidget):
             for index, lane in enumerate(self.race.lanes):
                 if name == "acceptance_rate" and lane.plain:
                     continue
-                if not lane.series.length:
+                if not len(lane.table):
                     continue
                 value = self._last.get((name, index))
                 entries.append((index, lane.name, _marked(lane, figures.FIGURES[name].text(value))))
@@ -608,11 +608,11 @@ class PlotStrip(QWidget):
             return
         lane = self._phase_lane()
         self._name_lane()
-        if lane is None or not lane.series.length:
+        if lane is None or not len(lane.table):
             self.phases.values.show_entries([])
             self.phases.say("Fills as rounds come")
             return
-        mark = (lane, lane.generation, lane.series.length, self.options)
+        mark = (lane, lane.generation, len(lane.table), self.options)
         canvas = self.phases.canvas
         if canvas is None or mark == self._bars_drawn:
             return
@@ -630,10 +630,10 @@ class PlotStrip(QWidget):
     def _show_phase_values(self) -> None:
         """Show the mean of each phase in the key."""
         lane = self._phase_lane()
-        if lane is None or not lane.series.length:
+        if lane is None or not len(lane.table):
             self.phases.values.show_entries([])
             return
-        means = [float(phase.mean()) for phase in lane.series.phases_ms()]
+        means = [float(phase.mean()) for phase in phases_ms(lane.table)]
         order = (("verify", 1), ("draft", 0), ("other", 2))
         self.phases.values.show_entries([(-1 - phase, label, f"{means[phase]:.1f}") for label, phase in order])
 

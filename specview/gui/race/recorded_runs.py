@@ -10,6 +10,7 @@ from pathlib import Path
 from PySide6.QtCore import QObject, QTimer
 from PySide6.QtWidgets import QFileDialog
 
+from specview.decoding.round_table import RoundTable
 from specview.gui.link.open_run import Opened, Pick, RunOpener
 from specview.gui.parts.pages import RACE
 from specview.gui.race.foreign_models import SetupWindow
@@ -160,7 +161,7 @@ class Player(QObject):
         self._whole = whole
         self._pairs = []
         for done in whole.lanes:
-            lane = LaneModel(name=done.name, settings=done.settings, state="running", prefill_s=done.prefill_s,
+            lane = LaneModel(name=done.name, settings=done.settings, state="running", table=RoundTable(prefill_s=done.prefill_s),
                              kv_bytes=done.kv_bytes, draft_weight_bytes=done.draft_weight_bytes, differs=done.differs)  # fmt: skip
             self._pairs.append((done, lane))
         self._controller.race.lanes = [lane for _, lane in self._pairs]

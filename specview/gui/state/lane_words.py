@@ -245,9 +245,9 @@ def state(lane: LaneModel) -> Mark:
     if lane.stale:
         tip = "\n".join(part for part in ("Target, prompt, lanes or sampling have changed since. Run again.", mark.tip) if part)
         mark = Mark(f"the run before · {mark.text}", mark.tone, tip, f"run before · {mark.short or mark.text}")
-    if lane.draft_full is None:
+    if lane.table.draft_full is None:
         return mark
-    at, context = lane.draft_full
+    at, context = lane.table.draft_full
     tip = "\n".join(part for part in (draft_full_words(at, context), mark.tip) if part)
     tone: Tone = "bad" if mark.tone == "bad" else "warning"
     return Mark(f"{mark.text} · no drafts from token {at + 1}", tone, tip, f"{mark.short or mark.text} · no drafts")

@@ -12,12 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from specview.decoding.ledger import FINISHED, End, Round, depths
-from specview.decoding.metrics import Metrics, MetricsFold
-from specview.decoding.speedup import Speedup, speedup_of
+from specview.decoding.ledger import FINISHED, End, Round
+from specview.decoding.metrics import Metrics, fold
+from specview.decoding.round_table import RoundTable
+from specview.decoding.speedup import Speedup, speedup
 from specview.drafting.plain import BASELINE
 from specview.settings.events import (
     Equality,
@@ -40,8 +38,6 @@ FINAL = -1
 GHOSTS: frozenset[str] = frozenset({"rejected", "ignored"})
 SHOWN_IGNORED = 6
 """Ignored drafts of a chain that are drawn one by one; the others, and all those of a tree, are counted."""
-
-Curve = NDArray[np.float64]
 
 
 class ViewToken(NamedTuple):
@@ -88,84 +84,6 @@ def drawn(round_: Round) -> tuple[list[int], list[int]]:
     return shown, folded
 
 
-class Series:
-    """What the plots need of a lane, one row per round, in arrays that grow by doubling.
-
-    Columns hold running sums, so a running or a windowed rate is one subtraction and one division.
-    """
-
-    _COLUMNS = ("position", "t", "judged", "accepted", "draft_s", "verify_s", "other_s", "proposed")
-
-    def __init__(self) -> None:
-        self._data: Curve = np.zeros((256, len(self._COLUMNS)))
-        self.length = 0
-
-    def add(self, round_: Round) -> None:
-        """Append one finished round."""
-        if self.length == len(self._data):
-            self._data = np.concatenate([self._data, np.zeros_like(self._data)])
-        gained = (
-            len(round_.emitted), 0.0, round_.judged, round_.accepted, round_.draft_s, round_.verify_s,
-            round_.other_s, round_.k,
-        )
-        self._data[self.length] = gained
-        if self.length:
-            self._data[self.length] += self._data[self.length - 1]
-        self._data[self.length, 1] = round_.t
-        self.length += 1
-
-    def _column(self, name: str) -> Curve:
-        return self._data[: self.length, self._COLUMNS.index(name)]
-
-    @property
-    def position(self) -> Curve:
-        """Output tokens after each round."""
-        return self._column("position")
-
-    @property
-    def seconds(self) -> Curve:
-        """The lane's clock at the end of each round, seconds since the end of prefill."""
-        return self._column("t")
-
-    @staticmethod
-    def _ratio(top: Curve, bottom: Curve, window: int | None) -> Curve:
-        """Divide running sums (or their differences over `window` rounds); NaN where the bottom is 0."""
-        if window is not None and window < len(top):
-            top, bottom = top.copy(), bottom.copy()
-            top[window:] -= top[:-window].copy()
-            bottom[window:] -= bottom[:-window].copy()
-        out = np.full(len(top), np.nan)
-        np.divide(top, bottom, out=out, where=bottom > 0)
-        return out
-
-    def acceptance_rate(self, window: int | None = None) -> Curve:
-        """Accepted / judged, running or over the last `window` rounds; NaN where nothing was judged."""
-        return self._ratio(self._column("accepted"), self._column("judged"), window)
-
-    def tokens_per_target_pass(self, window: int | None = None) -> Curve:
-        """Emitted / target passes, running or over the last `window` rounds."""
-        return self._ratio(self.position, np.arange(1.0, self.length + 1), window)
-
-    def tokens_per_s(self, window: int | None = None) -> Curve:
-        """Emitted / sum of round times, running or over the last `window` rounds."""
-        seconds = self._column("draft_s") + self._column("verify_s") + self._column("other_s")
-        return self._ratio(self.position, seconds, window)
-
-    def draft_lengths(self) -> Curve:
-        """Drafted tokens of each round, 0 for one without a draft."""
-        return np.diff(self._column("proposed"), prepend=0.0)
-
-    def mean_draft_length(self, window: int | None = None) -> Curve:
-        """Proposed / rounds, running or over the last `window` rounds; rounds without a draft count as 0."""
-        return self._ratio(self._column("proposed"), np.arange(1.0, self.length + 1), window)
-
-    def phases_ms(self) -> tuple[Curve, Curve, Curve]:
-        """Draft, verify and other time of each round, milliseconds."""
-        sums = (self._column(name) for name in ("draft_s", "verify_s", "other_s"))
-        draft, verify, other = (np.diff(column, prepend=0.0) * 1e3 for column in sums)
-        return draft, verify, other
-
-
 @dataclass(slots=True, eq=False)
 class LaneModel:
     """One lane: its settings, state, tokens and figures."""
@@ -175,15 +93,13 @@ class LaneModel:
     state: LaneState = "idle"
     progress_text: str = ""
     progress: float | None = None
-    prefill_s: float | None = None
     kv_bytes: int = 0
     draft_weight_bytes: int = 0
     end: End | None = None
     error: str = ""
     rounds: list[Round] = field(default_factory=list)
     tokens: list[ViewToken] = field(default_factory=list)
-    emitted: int = 0
-    series: Series = field(default_factory=Series)
+    table: RoundTable = field(default_factory=RoundTable)
     final_metrics: Metrics | None = None
     final_speedup: Speedup | None = None
     equality: Equality | None = None
@@ -192,9 +108,7 @@ class LaneModel:
     stale: bool = False  # of a run with other settings than those set now
     generation: int = 0
     version: int = 0
-    _fold: MetricsFold = field(default_factory=MetricsFold)
     _starts: list[int] = field(default_factory=list)
-    _positions: list[int] = field(default_factory=list)
     _counted: bool = False
 
     @property
@@ -219,21 +133,22 @@ class LaneModel:
         """
         if self.final_metrics is not None:
             return self.final_metrics
-        return self._fold.metrics(plain_step_s)
-
-    def plain_step_s(self) -> float | None:
-        """Median time of this lane's one-row target passes, seconds."""
-        return self._fold.plain_step_s()
+        return fold(self.table, plain_step_s=plain_step_s)
 
     @property
-    def draft_full(self) -> tuple[int, int] | None:
-        """(output tokens before it, length) where a draft's own context was full; None where none was."""
-        return self._fold.draft_full
+    def prefill_s(self) -> float | None:
+        """Time of the prefill, seconds; None before its end."""
+        return self.table.prefill_s
+
+    @property
+    def emitted(self) -> int:
+        """Tokens of the output so far."""
+        return self.table.emitted
 
     @property
     def clock_s(self) -> float:
         """The lane's own clock, seconds since the end of prefill."""
-        return self.rounds[-1].t if self.rounds else 0.0
+        return self.table.end_s
 
     def index_of(self, round_index: int, token_index: int) -> int | None:
         """Return where a round's token stands in `tokens`; one that is folded has its count's place."""
@@ -249,32 +164,29 @@ class LaneModel:
 
     def position_of(self, round_index: int, token_index: int) -> int:
         """Return the output position that a round's token has, or was tried for: in a tree by its depth."""
-        first, round_ = self._positions[round_index], self.rounds[round_index]
-        if token_index == FINAL:
-            return first + round_.accepted
-        return first + (token_index if round_.parents is None else depths(round_.parents)[token_index])
+        round_ = self.rounds[round_index]
+        first = int(self.table["emitted"][:round_index].sum())
+        return first + (round_.accepted if token_index == FINAL else round_.depths[token_index])
 
     def add(self, round_: Round) -> None:
         """Append one finished round."""
         index = len(self.rounds)
         self.rounds.append(round_)
         self._starts.append(len(self.tokens))
-        self._positions.append(self.emitted)
+        emitted = self.emitted
         shown, folded = drawn(round_)
         for place in shown:
             token = round_.drafted[place]
             position = None
             if token.verdict == "accepted":
-                position, self.emitted = self.emitted, self.emitted + 1
+                position, emitted = emitted, emitted + 1
             self.tokens.append(ViewToken(token.text, token.verdict, index, place, position))
         if folded:
             count = len(folded)
             self.tokens.append(ViewToken(f"+{count}", "ignored", index, folded[0], None, count))
         if round_.final is not None:
-            self.tokens.append(ViewToken(round_.final.text, round_.final.kind, index, FINAL, self.emitted))
-            self.emitted += 1
-        self.series.add(round_)
-        self._fold.add(round_)
+            self.tokens.append(ViewToken(round_.final.text, round_.final.kind, index, FINAL, emitted))
+        self.table.add(round_)
         self.final_metrics = None
         if self._counted:  # it goes on after an end: that end's speedup was not yet this run's
             self.past_speedups.pop()
@@ -357,9 +269,8 @@ class RaceModel:
                 self._started(event)
             case LanePrefilled():
                 if lane := self.lane(event.lane):
-                    lane.prefill_s, lane.kv_bytes = event.prefill_s, event.kv_bytes
+                    lane.table.prefill_s, lane.kv_bytes = event.prefill_s, event.kv_bytes
                     lane.draft_weight_bytes = event.draft_weight_bytes
-                    lane._fold.prefill_s = event.prefill_s
                     lane.state, lane.progress_text, lane.progress = "running", "", None
                     lane.version += 1
             case LaneRound():
@@ -446,7 +357,7 @@ class RaceModel:
     def metrics(self, lane: LaneModel) -> Metrics:
         """The lane's figures so far, costs and predictions measured against the plain lane."""
         plain = None if lane.differs else self.baseline
-        return lane.metrics(None if plain is None or plain is lane else plain.plain_step_s())
+        return lane.metrics(None if plain is None or plain is lane else plain.table.plain_step_s())
 
     def speedup(self, lane: LaneModel) -> Speedup | None:
         """Decode tok/s over plain's, over the virtual time both were running; None while unknown.
@@ -457,7 +368,7 @@ class RaceModel:
         if plain is None or lane is plain or lane.differs:
             return None
         if lane.final_speedup is None:
-            return speedup_of(lane._fold.arrivals, plain._fold.arrivals)
+            return speedup(lane.table, plain.table)
         return lane.final_speedup.beside(lane.past_speedups if lane._counted else [])
 
 

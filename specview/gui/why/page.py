@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from specview.decoding.details import DetailsFold
+from specview.decoding.details import details_of
 from specview.errors import SpecviewError
 from specview.files.report import Report
 from specview.gui.link.engine_thread import JobEnded, JobProgress
@@ -127,8 +127,6 @@ class WhyPage(Page):
         self._open = False
         self._lane_place = -1
         self._followed: tuple[int, int] = (-1, -1)
-        self._fold = DetailsFold()
-        self._folded: tuple[int, int, int] = (-1, -1, 0)
         self._calibrated: dict[tuple[Any, ...], dict[int, float]] = {}
         self._measuring: dict[int, tuple[Any, ...]] = {}
         self._not_measured = ""
@@ -386,7 +384,7 @@ class WhyPage(Page):
         if view == VIEWS[0]:
             self._show_explanation(found, lane)
         elif view == VIEWS[1]:
-            self.details.show_details(self._folded_details(lane), metrics, self._lane_place)
+            self.details.show_details(details_of(lane.table), metrics, self._lane_place)
         elif view == VIEWS[2]:
             self.figures.show_race(race)
         else:
@@ -404,17 +402,6 @@ class WhyPage(Page):
         self.predictions.show_predictions(found, place)
         self.lengths.show_lengths(found, place)
         self.facts.show_report(Report("", list(explanation_blocks(found))))
-
-    def _folded_details(self, lane: LaneModel) -> Any:
-        """The lane's details; only rounds that are new since the last look are folded."""
-        ident, generation, done = self._folded
-        if (ident, generation) != (id(lane), lane.generation) or done > len(lane.rounds):
-            self._fold, done = DetailsFold(lane.prefill_s), 0
-        self._fold.prefill_s = lane.prefill_s
-        for round_ in lane.rounds[done:]:
-            self._fold.add(round_)
-        self._folded = id(lane), lane.generation, self._fold.rounds
-        return self._fold.details()
 
     def _show_what_if(self, lane: LaneModel, plain: LaneModel | None) -> None:
         if self.what_if is None:

@@ -18,7 +18,7 @@ from specview.decoding.metrics import fold
 from specview.gui.parts import theme
 from specview.gui.parts.plot_data import MAX_POINTS, PlotOptions, bars, curve, step_up, steps, thinned
 from specview.gui.parts.plots import PlotStrip
-from specview.gui.state.view_model import LaneModel, RaceModel, Series
+from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.settings.events import RaceStarted
 from tests.gui.views_data import filled_lane, make_race, make_rounds, stream
 
@@ -266,7 +266,7 @@ def test_draft_length_is_a_step_curve_of_every_round(strip: PlotStrip, qtbot: Qt
     assert strip.lengths.isVisible() and not strip.phases.isVisible()
     assert set(canvas.drawn()) == {1}
     x, y = canvas.drawn()[1]
-    edges = [0.0, *lane.series.position]
+    edges = [0.0, *lane.table.sums("emitted")]
     assert list(x) == [edge for pair in zip(edges, edges[1:], strict=False) for edge in pair]
     assert list(y) == [k for k in lengths for _ in range(2)]
     assert strip.lengths.values.entries == [(1, "draft-model", "8")]
@@ -279,14 +279,15 @@ def test_draft_length_is_a_step_curve_of_every_round(strip: PlotStrip, qtbot: Qt
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 12))
 def test_mean_draft_length_counts_rounds_without_a_draft(lengths: list[int], window: int) -> None:
     """Drafted over rounds, running or of the last rounds."""
-    series = Series()
+    lane = LaneModel()
     for place, k in enumerate(lengths):
         drafted = tuple(DraftedToken(1, "ignored") for _ in range(k))
-        series.add(Round(place, 0.1 * place, 0, 0.1, 0, drafted=drafted, final=FinalToken(1, "plain")))
-    assert list(series.draft_lengths()) == lengths
+        lane.add(Round(place, 0.1 * place, 0, 0.1, 0, drafted=drafted, final=FinalToken(1, "plain")))
+    means = {count: curve(lane, "draft_length", PlotOptions(window=count))[1] for count in (None, window)}
+    assert list(lane.table["k"]) == lengths
     for place in range(len(lengths)):
-        assert series.mean_draft_length()[place] == pytest.approx(np.mean(lengths[: place + 1]))
-        assert series.mean_draft_length(window)[place] == pytest.approx(np.mean(lengths[max(0, place + 1 - window): place + 1]))
+        assert means[None][place] == pytest.approx(np.mean(lengths[: place + 1]))
+        assert means[window][place] == pytest.approx(np.mean(lengths[max(0, place + 1 - window): place + 1]))
 
 
 def test_mean_draft_length_follows_the_window(strip: PlotStrip) -> None:

@@ -40,8 +40,8 @@ def shown(race: RaceModel) -> list:
         speedup, metrics = race.speedup(lane), race.metrics(lane)
         found.append((
             lane.name, lane.settings["method"], lane.state, lane.end, lane.prefill_s, lane.kv_bytes, lane.draft_weight_bytes,
-            lane.tokens, lane.text, lane.emitted, [float(f"{v:.5g}") for v in lane.series.seconds],
-            lane.series.position.tolist(), lane.equality and (lane.equality.equal, lane.equality.first_difference, lane.equality.logit_margin),
+            lane.tokens, lane.text, lane.emitted, [float(f"{v:.5g}") for v in lane.table["t"]],
+            lane.table.sums("emitted").tolist(), lane.equality and (lane.equality.equal, lane.equality.first_difference, lane.equality.logit_margin),
             None if speedup is None else f"{speedup.value:.5g}", f"{metrics.decode_tokens_per_s:.5g}", metrics.accepted,
             str(lane_words.badge(lane)),
         ))  # fmt: skip

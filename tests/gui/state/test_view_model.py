@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round, RunRecord
 from specview.decoding.metrics import fold
+from specview.decoding.round_table import PHASES
 from specview.gui.state.view_model import FINAL, LaneModel, RaceModel
 from specview.settings.events import (
     Equality,
@@ -66,16 +66,16 @@ def test_lane_is_a_fold_of_its_rounds(made: list[Round]) -> None:
         assert token.ghost == (token.kind in ("rejected", "ignored"))
         source = made[token.round_index]
         assert token.text == (source.final if token.token_index == FINAL else source.drafted[token.token_index]).text
-    metrics, series = fold(made), lane.series
+    metrics = fold(made)
     assert lane.metrics() == metrics
-    assert series.length == len(made)
+    assert len(lane.table) == len(made)
     if made:
-        rate = series.acceptance_rate()[-1]
+        rate = lane.table.rate("accepted", "judged")[-1]
         assert math.isnan(rate) if metrics.acceptance_rate is None else rate == pytest.approx(metrics.acceptance_rate)
-        assert series.tokens_per_target_pass()[-1] == pytest.approx(metrics.tokens_per_target_pass)
-        assert series.tokens_per_s()[-1] == pytest.approx(metrics.decode_tokens_per_s or 0.0)
-        phases = [float(phase.sum()) / 1e3 for phase in series.phases_ms()]
-        assert phases == pytest.approx([sum(getattr(r, name) for r in made) for name in ("draft_s", "verify_s", "other_s")])
+        assert lane.table.rate("emitted", "rounds")[-1] == pytest.approx(metrics.tokens_per_target_pass)
+        assert lane.table.rate("emitted", "seconds")[-1] == pytest.approx(metrics.decode_tokens_per_s or 0.0)
+        phases = [lane.table.total(name) for name in PHASES]
+        assert phases == pytest.approx([sum(getattr(r, name) for r in made) for name in PHASES])
 
 
 @given(rounds(), st.integers(1, 15))
@@ -86,8 +86,7 @@ def test_windowed_rates_are_those_of_the_last_rounds(made: list[Round], window: 
     for round_ in made:
         lane.add(round_)
     rates, passes, speeds = (
-        lane.series.acceptance_rate(window), lane.series.tokens_per_target_pass(window),
-        lane.series.tokens_per_s(window),
+        lane.table.rate(*names, window) for names in (("accepted", "judged"), ("emitted", "rounds"), ("emitted", "seconds"))
     )
     for index in range(len(made)):
         part = fold(made[max(0, index + 1 - window):index + 1])
@@ -97,15 +96,6 @@ def test_windowed_rates_are_those_of_the_last_rounds(made: list[Round], window: 
         expected = part.emitted / min(window, index + 1)
         assert passes[index] == pytest.approx(expected)
         assert speeds[index] == pytest.approx(part.decode_tokens_per_s or 0.0, rel=1e-6, abs=1e-9)
-
-
-def test_series_grow_past_their_first_size() -> None:
-    """Doubling loses nothing."""
-    lane = LaneModel()
-    for round_ in make_rounds(1000):
-        lane.add(round_)
-    assert lane.series.position[-1] == lane.emitted
-    assert np.all(np.diff(lane.series.seconds) > 0)
 
 
 def test_states_from_loading_to_end() -> None:

@@ -401,19 +401,6 @@ def test_while_a_race_runs_it_rests_in_proportion_to_what_it_took(bench, page, m
     assert looks == [True, True]
 
 
-def test_details_fold_only_what_is_new(bench, page, monkeypatch):
-    feed(bench, standard(20), end=False)
-    page.views.setCurrentIndex(1)
-    added = []
-    real = type(page._fold).add
-    monkeypatch.setattr(type(page._fold), "add", lambda self, round_: added.append(round_) or real(self, round_))
-    for round_ in lane_rounds(25)[20:]:
-        bench.controller.race.apply(LaneRound(1000, 1, round_))
-    bench.controller.number_tick.emit()
-    assert len(added) == 5
-    assert page._fold.details() == details_of(page.lane.rounds, 0.4)
-
-
 def test_both_themes_and_a_larger_font_draw_without_a_word_cut(bench, page, qapp):
     feed(bench, standard())
     try:
