@@ -158,7 +158,7 @@ def _grid(lines: Iterable[Sequence[str]], *, right: Iterable[int] = (), head: bo
         whole = max(cell_len(line[place]) for line in lines if place < len(line))
         grid.add_column(
             Words(lines[0][place]) if head else "", justify="right" if figures else "left", no_wrap=figures,
-            min_width=whole if figures else None, overflow="fold",
+            min_width=max(1, whole) if figures else 1, overflow="fold",  # rich takes an empty column for nothing, and folds another
         )  # fmt: skip
     for line in lines[int(head):]:
         grid.add_row(*map(Words, line))

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from specview.commands.arguments import Parser
-from specview.commands.outputs import Outputs
-from specview.commands.run_files import read_ref
-from specview.commands.running import stop_on_signals
-from specview.commands.terminal import ProgressLine, figure, safe_text, table
+from specview.commands.run_files import lane_of, read_ref
+from specview.commands.running import running
+from specview.decoding.ledger import RunRecord
 from specview.drafting.plain import is_baseline
 from specview.drafting.policies import POLICIES
-from specview.errors import SpecviewError, Stopped, UsageError
+from specview.errors import SpecviewError, UsageError
+from specview.experiments.sweep_grid import parse_ks
 from specview.files.atomic import os_reason
-from specview.files.reader import Trace
-from specview.files.schema import Json, plain
-from specview.lab.what_if import passes_of, replay_of_lane, what_if
-from specview.lab.what_if_figures import Alternative, Range, WhatIf
-from specview.lab.what_if_lane import Replay
-from specview.racing.settings import MAX_K
+from specview.files.schema import plain
+from specview.lab.measured import passes_of
+from specview.lab.what_if import what_if_of_race
+from specview.lab.what_if_figures import what_if_report
 from specview.settings.options import resolve
 
 _DESCRIPTION = """\
@@ -65,82 +61,28 @@ def make_parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
     arguments = make_parser().parse_args(argv)
-    lengths = None if arguments.k is None else whole_list(arguments.k)
-    thresholds = None if arguments.threshold is None else real_list(arguments.threshold)
-    policies = None if arguments.policy is None else [policy_of(text) for text in arguments.policy]
-    if not (lengths is None and thresholds is None and policies is None):
-        lengths, thresholds, policies = lengths or [], thresholds or [], policies or []
-    with Outputs(argparse.Namespace(json=arguments.json, recorded=arguments.trace_file, costs=arguments.costs)) as outputs, stop_on_signals() as should_stop:
-        progress = ProgressLine(sys.stderr)
-
-        def tell(text: str, fraction: float) -> None:
-            if should_stop():
-                raise Stopped
-            progress.show(text, fraction)
-
-        try:
-            trace = read_ref(arguments.trace_file)
-            calibrated = costs_of(arguments.costs) if arguments.costs is not None else {}
-            lane = lane_of(arguments.lane, trace)
-            replayed = replay_of_lane(trace.records, lane, trace.run, calibrated)
-            found = what_if(
-                replayed,
-                lengths=lengths,
-                thresholds=thresholds,
-                policies=policies,
-                others=_others(trace, lane, calibrated),
-                tell=tell,
-            )
-        finally:
-            progress.clear()
-        try:
-            outputs.document(_document(arguments.trace_file, lane, trace, found))
-        finally:  # a full disk does not take the table too
-            if not outputs.to_stdout:
-                sys.stdout.write(what_if_text(found))
-    return 0
+    asked: dict[str, Any] = {
+        "lengths": None if arguments.k is None else sorted(parse_ks(arguments.k)),
+        "thresholds": None if arguments.threshold is None else real_list(arguments.threshold),
+        "policies": None if arguments.policy is None else [policy_of(text) for text in arguments.policy],
+    }
+    if any(value is not None for value in asked.values()):
+        asked = {name: value or [] for name, value in asked.items()}
+    with running(arguments) as run:
+        trace = read_ref(arguments.trace_file)
+        records = trace.records
+        calibrated = costs_of(arguments.costs) if arguments.costs is not None else {}
+        lane = _first_drafting(records) if arguments.lane is None else lane_of(arguments.lane, records)
+        _, found = what_if_of_race(records, lane, trace.run, calibrated, tell=run.show, **asked)
+        document = {"trace": arguments.trace_file, "lane": lane, "run": plain(trace.run), "settings": plain(records[lane].settings)}
+        return run.end(what_if_report(found, document))
 
 
-def lane_of(asked: str | None, trace: Trace) -> int:
-    """The lane's index that --lane names, by number or name; the first that drafts where it is not given."""
-    names = [record.name for record in trace.records]
-    if asked is None:
-        drafting = [index for index, record in enumerate(trace.records) if not is_baseline(record.settings)]
-        if not drafting:
-            raise SpecviewError("no lane of this trace drafts.", "Record one with a method, at a large k.")
-        return drafting[0]
-    if asked in names:
-        return names.index(asked)
-    if asked.isdecimal() and int(asked) < len(names):
-        return int(asked)
-    listed = ", ".join(f"{index} {name}" for index, name in enumerate(names)) or "none"
-    raise UsageError(f"the trace has no lane {asked!r}.", f"Its lanes: {listed}.")
-
-
-def _others(trace: Trace, lane: int, calibrated: Mapping[int, float]) -> list[Replay]:
-    """The other lanes that can be replayed, for the oracle of the method."""
-    found = []
-    for index in range(len(trace.records)):
-        if index != lane:
-            try:
-                found.append(replay_of_lane(trace.records, index, trace.run, calibrated))
-            except SpecviewError:
-                continue  # plain, trees, ...: it stays out of the oracle
-    return found
-
-
-def whole_list(text: str) -> list[int]:
-    """The whole numbers of a list such as 1-4,8 or 1..4,8; raises UsageError."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().replace("..", "-", 1).partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UsageError(f"--k is {text[:80]!r}.", "Use whole numbers and ranges, as 1-4,8.")
-        low, high = int(first), int(last) if dash else int(first)
-        if not 1 <= low <= high <= MAX_K:
-            raise UsageError(f"--k names {part.strip()[:80]}.", f"Use 1 to {MAX_K} drafted tokens a round, the lower first.")
-        found += range(low, high + 1)
-    return sorted(set(found))
+def _first_drafting(records: Sequence[RunRecord]) -> int:
+    drafting = [index for index, record in enumerate(records) if not is_baseline(record.settings)]
+    if not drafting:
+        raise SpecviewError("no lane of this trace drafts.", "Record one with a method, at a large k.")
+    return drafting[0]
 
 
 def real_list(text: str) -> list[float]:
@@ -164,7 +106,7 @@ def policy_of(text: str) -> tuple[str, Mapping[str, Any], int | None]:
             raise UsageError(f"--policy has {pair[:80]!r}.", "Give options as NAME=VALUE, separated by commas.")
         options[key.strip()] = value.strip()
     asked = options.pop("k", None)
-    k = None if asked is None else whole_list(asked)
+    k = None if asked is None else parse_ks(asked)
     if k is not None and len(k) != 1:
         raise UsageError(f"--policy has k={asked}.", "Give one k.")
     return name, resolve(POLICIES[name].options, options, name), k[0] if k else None
@@ -193,81 +135,3 @@ def costs_of(name: str) -> dict[int, float]:
     except (ValueError, TypeError, RecursionError):
         pass  # not one JSON value: a trace, or nothing that we know
     return passes_of(read_ref(name).records)
-
-
-def _document(name: str, lane: int, trace: Trace, found: WhatIf) -> Json:
-    best = found.advised
-    return {
-        "trace": name,
-        "lane": lane,
-        "name": found.lane,
-        "method": found.method,
-        "run": plain(trace.run),
-        "settings": plain(trace.records[lane].settings),
-        "tokens": found.tokens,
-        "recorded": _row_document(found.recorded),
-        "alternatives": [_row_document(one) for one in found.alternatives],
-        "best": None if best is None else best.name,
-        "sentence": found.sentence,
-        "notes": list(found.notes),
-        "costs": None if found.costs is None else plain({
-            "pass_s": {str(rows): seconds for rows, seconds in found.costs.passes.items()},
-            "measured_rows": sorted(found.costs.measured),
-            "draft_start_s": found.costs.draft_start_s,
-            "draft_step_s": found.costs.draft_step_s,
-            "other_s": found.costs.other_s,
-            "plain_round_s": found.costs.plain_round_s,
-        }),
-    }  # fmt: skip
-
-
-def _row_document(one: Alternative) -> Json:
-    """An alternative's figures; a range as {value, low, high}."""
-    found: Json = plain(one.as_dict())
-    return found
-
-
-def what_if_text(found: WhatIf) -> str:
-    """Return the table for people: the recorded run first, the best row marked, and what the figures rest on."""
-    rows = [["", "tokens/pass", "passes", "drafted", "seconds", "speedup", "figures", "pass times", ""]]
-    for one in (found.recorded, *found.alternatives):
-        mark = "best" if one is found.advised else ""
-        rows.append(
-            [
-                one.name,
-                range_text(one.tokens_per_pass),
-                range_text(one.rounds, 0),
-                figure(one.drafted),
-                range_text(one.seconds),
-                range_text(one.speedup),
-                one.how,
-                one.cost_words,
-                mark,
-            ]
-        )
-    method = safe_text(f"lane {found.lane}: {found.method}, {found.tokens} tokens").replace("\n", " ")
-    whys: dict[tuple[str, str], list[str]] = {}
-    for one in found.alternatives:
-        whys.setdefault((one.how, one.why), []).append(one.name)
-    lines = [f"{how}: {why} ({_names(names)})" for (how, why), names in whys.items()]
-    costs = found.costs
-    if costs is not None:
-        lines.append(
-            f"by this run's costs: c {costs.c:.3f}, a plain round {1000 * costs.plain_round_s:.1f} ms; pass times: measured "
-            "in this lane, calibrated (another lane, or --costs), interpolated between, extrapolated beyond"
-        )
-    lines += [safe_text(note) for note in found.notes]
-    return f"{method}\n\n{table(rows)}\n{found.sentence}\n\n" + "".join(f"  {line}\n" for line in lines)
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, and {len(names) - 3} more"
-
-
-def range_text(value: Range | None, digits: int = 2) -> str:
-    """A figure; with its range where there is one."""
-    if value is None:
-        return "-"
-    low, high = f"{value.low:.{digits}f}", f"{value.high:.{digits}f}"
-    text = f"{value.value:.{digits}f}"
-    return text if low == high else f"{text} ({low}-{high})"

@@ -50,11 +50,12 @@ def decode(
     observer: Observer | None = None,
     model_name: str = "the target",
     clock: Callable[[], float] = time.perf_counter,
+    rows: type[DecisionRows] = DecisionRows,
 ) -> Generator[Round, None, End]:
     """Yield rounds until EOS or max_tokens more tokens; return which of the two it was.
 
     The session holds every context token but the last (prefill), and does so again after each
-    round. Raises SpecviewError where the target's logits are not finite.
+    round. rows reads what the session's passes give. Raises SpecviewError where the target's logits are not finite.
     """
     observer = observer or Observer()
     context = sequence.context
@@ -92,9 +93,9 @@ def decode(
         if draft.riders:
             logits, ridden = logits[: 1 + len(draft)], logits[1 + len(draft) :]
             features = {**features, "riders": ridden}
-        rows = DecisionRows(logits, sampling)
+        target = rows(logits, sampling)
         try:
-            decision = verify(rule, rows, draft, random, position, eos_ids)
+            decision = verify(rule, target, draft, random, position, eos_ids)
         except NotFiniteError as error:
             raise _not_finite(model_name, position + _ahead(draft, error.row)) from None
         emitted = [draft.tokens[index] for index in decision.path]
@@ -107,7 +108,7 @@ def decode(
         judged_at = clock()
 
         try:
-            drafted, final = observer.entries(rule, decision, rows, draft)
+            drafted, final = observer.entries(rule, decision, target, draft)
         except NotFiniteError as error:  # a row that decided nothing, but is shown
             raise _not_finite(model_name, position + _ahead(draft, error.row)) from None
         guesses = observer.guesses(draft, sampling, position) if draft.caught_up else ()

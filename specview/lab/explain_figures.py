@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean, median
+from statistics import fmean, median
 from typing import Any
 
 from specview.decoding import theory
@@ -44,8 +44,8 @@ class LaneFigures:
         self.measured = None if self.faster is None else self.faster.value
         # The rounds of a chain's own length; of other lanes all.
         self.body = [round_ for round_ in self.rounds if round_.k == self.k] if self.shape == "chain" else self.rounds
-        self.rows = mean(round_.rows for round_ in self.body)
-        self.riders = round(mean(len(round_.riders) for round_ in self.body))
+        self.rows = fmean(round_.rows for round_ in self.body)
+        self.riders = round(fmean(len(round_.riders) for round_ in self.body))
         self.waterfall = self._waterfall()
         fall = self.waterfall
         self.advice = Measured(self.faster, None if fall is None else fall.tokens / fall.cost, self.beside)
@@ -78,7 +78,7 @@ class LaneFigures:
         return replace(
             found,
             c=each / costs.plain_pass_s,
-            v=mean(costs.pass_s(round_.rows) for round_ in at) / costs.plain_pass_s,
+            v=fmean(costs.pass_s(round_.rows) for round_ in at) / costs.plain_pass_s,
             break_even_tokens=None if fall is None else fall.cost,
             break_even_alpha=theory.break_even([round_.k for round_ in at], self._round_cost(at)) if self.chains else None,
         )
@@ -92,10 +92,10 @@ class LaneFigures:
             both = min(rounds[-1].t, self.plain[-1].t) * (1 + 1e-9)
             rounds = [round_ for index, round_ in enumerate(rounds) if not index or round_.t <= both]
         unit = costs.plain_round_s
-        tokens = mean(len(round_.emitted) for round_ in rounds)
-        draft = mean(map(_median_draft(rounds), rounds)) / unit
-        verify = mean(map(_medians(rounds, lambda r: r.rows, lambda r: r.verify_s), rounds))
-        other = mean(map(_medians(rounds, lambda r: r.k > 0, lambda r: r.other_s), rounds))
+        tokens = fmean(len(round_.emitted) for round_ in rounds)
+        draft = fmean(map(_median_draft(rounds), rounds)) / unit
+        verify = fmean(map(_medians(rounds, lambda r: r.rows, lambda r: r.verify_s), rounds))
+        other = fmean(map(_medians(rounds, lambda r: r.k > 0, lambda r: r.other_s), rounds))
         verify, other = (verify - costs.plain_pass_s) / unit, (other - costs.plain_other_s) / unit
         cost = 1 + draft + verify + other
         if cost <= 0:
@@ -111,7 +111,7 @@ class LaneFigures:
         """What these rounds cost on average by the median costs, in plain rounds."""
         costs = self.costs
         assert costs is not None
-        return mean(costs.draft_s(one.k) + costs.pass_s(one.rows) + costs.other_s for one in rounds) / costs.plain_round_s
+        return fmean(costs.draft_s(one.k) + costs.pass_s(one.rows) + costs.other_s for one in rounds) / costs.plain_round_s
 
     def _predictions(self) -> tuple[Prediction, ...]:
         """The closed form with c alone, with c and v(k), with all a round's time; then the measurement."""
@@ -130,7 +130,7 @@ class LaneFigures:
                                "(1 - α^(k+1)) / (1 - α) / (k c + v(k))",
                                f"and v(k) {figures.verify_cost:.2f}: {self._v_words()}"),
                 ]  # fmt: skip
-            tokens = mean(theory.expected_tokens(alpha, round_.k) for round_ in self.body)
+            tokens = fmean(theory.expected_tokens(alpha, round_.k) for round_ in self.body)
             found.append(
                 Prediction("c, v(k) and other time", tokens / self._round_cost(self.body),
                            "(1 - α^(k+1)) / (1 - α) x plain round / (draft + pass + other)",
@@ -203,7 +203,7 @@ class LaneFigures:
             return [len(marks) / _walk(marks, length) for length in range(most + 1)]
         tokens, survives = [1.0], 1.0
         for place in range(1, most + 1):
-            survives = mean(one.accepted >= place for one in self.body) if place <= self.k else survives * self.alpha
+            survives = fmean(one.accepted >= place for one in self.body) if place <= self.k else survives * self.alpha
             tokens.append(tokens[-1] + survives)
         return tokens
 

@@ -1,12 +1,15 @@
-"""The figures of a what-if: ranges, alternatives, and what to take from them."""
+"""The figures of a what-if: ranges, alternatives, what to take from them, and all of it as a Report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from specview.decoding.speedup import Speedup
+from specview.files.report import Report, Section, Table, Text
+from specview.files.schema import plain
+from specview.files.tables import Column, Row
 from specview.lab.measured import Measured, MeasuredCosts
 
 How = Literal["measured", "exact", "modelled", "bounds"]
@@ -26,10 +29,25 @@ class Range:
         """A figure that is known."""
         return cls(value, value, value)
 
+    def under(self, total: float) -> Range:
+        """What `total` is over this."""
+        return Range(total / self.value, total / self.high, total / self.low)
+
     @property
     def known(self) -> bool:
         """Whether there is nothing between low and high."""
         return self.low == self.high
+
+
+def policy_words(name: str, values: Mapping[str, Any], k: int) -> str:
+    """A length policy with its options and k, in short."""
+    if name == "constant":
+        return f"k {k}"
+    if name == "confidence":
+        return f"confidence {values['threshold']:g}, up to {k}"
+    if name == "off-below":
+        return f"off-below {values['threshold']:g}, k {k}"
+    return f"{name} {'from' if name == 'heuristic' else 'up to'} {k}"
 
 
 def range_of(faster: Speedup) -> Range:
@@ -86,16 +104,24 @@ class WhatIf:
     measured: Measured = field(default_factory=Measured)
 
     @property
+    def real(self) -> list[Alternative]:
+        """What can be had: no oracles."""
+        return [one for one in self.alternatives if one.kind != "oracle"]
+
+    @property
+    def best(self) -> Alternative | None:
+        """The fastest that is no oracle; None where times say nothing."""
+        return _fastest(self.real) if self.timed else None
+
+    @property
     def better(self) -> Alternative | None:
         """The fastest that is told apart from every measurement beside it; None where none is."""
-        if not self.timed or self.best is None:
+        if self.best is None:
             return None
-        found = [
-            one for one in self.alternatives
-            if one.kind != "oracle" and one.speedup is not None and not self._is_recorded(one)
+        return _fastest(
+            one for one in self.real if one.speedup is not None and not self._is_recorded(one)
             and self.measured.told_apart(one.speedup.low, one.k if one.policy == "constant" else None)
-        ]  # fmt: skip
-        return max(found, key=lambda one: one.speedup.value if one.speedup else 0.0, default=None)
+        )  # fmt: skip
 
     @property
     def advised(self) -> Alternative | None:
@@ -107,55 +133,108 @@ class WhatIf:
         return (one.policy, one.k, one.options) == (run.policy, run.k, run.options)
 
     @property
-    def best(self) -> Alternative | None:
-        """The fastest that is no oracle; None where times say nothing."""
-        if not self.timed:
-            return None
-        real = [one for one in self.alternatives if one.kind != "oracle" and one.speedup is not None]
-        return max(real, key=lambda one: one.speedup.value if one.speedup else 0.0, default=None)
-
-    @property
     def sentence(self) -> str:
         """What to take from it, in plain words."""
-        best, run = self.best, self.recorded
+        best, run, own = self.best, self.recorded, self.measured.own
         if not self.timed:
-            real = [one for one in self.alternatives if one.kind != "oracle"]
-            fewest = min(real, key=lambda one: one.rounds.value, default=None)
-            if fewest is None:
-                return "Check mode's times say nothing, and nothing else was asked for."
-            return (
-                f"Check mode's times say nothing; of target passes {fewest.name} takes the fewest here, "
-                f"{fewest.rounds.value:.0f} beside {run.rounds.value:.0f} as recorded."
-            )
+            fewest = min(self.real, key=lambda one: one.rounds.value, default=None)
+            return "Check mode's times say nothing" + (
+                ", and nothing else was asked for." if fewest is None
+                else f"; of target passes {fewest.name} takes the fewest here, {fewest.rounds.value:.0f} beside "
+                     f"{run.rounds.value:.0f} as recorded."
+            )  # fmt: skip
         if best is None or best.speedup is None:
             return "Times are not known: record the run beside a plain lane (specview compare --trace)."
-        if self.measured.own is None:
-            return self._modelled_words(best)
-        now = f"{run.speedup.value:.2f}x as measured" if run.speedup else ""
-        better = self.better
-        if better is not None and better.speedup is not None:
-            if better.speedup.value < 1:
-                return f"No draft length would have paid here: the best, {better.name}, predicts {better.speedup.value:.2f}x."
-            return f"{better.name} would have been fastest: {better.speedup.value:.2f}x, where the recorded choice gave {now}."
-        if self.measured.own.high is not None and self.measured.own.high < 1:
-            return f"No draft length would have paid here: the recorded choice gave {now}, and no other is told apart from plain."
-        if self.measured.own.spread is None:
-            return f"The recorded choice gave {now}; so few rounds tell no other choice apart from it."
-        beside = "" if self._is_recorded(best) else f"; {best.name} comes to {best.speedup.value:.2f}x, not told apart from it"
-        return f"No other choice is told apart from the recorded one, {now}{beside}."
+        speed = f"{best.name} comes to {best.speedup.value:.2f}x"
+        if own is None:
+            same = next((one for one in self.alternatives if self._is_recorded(one)), run)
+            now, top = same.speedup, best.speedup.value
+            if top >= 1 and (now is None or top <= 1.02 * now.value):
+                told = "" if now is None else f", {now.value:.2f}x by the same costs"
+                return f"The recorded choice is about the best of these{told}{'' if best is same else f'; {speed}'}."
+            return _fastest_words(best, "" if now is None else f"comes to {now.value:.2f}x by the same costs")
+        now_words = f"{run.speedup.value:.2f}x as measured" if run.speedup else ""
+        if self.better is not None:
+            return _fastest_words(self.better, f"gave {now_words}")
+        if own.high is not None and own.high < 1:
+            return f"No draft length would have paid here: the recorded choice gave {now_words}, and no other is told apart from plain."
+        if own.spread is None:
+            return f"The recorded choice gave {now_words}; so few rounds tell no other choice apart from it."
+        beside = "" if self._is_recorded(best) else f"; {speed}, not told apart from it"
+        return f"No other choice is told apart from the recorded one, {now_words}{beside}."
 
-    def _modelled_words(self, best: Alternative) -> str:
-        """The same where no plain lane ran beside it: by the costs alone."""
-        same = next((one for one in self.alternatives if self._is_recorded(one)), self.recorded)
-        now = same.speedup
-        assert best.speedup is not None
-        if best.speedup.value < 1:
-            return f"No draft length would have paid here: the best, {best.name}, predicts {best.speedup.value:.2f}x."
-        if now is None or best.speedup.value <= 1.02 * now.value:
-            beside = "" if best is same else f"; {best.name} comes to {best.speedup.value:.2f}x"
-            told = "" if now is None else f", {now.value:.2f}x by the same costs"
-            return f"The recorded choice is about the best of these{told}{beside}."
-        return (
-            f"{best.name} would have been fastest: {best.speedup.value:.2f}x, where the recorded choice comes to "
-            f"{now.value:.2f}x by the same costs."
+
+def _fastest(ones: Iterable[Alternative]) -> Alternative | None:
+    timed = [(one.speedup.value, one) for one in ones if one.speedup is not None]
+    return max(timed, key=lambda item: item[0])[1] if timed else None
+
+
+def _fastest_words(best: Alternative, recorded: str) -> str:
+    assert best.speedup is not None
+    if best.speedup.value < 1:
+        return f"No draft length would have paid here: the best, {best.name}, predicts {best.speedup.value:.2f}x."
+    return f"{best.name} would have been fastest: {best.speedup.value:.2f}x, where the recorded choice {recorded}."
+
+
+# -- the report -------------------------------------------------------------------------------------------
+
+COLUMNS = (
+    Column("name", "what if", "The length policy, its threshold and k; the oracles choose knowing the text"),
+    Column("speedup", "speedup", "plain's time / this one's, both by the measured costs of this run", 2, unit="×",
+           spread=("speedup_low", "speedup_high")),
+    Column("speedup_low", "at least", "The least that the speedup can be, where the trace leaves something open", 2, unit="×"),
+    Column("speedup_high", "at most", "The most that the speedup can be", 2, unit="×"),
+    Column("tokens_per_pass", "tok/pass", "emitted tokens / target passes", 2, spread=("tokens_per_pass_low", "tokens_per_pass_high")),
+    Column("rounds", "passes", "target passes", 0, spread=("rounds_low", "rounds_high")),
+    Column("drafted", "drafted", "tokens drafted a round, on average", 2),
+    Column("seconds", "time", "of all rounds, by the measured costs", 2, unit=" s", spread=("seconds_low", "seconds_high")),
+    Column("how", "figures", "measured; exact; modelled; bounds (the true figure lies within)"),
+    Column("cost_words", "pass times", "where the costs of its passes come from"),
+    Column("why", "rests on"),
+)  # fmt: skip
+BEST = Column("mark", "")
+PRINTED = ("name", "tokens_per_pass", "rounds", "drafted", "seconds", "speedup", "how", "cost_words", "mark")
+
+
+def row_of(one: Alternative) -> Row:
+    """An alternative as a row of the table: of ranges the ends too, where something is open."""
+    row = {name: getattr(one, name) for name in ("name", "drafted", "how", "cost_words", "why")}
+    for name in ("speedup", "tokens_per_pass", "rounds", "seconds"):
+        found: Range | None = getattr(one, name)
+        row[name] = None if found is None else found.value
+        if found is not None and not found.known:
+            row |= {f"{name}_low": found.low, f"{name}_high": found.high}
+    return row
+
+
+def what_if_report(found: WhatIf, document: Mapping[str, Any] | None = None) -> Report:
+    """The recorded run first, the best row marked, and what the figures rest on; document is what the file says of the run."""
+    best, costs = found.advised, found.costs
+    rows = [{**row_of(one), "mark": "best" if one is best else None} for one in (found.recorded, *found.alternatives)]
+    whys: dict[tuple[str, str], list[str]] = {}
+    for one in found.alternatives:
+        whys.setdefault((one.how, one.why), []).append(one.name)
+    notes = [f"{how}: {why} ({_names(names)})" for (how, why), names in whys.items()]
+    if costs is not None:
+        notes.append(
+            f"by this run's costs: c {costs.c:.3f}, a plain round {1000 * costs.plain_round_s:.1f} ms; pass times: measured "
+            "in this lane, calibrated (another lane, or --costs), interpolated between, extrapolated beyond"
         )
+    table = Table((*COLUMNS, BEST), rows, name="what-if", identity="name", printed=PRINTED)
+    title = f"lane {found.lane}: {found.method}, {found.tokens} tokens"
+    return Report(title, [table, Text(found.sentence), Section("", [Text(note) for note in (*notes, *found.notes)])], {
+        **(document or {}),
+        "name": found.lane,
+        "method": found.method,
+        "tokens": found.tokens,
+        "recorded": plain(found.recorded.as_dict()),
+        "alternatives": [plain(one.as_dict()) for one in found.alternatives],
+        "best": None if best is None else best.name,
+        "sentence": found.sentence,
+        "notes": list(found.notes),
+        "costs": None if costs is None else plain(costs.as_dict()),
+    })  # fmt: skip
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, and {len(names) - 3} more"

@@ -161,7 +161,6 @@ class RecordedDrafter:
     was, where that was asked.
     """
 
-    name = "recorded"
     exact_q = True
     feature_layers: tuple[Any, ...] = ()
     prompt_layers: tuple[Any, ...] = ()
@@ -259,32 +258,22 @@ class RecordedDrafter:
         return self._random.choice(recorded) if recorded else 0.5
 
 
-class Span(NamedTuple):
-    """The least and the greatest that a figure can be."""
-
-    low: float
-    high: float
-
-
-def length_bounds(table: GuessTable, k: int, costs: MeasuredCosts | None) -> tuple[Span, Span | None]:
+def length_bounds(
+    table: GuessTable, k: int, costs: MeasuredCosts | None
+) -> tuple[tuple[float, float], tuple[float, float] | None]:
     """The fewest and most rounds that drafts of k tokens can have taken, and the least and most seconds.
 
     Whatever the trace leaves open at a place is chosen anew for every place (dynamic programming), so that the true
     run lies within. Where nothing is open both ends are the true ones.
     """
     total, limit = len(table.text.output), table.text.limit
-    fewest, most = [0.0] * (total + 1), [0.0] * (total + 1)
-    fastest, slowest = [0.0] * (total + 1), [0.0] * (total + 1)
+    fewest, most, fastest, slowest = ([0.0] * (total + 1) for _ in range(4))
     for start in range(total - 1, -1, -1):
         budget = min(k, limit - start - 1)
         drafted = table.most(start, budget)
         least, reach = table.reach(start, budget)
-        seconds = 0.0
-        if costs is not None:
-            seconds = costs.draft_s(drafted) + costs.pass_s(drafted + 1) + costs.other_s
+        seconds = 0.0 if costs is None else costs.round_s(drafted)
         next_ones = [min(start + held + 1, total) for held in range(least, reach + 1)]
-        fewest[start] = 1 + min(fewest[at] for at in next_ones)
-        most[start] = 1 + max(most[at] for at in next_ones)
-        fastest[start] = seconds + min(fastest[at] for at in next_ones)
-        slowest[start] = seconds + max(slowest[at] for at in next_ones)
-    return Span(fewest[0], most[0]), None if costs is None else Span(fastest[0], slowest[0])
+        for ends, own, choose in ((fewest, 1.0, min), (most, 1.0, max), (fastest, seconds, min), (slowest, seconds, max)):
+            ends[start] = own + choose(ends[at] for at in next_ones)
+    return (fewest[0], most[0]), None if costs is None else (fastest[0], slowest[0])

@@ -2,7 +2,7 @@
 
 Where the text does not depend on what is drafted (greedy decoding, `match`) a round's outcome follows from what the
 drafter would have guessed at each place, and that from the trace (what_if_guesses.py) or, of drafters without a
-model, from running the drafter again on the recorded ids. Rounds are made by the real rule and the real length
+model, from running the drafter again on the recorded ids. Rounds are made by the real loop, rule and length
 policies (what_if_replay.py) and timed by the run's own measured costs (measured.py). `rejection` above temperature 0
 writes another text when other lengths are drafted: there the recorded text is taken as it is, and the figures are
 models.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from specview.decoding.costs import Costs
@@ -26,8 +26,8 @@ from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.lab.measured import Measured, MeasuredCosts, measured_costs
-from specview.lab.what_if_figures import Alternative, How, Range, range_of
-from specview.lab.what_if_guesses import Answer, GuessTable, RecordedDrafter, Span, length_bounds, table_of
+from specview.lab.what_if_figures import Alternative, How, Range, policy_words, range_of
+from specview.lab.what_if_guesses import Answer, GuessTable, RecordedDrafter, length_bounds, table_of
 from specview.lab.what_if_replay import OnPosition, replay, text_of
 from specview.racing.oracle import Reach, accepts
 from specview.racing.settings import MAX_K
@@ -35,6 +35,9 @@ from specview.settings.options import resolve
 
 SEEDS = 8
 """Replays with other answers to what the trace leaves open; their mean is the value."""
+
+_BY_TIME = "it decides by measured times, which are never twice the same"
+_ANOTHER_TEXT = "as if other drafts had led to the same text"
 
 
 def never(done: int, total: int) -> None:
@@ -57,31 +60,27 @@ class Replay:
         facts: Mapping[str, Any] | None = None,
         beside: Mapping[int, Speedup] | None = None,
     ) -> None:
-        self.record, self.plain = record, tuple(plain)
-        self.settings = record.settings
-        self.name = record.name
-        self.method = self._method()
+        self.record, self.name, self.settings = record, record.name, record.settings
+        method = str(self.settings.get("method") or "")
+        if method not in METHODS:
+            raise SpecviewError(f"the lane's method {method!r} is not known to this specview.", "Use a newer one.")
+        self.method = METHODS[method]
         self.text = text_of(record)
         self.rule = str(self.settings.get("rule") or "greedy")
         self.sampled = float(self.settings.get("temperature") or 0.0) > 0
-        self.runs_again = _copies(self.method, self._options())
-        self._check()
-        longest = max(round_.k for round_ in record.rounds)
-        self.k = int(self.settings.get("k") or longest)
         self.policy = str(self.settings.get("policy") or "constant")
-        self.costs = self._costs(calibrated)
-        faster = None if self.settings.get("check_mode") else speedup(record.rounds, self.plain)
+        runs_again = _copies(self.method, self._options())
+        self._check(runs_again)
+        self.k = int(self.settings.get("k") or self._longest_draft)
+        self.costs = self._costs(plain, calibrated)
+        faster = None if self.settings.get("check_mode") else speedup(record.rounds, plain)
         self.measured = Measured(faster, self._modelled(), beside or {})
         self.table: GuessTable | None = None
-        if not self.runs_again:
+        if not runs_again:
             self.table = table_of(
-                self.text,
-                record.rounds,
-                follows_text=self._follows_text(facts or {}),
-                fixed=self.fixed,
-                k=self.k,
+                self.text, record.rounds, follows_text=self._follows_text(facts or {}), fixed=self.fixed, k=self.k,
                 constant=self.policy == "constant",
-            )
+            )  # fmt: skip
         self._same: tuple[int, int] | None = None
 
     # -- what is known -------------------------------------------------------------------------
@@ -97,6 +96,11 @@ class Replay:
         if self.table is None or self.table.follows_text:
             return MAX_K
         return max((len(chain) for chain in self.table.chains.values()), default=self.k)
+
+    @property
+    def lengths_up_to(self) -> int:
+        """The longest draft of the run, or of its settings, as far as it can be asked about."""
+        return min(max(self.k, self._longest_draft), self.longest)
 
     @property
     def knows_confidence(self) -> bool:
@@ -127,56 +131,42 @@ class Replay:
             found.append("The run was cut short; the replay ends where it did.")
         return tuple(found)
 
-    def _method(self) -> MethodInfo:
-        name = str(self.settings.get("method") or "")
-        if name not in METHODS:
-            raise SpecviewError(f"the lane's method {name!r} is not known to this specview.", "Use a newer one.")
-        return METHODS[name]
+    @property
+    def _longest_draft(self) -> int:
+        return max(round_.k for round_ in self.record.rounds)
 
     def _options(self) -> dict[str, Any]:
         return {
             key.removeprefix("option_"): value for key, value in self.settings.items() if key.startswith("option_")
         }
 
-    def _check(self) -> None:
-        name, rounds = self.name, self.record.rounds
-        if not self.method.drafts:
-            raise SpecviewError(f"the lane {name} is plain decoding: it drafts nothing.", "Choose another lane.")
-        if not rounds or not self.text.output:
-            raise SpecviewError(f"the lane {name} has no rounds.", "Record a run that gets further.")
-        if not RULES.get(self.rule, False) and self.sampled:
-            raise SpecviewError(
-                f"the rule {self.rule} is lossy: with other drafts it writes another text, which is not in the trace.",
-                "Record a greedy run, or one with rule match.",
-            )
-        policy = str(self.settings.get("policy") or "constant")
-        if policy not in POLICIES:
-            raise SpecviewError(
-                f"the lane {name} has a length policy {policy!r}, which this specview does not know.",
-                f"Policies: {', '.join(POLICIES)}.",
-            )
-        if self.runs_again:
-            return
-        if self.method.combines:
-            raise SpecviewError(
-                f"{self.method.name} has a member that drafts with a model, and a trace has only the drafts that were "
-                "chosen.",
-                "Record the member in a lane of its own.",
-            )
-        if any(round_.parents is not None or round_.riders for round_ in rounds):
-            raise SpecviewError(
-                f"the lane {name} drafts trees: one of another depth has other branches, and their guesses are not in "
-                "the trace.",
-                "Record the method with a chain, or a method without a model.",
-            )
-        if self.method.rides_passes:
-            raise SpecviewError(
-                f"{self.method.name} guesses in the target's own passes, and what other passes would have found is not in the "
-                "trace.",
-                "Choose another lane.",
-            )
-        if not any(round_.k for round_ in rounds):
-            raise SpecviewError(f"the lane {name} drafted nothing.", "Choose another lane.")
+    def _check(self, runs_again: bool) -> None:
+        """Refuse a lane that cannot be replayed."""
+        name, method, rounds = self.name, self.method, self.record.rounds
+        missing = "and what other passes would have found is not in the trace"
+        refused = (
+            (not method.drafts, f"the lane {name} is plain decoding: it drafts nothing.", "Choose another lane."),
+            (not rounds or not self.text.output, f"the lane {name} has no rounds.", "Record a run that gets further."),
+            (self.sampled and not RULES.get(self.rule, False),
+             f"the rule {self.rule} is lossy: with other drafts it writes another text, which is not in the trace.",
+             "Record a greedy run, or one with rule match."),
+            (self.policy not in POLICIES,
+             f"the lane {name} has a length policy {self.policy!r}, which this specview does not know.",
+             f"Policies: {', '.join(POLICIES)}."),
+            (not runs_again and method.combines,
+             f"{method.name} has a member that drafts with a model, and a trace has only the drafts that were chosen.",
+             "Record the member in a lane of its own."),
+            (not runs_again and any(round_.parents is not None or round_.riders for round_ in rounds),
+             f"the lane {name} drafts trees: one of another depth has other branches, and their guesses are not in the trace.",
+             "Record the method with a chain, or a method without a model."),
+            (not runs_again and method.rides_passes, f"{method.name} guesses in the target's own passes, {missing}.",
+             "Choose another lane."),
+            (not runs_again and not any(round_.k for round_ in rounds), f"the lane {name} drafted nothing.",
+             "Choose another lane."),
+        )  # fmt: skip
+        for bad, cause, mend in refused:
+            if bad:
+                raise SpecviewError(cause, mend)
 
     def _follows_text(self, facts: Mapping[str, Any]) -> bool:
         if not self.method.follows_text:
@@ -193,13 +183,21 @@ class Replay:
         sizes = {value for key, value in facts.items() if key in ("target_vocab_size", "draft_vocab_size")}
         return len(sizes) < 2
 
-    def _costs(self, calibrated: Mapping[int, float] | None) -> MeasuredCosts | None:
-        costs = measured_costs(self.record.rounds, self.plain, calibrated)
+    def _costs(self, plain: Sequence[Round], calibrated: Mapping[int, float] | None) -> MeasuredCosts | None:
+        costs = measured_costs(self.record.rounds, plain, calibrated)
         if costs is None or costs.draft_start_s or not self.method.one_pass:
             return costs
         # One length was recorded, and it says what the pass takes.
         typical = median(round_.k for round_ in self.record.rounds if round_.k)
         return replace(costs, draft_start_s=costs.draft_s(int(typical)), draft_step_s=0.0)
+
+    def _modelled(self) -> float | None:
+        """The speedup that the costs give the recorded rounds: what the replay of the recorded choice would say."""
+        costs, rounds = self.costs, self.record.rounds
+        if costs is None or costs.plain_round_s <= 0:
+            return None
+        seconds = sum(costs.draft_s(round_.k) + costs.pass_s(round_.rows) + costs.other_s for round_ in rounds)
+        return len(self.text.output) * costs.plain_round_s / seconds if seconds > 0 else None
 
     # -- alternatives --------------------------------------------------------------------------
 
@@ -210,19 +208,20 @@ class Replay:
         times = None if self.measured.own is None else range_of(self.measured.own)
         if times is None and self.costs is not None and seconds > 0:
             times = Range.of(len(self.text.output) * self.costs.plain_round_s / seconds)
+        options = self._policy_options()
         return Alternative(
-            name=f"recorded ({self._policy_label(self.policy, self._policy_options(), self.k)})",
+            name=f"recorded ({policy_words(self.policy, options, self.k)})",
             kind="recorded",
             policy=self.policy,
             k=self.k,
             tokens_per_pass=Range.of(len(self.text.output) / len(rounds)),
             rounds=Range.of(len(rounds)),
-            drafted=sum(round_.k for round_ in rounds) / len(rounds),
+            drafted=fmean(round_.k for round_ in rounds),
             seconds=Range.of(seconds),
             speedup=times,
             how="measured",
             why="the run itself",
-            options=self._policy_options(),
+            options=options,
         )
 
     def length(self, k: int, tell: OnPosition = never) -> Alternative:
@@ -252,49 +251,34 @@ class Replay:
             )
         if self.table is not None:
             return self._by_table(self.table, name, values, k, tell)
-        rounds = self._again(name, values, k, tell)
-        how: How = "exact"
-        differing, compared = self._self_check()
-        why = "the drafter was run again on the recorded ids"
-        if not self.fixed:
-            how, why = "modelled", why + ", as if other drafts had led to the same text"
-        elif self._by_time(name):
-            how, why = "modelled", why + "; it decides by measured times, which are never twice the same"
-        elif differing:
-            how = "modelled"
-            why += f", where it drafted otherwise than recorded in {differing} of {compared} rounds" + (
-                ": it had learned from earlier runs" if self.settings.get("option_tie") else ""
-            )
-        return self._alternative(name, values, k, [rounds], how, why)
+        how, why = self._again_words(name)
+        return self._alternative(name, values, k, [self._again(name, values, k, tell)], how, why)
 
     def reaches(self, k: int, tell: OnPosition = never) -> tuple[list[Reach], list[Reach], list[Reach]]:
         """Per output place how many tokens a draft has at most and how many hold: at least, likely, at most."""
-        if self.table is None:
-            drafter, _ = self._drafter()
-            output = self.text.output
-            found = accepts(
-                drafter, True, list(self.text.prompt), output, k, lambda done: tell(done, len(output))
-            )
+        text, table = self.text, self.table
+        total = len(text.output)
+        if table is None:
+            drafter = self._drafter(self._learner())
+            found = accepts(drafter, True, list(text.prompt), text.output, k, lambda done: tell(done, total))
             return found, found, found
-        table, total = self.table, len(self.text.output)
-        least, likely, most = [], [], []
+        least: list[Reach] = []
+        likely: list[Reach] = []
+        most: list[Reach] = []
         guesser = RecordedDrafter(table)
-        context = list(self.text.prompt)
-        for start in range(total):
+        context = list(text.prompt)
+        for start, token in enumerate(text.output):
             tell(start, total)
-            budget = min(k, total - start - 1)
-            drafted = table.most(start, budget)
+            drafted = table.most(start, min(k, total - start - 1))
             low, high = table.reach(start, drafted)
             held = low
             if low != high:
                 draft = guesser.propose(context, drafted)
-                output = self.text.output[start : start + len(draft)]
-                agree = [ours == theirs for ours, theirs in zip(draft.tokens, output, strict=False)]
+                agree = [ours == theirs for ours, theirs in zip(draft.tokens, text.output[start:], strict=False)]
                 held = agree.index(False) if False in agree else len(agree)
-            least.append((drafted, low))
-            likely.append((drafted, held))
-            most.append((drafted, high))
-            context.append(self.text.output[start])
+            for reach, holds in ((least, low), (likely, held), (most, high)):
+                reach.append((drafted, holds))
+            context.append(token)
         return least, likely, most
 
     @property
@@ -305,52 +289,56 @@ class Replay:
     def _by_table(
         self, table: GuessTable, name: str, values: Mapping[str, Any], k: int, tell: OnPosition
     ) -> Alternative:
-        label = f"{name} of {self.method.name}"
+        def run(answer: Answer, seed: int = 0) -> tuple[list[Round], RecordedDrafter]:
+            drafter, learned = RecordedDrafter(table, answer, seed, f"{name} of {self.method.name}"), self._learner()
+            return replay(self.text, drafter, _policy(name, values, k, learned), self.costs, learned, tell), drafter
 
-        def run(answer: Answer, seed: int = 0) -> tuple[list[Round], int, int]:
-            drafter = RecordedDrafter(table, answer, seed, label)
-            policy, learned = self._make_policy(name, values, k)
-            rounds = replay(self.text, drafter, policy, self.costs, learned, tell)
-            return rounds, drafter.doubts, drafter.unsure
-
-        first, doubts, unsure = run("middle")
-        span: Span | None = None
-        seconds: Span | None = None
+        first, asked = run("middle")
+        rounds: tuple[float, float] | None = None
+        seconds: tuple[float, float] | None = None
+        open_ = bool(asked.doubts or asked.unsure)
         if name == "constant":
-            span, seconds = length_bounds(table, k, self.costs)
-            open_ = span.low != span.high or (seconds is not None and seconds.high - seconds.low > 1e-9 * seconds.high)
-        else:
-            open_ = bool(doubts or unsure)
+            rounds, seconds = length_bounds(table, k, self.costs)
+            open_ = rounds[0] != rounds[1] or (seconds is not None and seconds[1] - seconds[0] > 1e-9 * seconds[1])
         runs = [first]
         if open_:
-            more = [run("middle", seed) for seed in range(1, SEEDS)]
-            runs += [rounds for rounds, _, _ in more]
-            if span is None:
+            runs += [run("middle", seed)[0] for seed in range(1, SEEDS)]
+            if rounds is None:
                 ends = [run("low")[0], run("high")[0], *runs]
-                span = Span(min(map(len, ends)), max(map(len, ends)))
-                taken = [sum(round_.seconds for round_ in rounds) for rounds in ends]
-                seconds = Span(min(taken), max(taken)) if self.costs is not None else None
-        how, why = self._table_words(name, open_, doubts, unsure)
-        return self._alternative(name, values, k, runs, how, why, span if open_ else None, seconds if open_ else None)
+                taken = [sum(round_.seconds for round_ in one) for one in ends]
+                rounds = min(map(len, ends)), max(map(len, ends))
+                seconds = (min(taken), max(taken)) if self.costs is not None else None
+        how, why = self._table_words(table, name, open_, asked)
+        return self._alternative(name, values, k, runs, how, why, rounds if open_ else None, seconds if open_ else None)
 
-    def _table_words(self, name: str, open_: bool, doubts: int, unsure: int) -> tuple[How, str]:
-        places = len(self.text.output)
+    def _table_words(self, table: GuessTable, name: str, open_: bool, asked: RecordedDrafter) -> tuple[How, str]:
         if not self.fixed:
-            return "modelled", "as if other drafts had led to the same text"
+            return "modelled", _ANOTHER_TEXT
         if self._by_time(name):
-            return "modelled", "it decides by measured times, which are never twice the same"
+            return "modelled", _BY_TIME
         if not open_:
             return "exact", "every guess that it needs is in the trace"
         if name != "constant":
-            what = f"{doubts} guesses" if doubts else f"the drafter's confidence in {unsure} tokens"
+            what = f"{asked.doubts} guesses" if asked.doubts else f"the drafter's confidence in {asked.unsure} tokens"
             return "modelled", f"the trace lacks {what}: answered by the drafter's record, and both ways for the range"
-        assert self.table is not None
-        if self.table.follows_text:
-            return "bounds", f"the trace lacks the drafter's guess at {doubts} of {places} places"
+        if table.follows_text:
+            return "bounds", f"the trace lacks the drafter's guess at {asked.doubts} of {len(self.text.output)} places"
         return "bounds", (
-            f"{doubts} guesses would have come from drafts that began elsewhere, where this drafter says other things; "
+            f"{asked.doubts} guesses would have come from drafts that began elsewhere, where this drafter says other things; "
             "the value takes them as recorded at other depths"
         )
+
+    def _again_words(self, name: str) -> tuple[How, str]:
+        why = "the drafter was run again on the recorded ids"
+        differing, compared = self._self_check()
+        if not self.fixed:
+            return "modelled", f"{why}, {_ANOTHER_TEXT}"
+        if self._by_time(name):
+            return "modelled", f"{why}; {_BY_TIME}"
+        if not differing:
+            return "exact", why
+        learned = ": it had learned from earlier runs" if self.settings.get("option_tie") else ""
+        return "modelled", f"{why}, where it drafted otherwise than recorded in {differing} of {compared} rounds{learned}"
 
     def _alternative(
         self,
@@ -360,36 +348,37 @@ class Replay:
         runs: Sequence[Sequence[Round]],
         how: How,
         why: str,
-        span: Span | None = None,
-        seconds: Span | None = None,
+        bounds: tuple[float, float] | None = None,
+        seconds: tuple[float, float] | None = None,
     ) -> Alternative:
         tokens = len(self.text.output)
-        count = sum(map(len, runs)) / len(runs)
-        rounds = Range(count, *(span or (count, count)))
-        took = sum(round_.seconds for rounds_ in runs for round_ in rounds_) / len(runs)
+        every = [round_ for rounds in runs for round_ in rounds]
+        count = len(every) / len(runs)
+        rounds = Range(count, *(bounds or (count, count)))
+        took = sum(round_.seconds for round_ in every) / len(runs)
         spent = Range(*(one / self.measured.limit for one in (took, *(seconds or (took, took)))))
         plain = None if self.costs is None else tokens * self.costs.plain_round_s
-        times = None if plain is None or took <= 0 else Range(plain / spent.value, plain / spent.high, plain / spent.low)
+        times = None if plain is None or took <= 0 else spent.under(plain)
         real = self._measured_as(name, values, k)
         if real is not None and plain is not None:
             why, times = f"{why}; its speedup is as measured", range_of(real)
             own = real is self.measured.own
             whole = sum(round_.seconds for round_ in self.record.rounds) if own else plain / times.value
-            spent = Range(whole, whole * times.value / times.high, whole * times.value / times.low)
+            spent = times.under(whole * times.value)
         return Alternative(
-            name=self._policy_label(name, values, k),
+            name=policy_words(name, values, k),
             kind="length" if name == "constant" else "policy",
             policy=name,
             k=k,
-            tokens_per_pass=Range(tokens / count, tokens / rounds.high, tokens / rounds.low),
+            tokens_per_pass=rounds.under(tokens),
             rounds=rounds,
-            drafted=sum(round_.k for rounds_ in runs for round_ in rounds_) / sum(map(len, runs)),
+            drafted=fmean(round_.k for round_ in every),
             seconds=spent if plain is not None else None,
             speedup=times,
             how=how,
             why=why,
             options=dict(values),
-            cost_words=self.cost_words_of({round_.rows for rounds_ in runs for round_ in rounds_}),
+            cost_words=self.cost_words_of({round_.rows for round_ in every}),
         )
 
     def _measured_as(self, name: str, values: Mapping[str, Any], k: int) -> Speedup | None:
@@ -397,14 +386,6 @@ class Replay:
         if (name, k, dict(values)) == (self.policy, self.k, self._policy_options()):
             return self.measured.own
         return self.measured.beside.get(k) if name == "constant" and self.policy == "constant" else None
-
-    def _modelled(self) -> float | None:
-        """The speedup that the costs give the recorded rounds: what the replay of the recorded choice would say."""
-        costs, rounds = self.costs, self.record.rounds
-        if costs is None or costs.plain_round_s <= 0:
-            return None
-        seconds = sum(costs.draft_s(round_.k) + costs.pass_s(round_.rows) + costs.other_s for round_ in rounds)
-        return len(self.text.output) * costs.plain_round_s / seconds if seconds > 0 else None
 
     def cost_words_of(self, rows: Iterable[int]) -> str:
         """Where the passes' times come from, the weakest first."""
@@ -415,15 +396,12 @@ class Replay:
 
     # -- drafters and policies -----------------------------------------------------------------
 
-    def _make_policy(self, name: str, values: Mapping[str, Any], k: int) -> tuple[LengthPolicy, Costs]:
-        learned = Costs(self.costs.passes if self.costs is not None else None)
-        policy = POLICIES[name].make(values, learned)
-        policy.start(k)
-        return policy, learned
+    def _learner(self) -> Costs:
+        """What policies and drafters choose by: it learns from the replayed rounds."""
+        return Costs(self.costs.passes if self.costs is not None else None)
 
-    def _drafter(self, learned: Costs | None = None) -> tuple[Drafter, Costs]:
+    def _drafter(self, learned: Costs) -> Drafter:
         """The lane's drafter without a model, anew, with its prompt."""
-        learned = learned or Costs(self.costs.passes if self.costs is not None else None)
         options = {key: value for key, value in self._options().items() if key.split(".")[-1] not in ("tie", "store")}
         text = self.text
         assert self.method.make is not None
@@ -437,19 +415,17 @@ class Replay:
             )
         )
         drafter.start(text.prompt, SamplingParams())
-        return drafter, learned
+        return drafter
 
     def _again(self, name: str, values: Mapping[str, Any], k: int, tell: OnPosition) -> list[Round]:
-        policy, learned = self._make_policy(name, values, k)
-        drafter, _ = self._drafter(learned)
-        return replay(self.text, drafter, policy, self.costs, learned, tell)
+        learned = self._learner()
+        return replay(self.text, self._drafter(learned), _policy(name, values, k, learned), self.costs, learned, tell)
 
     def _self_check(self) -> tuple[int, int]:
         """Rounds in which the drafter, run again as it was recorded, drafts otherwise, and rounds in all."""
         if self._same is None:
-            rounds = self._again(self.policy, self._policy_options(), self.k, never)
-            ours = [tuple(token.id for token in round_.drafted) for round_ in rounds]
-            theirs = [tuple(token.id for token in round_.drafted) for round_ in self.record.rounds]
+            again = self._again(self.policy, self._policy_options(), self.k, never)
+            ours, theirs = ([[token.id for token in one.drafted] for one in rounds] for rounds in (again, self.record.rounds))
             differing = sum(one != other for one, other in zip(ours, theirs, strict=False))
             self._same = differing + abs(len(ours) - len(theirs)), len(theirs)
         return self._same
@@ -458,23 +434,15 @@ class Replay:
         return POLICIES[policy].needs_costs or self.method.needs_costs
 
     def _policy_options(self) -> dict[str, Any]:
-        info = POLICIES.get(self.policy, POLICIES["constant"])
-        given = {
-            option.name: self.settings[f"policy_{option.name}"]
-            for option in info.options
-            if f"policy_{option.name}" in self.settings
-        }
-        return dict(resolve(info.options, given, info.name))
+        info = POLICIES[self.policy]
+        given = {option.name: self.settings.get(f"policy_{option.name}") for option in info.options}
+        return dict(resolve(info.options, {name: value for name, value in given.items() if value is not None}, info.name))
 
-    @staticmethod
-    def _policy_label(name: str, values: Mapping[str, Any], k: int) -> str:
-        if name == "constant":
-            return f"k {k}"
-        if name == "confidence":
-            return f"confidence {values['threshold']:g}, up to {k}"
-        if name == "off-below":
-            return f"off-below {values['threshold']:g}, k {k}"
-        return f"{name} {'from' if name == 'heuristic' else 'up to'} {k}"
+
+def _policy(name: str, values: Mapping[str, Any], k: int, learned: Costs) -> LengthPolicy:
+    policy = POLICIES[name].make(values, learned)
+    policy.start(k)
+    return policy
 
 
 def _copies(method: MethodInfo, options: Mapping[str, Any]) -> bool:

@@ -1,19 +1,22 @@
-"""Rounds over a text that is already written: the real rule, drafter and length policy, and no model.
+"""Rounds over a text that is already written: the real loop, rule, drafter and length policy, and no model.
 
-What the target says at every place is the text itself, so that a draft holds as far as it agrees with it. This is
-the loop of decoding/loop.py with the text in the target's place and measured costs in the clock's.
+What the target says at every place is the text itself, so that a draft holds as far as it agrees with it; in the clock's
+place stand measured costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from specview.decoding.costs import Costs
-from specview.decoding.interfaces import Drafter, LengthPolicy
-from specview.decoding.ledger import EMPTY_DRAFT, Draft, DraftedToken, FinalToken, Round, RunRecord, depths
+from specview.decoding.interfaces import Drafter, Forward, LengthPolicy
+from specview.decoding.ledger import Draft, Round, RunRecord, depths
+from specview.decoding.loop import Sequence as Lane
+from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import DecisionRows, verify
+from specview.decoding.verification import DecisionRows
 from specview.lab.measured import MeasuredCosts
 
 OnPosition = Callable[[int, int], None]
@@ -21,8 +24,6 @@ OnPosition = Callable[[int, int], None]
 
 NO_TOKEN = -1
 """Stands for an id that no token of the text has."""
-
-_GREEDY = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,6 @@ class FixedText:
     limit: int
     ended: bool
 
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """The id that ended the text, if one did."""
-        return frozenset(self.output[-1:]) if self.ended else frozenset()
-
 
 def text_of(record: RunRecord) -> FixedText:
     """The text of a recorded lane; one that was stopped is taken to end where it was."""
@@ -54,22 +50,62 @@ def text_of(record: RunRecord) -> FixedText:
 
 
 class _TextRows(DecisionRows):
-    """The target's rows of a pass at `position`, as far as the draft goes along with the text."""
-
-    def __init__(self, text: FixedText, position: int, draft: Draft) -> None:
-        super().__init__(None, _GREEDY)
-        self._text, self._position = text, position
-        self._depths: Sequence[int] = range(len(draft)) if draft.parents is None else depths(draft.parents)
+    """Rows of which only the target's choice is known: in the place of logits stand ids."""
 
     def argmax(self, row: int) -> int:
-        """The text's token there; none beyond its end."""
-        at = self._position + (self._depths[row - 1] + 1 if row else 0)
-        return self._text.output[at] if at < len(self._text.output) else NO_TOKEN
+        """The text's token there."""
+        return int(self.logits[row])
+
+
+class _Written:
+    """The text as a session, and the clock that its passes move; it stands around the drafter too, whose drafts take time."""
+
+    def __init__(self, text: FixedText, drafter: Drafter, costs: MeasuredCosts | None) -> None:
+        self.text, self.drafter, self.costs = text, drafter, costs
+        self.length = self._before = len(text.prompt) - 1
+        self.now = 0.0
+        self.name, self.exact_q = drafter.name, drafter.exact_q
+        self.feature_layers = drafter.feature_layers
+        self.observe = drafter.observe
+
+    def clock(self) -> float:
+        """Seconds so far."""
+        return self.now
+
+    def propose(self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None) -> Draft:
+        """Draft, in the time that a draft of that length takes."""
+        draft = self.drafter.propose(context, budget, proceed)
+        if self.costs is not None:
+            longest = len(draft) if draft.parents is None else max(depths(draft.parents), default=-1) + 1
+            self.now += self.costs.draft_s(longest)
+        return draft
+
+    def forward(self, tokens: Sequence[int], parents: Sequence[int] | None = None, features: Sequence[Any] = ()) -> Forward:
+        """The text's token after each of these, as far as they go along with it; none beyond its end."""
+        output, position = self.text.output, self.length + 1 - len(self.text.prompt)
+        places = [position + depth for depth in (range(len(tokens)) if parents is None else depths(parents))]
+        self._before = self.length
+        self.length += len(tokens)
+        if self.costs is not None:
+            self.now += self.costs.pass_s(len(tokens))
+        return Forward([output[place] if place < len(output) else NO_TOKEN for place in places])
+
+    def truncate(self, length: int) -> None:
+        """Roll back: what is neither draft nor pass falls here."""
+        self.length = length
+        self.now += self.costs.other_s if self.costs is not None else 0.0
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Keep a path of the tree."""
+        self.truncate(self._before + len(path))
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
 
 
 def replay(
     text: FixedText,
-    drafter: Drafter | None,
+    drafter: Drafter,
     policy: LengthPolicy,
     costs: MeasuredCosts | None = None,
     learned: Costs | None = None,
@@ -79,62 +115,16 @@ def replay(
 
     The drafter has had its `start`, the policy too. learned is what the policy, or the drafter, chooses by.
     """
-    context = list(text.prompt)
-    total = len(text.output)
+    written: Any = _Written(text, drafter, costs)
+    lane = Lane(list(text.prompt))
     rounds: list[Round] = []
-    position, t = 0, 0.0
-    while position < total:
-        tell(position, total)
-        budget = min(policy.budget(), text.limit - position - 1)
-        draft = EMPTY_DRAFT
-        if drafter is not None and budget > 0:
-            draft = drafter.propose(context, budget, policy.proceed)
-        decision = verify("greedy", _TextRows(text, position, draft), draft, _no_draw, position, text.end_ids)
-        emitted = [draft.tokens[index] for index in decision.path]
-        final = None
-        if decision.final is not None:
-            final = FinalToken(id=decision.final[0], kind=decision.final[1], p=1.0)
-            emitted.append(final.id)
-        draft_s, verify_s, other_s = _seconds(draft, costs)
-        round_ = Round(
-            index=len(rounds),
-            t=t + draft_s + verify_s + other_s,
-            draft_s=draft_s,
-            verify_s=verify_s,
-            other_s=other_s,
-            drafter=draft.drafter,
-            parents=draft.parents,
-            drafted=tuple(
-                DraftedToken(
-                    id=trial.id,
-                    verdict=trial.verdict,
-                    accept=trial.accept,
-                    confidence=draft.confidences[index] if draft.confidences else None,
-                )
-                for index, trial in enumerate(decision.trials)
-            ),
-            final=final,
-        )
-        t = round_.t
-        position += len(emitted)
-        context += emitted
-        if drafter is not None:
-            drafter.observe(round_, {})
-        policy.observe(round_)
+    tell(0, len(text.output))
+    for round_ in decode(
+        written, lane, rule="greedy", sampling=SamplingParams(), max_tokens=text.limit, drafter=written, policy=policy,
+        eos_ids=text.output[-1:] if text.ended else (), clock=written.clock, rows=_TextRows,
+    ):  # fmt: skip
+        rounds.append(round_)
         if learned is not None:
             learned.observe(round_)
-        rounds.append(round_)
-    tell(total, total)
+        tell(len(lane.output), len(text.output))
     return rounds
-
-
-def _seconds(draft: Draft, costs: MeasuredCosts | None) -> tuple[float, float, float]:
-    """Draft, pass and the rest of a round."""
-    if costs is None:
-        return 0.0, 0.0, 0.0
-    longest = len(draft) if draft.parents is None else max(depths(draft.parents), default=-1) + 1
-    return costs.draft_s(longest), costs.pass_s(1 + len(draft) + len(draft.riders)), costs.other_s
-
-
-def _no_draw(*args: object) -> float:
-    raise AssertionError("a text that is written needs no draw")

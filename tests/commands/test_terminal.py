@@ -49,6 +49,11 @@ def test_a_report_as_text() -> None:
     ]  # fmt: skip
 
 
+def test_an_empty_column_folds_no_other() -> None:
+    columns = Column("name", "name"), Column("mark", "")
+    assert "a name of several words" in report_text(Report("", [Table(columns, [{"name": "a name of several words"}])]))
+
+
 def test_a_narrow_terminal_folds_words_and_no_figure() -> None:
     lines = report_text(REPORT, width=38).splitlines()
     assert any("1.50x (1.25-2.00)" in line for line in lines) and not any("several words" in line for line in lines)

@@ -43,7 +43,7 @@ def agrees(asked, real):
 
 
 @pytest.mark.parametrize(("rule", "sampling"), [("greedy", SamplingParams()), ("match", MATCH)])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 5), order=st.sampled_from([None, 2, 3]), noise=st.sampled_from([0.0, 0.2, 0.4, 0.9]),
     k=st.integers(1, 12), recorded_k=st.sampled_from([1, 3, 8]), end=st.booleans(), count=st.integers(1, 90),

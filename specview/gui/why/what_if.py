@@ -17,8 +17,6 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.ledger import RunRecord
 from specview.drafting.policies import POLICIES
-from specview.errors import SpecviewError
-from specview.files.tables import Column
 from specview.gui.link.latest_work import LatestWork, Tell
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
@@ -28,8 +26,8 @@ from specview.gui.parts.widgets import Choice, ElidedLabel, Field, label, set_ki
 from specview.gui.state.display_text import tooltip, visible
 from specview.gui.state.figures import MISSING, number, times
 from specview.gui.state.view_model import LaneModel
-from specview.lab.what_if import replay_of_lane, what_if
-from specview.lab.what_if_figures import Alternative, Range, WhatIf
+from specview.lab.what_if import what_if_of_race
+from specview.lab.what_if_figures import COLUMNS, Alternative, Range, WhatIf, row_of
 from specview.lab.what_if_lane import Replay
 from specview.racing.settings import MAX_K
 
@@ -44,21 +42,6 @@ HOW = {
     "modelled": "the trace leaves something open that was answered by the drafter's record",
     "bounds": "the true figure lies within the range",
 }
-
-COLUMNS = (
-    Column("name", "what if", "The length policy, its threshold and k; the oracles choose knowing the text"),
-    Column("speedup", "speedup", "plain's time / this one's, both by the measured costs of this run", 2, unit="×"),
-    Column("speedup_low", "at least", "The least that the speedup can be, where the trace leaves something open", 2, unit="×"),
-    Column("speedup_high", "at most", "The most that the speedup can be", 2, unit="×"),
-    Column("tokens_per_pass", "tok/pass", "emitted tokens / target passes", 2),
-    Column("rounds", "passes", "target passes", 0),
-    Column("drafted", "drafted", "tokens drafted a round, on average", 2),
-    Column("seconds", "time", "of all rounds, by the measured costs", 2, unit=" s"),
-    Column("how", "figures", "measured; exact; modelled; bounds (the true figure lies within)"),
-    Column("cost_words", "pass times", "where the costs of its passes come from"),
-    Column("why", "rests on"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -238,7 +221,7 @@ class WhatIfPanel(QWidget):
         place, facts = self._place, dict(race.facts)
         measured = dict(known)
         self._say("Replaying the recorded rounds…")
-        self._overview.want(state, lambda tell: _replayed(records, place, facts, measured, tell))
+        self._overview.want(state, lambda tell: what_if_of_race(records, place, facts, measured, tell=tell))
 
     def _say(self, text: str) -> None:
         """Words in place of the charts."""
@@ -263,7 +246,7 @@ class WhatIfPanel(QWidget):
         self.stack.setCurrentIndex(1)
         self.sentence.set_full(found.sentence)
         self.notes.set_full(" ".join(found.notes))
-        self.table.set_rows([_row(one) for one in (found.recorded, *found.alternatives)])
+        self.table.set_rows([row_of(one) for one in (found.recorded, *found.alternatives)])
         self._name_controls()
         self._draw()
         if not replay.knows_confidence:
@@ -484,22 +467,6 @@ def _told(tell: Tell) -> Callable[[int, int], None]:
     return told
 
 
-def _replayed(
-    records: list[RunRecord], lane: int, facts: Mapping[str, Any], calibrated: Mapping[int, float], tell: Tell
-) -> tuple[Replay, WhatIf]:
-    """The replay of a lane and all that is shown of it; runs off the Qt thread."""
-    tell("Reading the rounds", 0.0)
-    replay = replay_of_lane(records, lane, facts, calibrated)
-    others = []
-    for place, record in enumerate(records):
-        if place != lane and record.rounds:
-            try:
-                others.append(replay_of_lane(records, place, facts, calibrated))
-            except SpecviewError:
-                continue
-    return replay, what_if(replay, others=others, tell=tell)
-
-
 def _record(lane: LaneModel, prompt_ids: tuple[int, ...]) -> RunRecord:
     """A lane on screen as a recorded one."""
     return RunRecord(
@@ -510,25 +477,6 @@ def _record(lane: LaneModel, prompt_ids: tuple[int, ...]) -> RunRecord:
         rounds=list(lane.rounds),
         end=lane.end,
     )
-
-
-def _row(one: Alternative) -> dict[str, Any]:
-    """An alternative as a row of the table."""
-    speedup, seconds = one.speedup, one.seconds
-    open_ = speedup is not None and not speedup.known
-    return {
-        "name": one.name,
-        "speedup": None if speedup is None else speedup.value,
-        "speedup_low": speedup.low if speedup is not None and open_ else None,
-        "speedup_high": speedup.high if speedup is not None and open_ else None,
-        "tokens_per_pass": one.tokens_per_pass.value,
-        "rounds": one.rounds.value,
-        "drafted": one.drafted,
-        "seconds": None if seconds is None else seconds.value,
-        "how": one.how,
-        "cost_words": one.cost_words,
-        "why": one.why,
-    }
 
 
 def range_text(figure: Range | None, form: Callable[[float | None], str]) -> str:
