@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from PySide6.QtCore import QPointF, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QKeyEvent, QPainter, QPaintEvent, QResizeEvent
-from PySide6.QtWidgets import (
-    QFrame,
-    QGridLayout,
-    QSizePolicy,
-    QToolButton,
-    QWidget,
-)
+from PySide6.QtCore import QPointF, QRect, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QKeyEvent, QPainter, QResizeEvent
+from PySide6.QtWidgets import QFrame, QGridLayout, QSizePolicy, QToolButton, QWidget
 
 from specview.decoding.metrics import Metrics
 from specview.gui.lanes.marks import Badge, ChipRow, FigureCell, ProgressLine, StateLine
@@ -22,6 +16,8 @@ from specview.gui.lanes.tree_view import TreePanel
 from specview.gui.lanes.why_line import WhyLine
 from specview.gui.parts import layout, theme
 from specview.gui.parts.lane_markers import paint_marker
+from specview.gui.parts.painted import Painted
+from specview.gui.parts.widgets import button
 from specview.gui.state import figures, lane_words
 from specview.gui.state.display_text import visible
 from specview.gui.state.view_model import LaneModel, RaceModel
@@ -30,22 +26,18 @@ _SHORT_PANEL = 300
 _LOW_PANEL = 215
 
 
-class Dot(QWidget):
+class Dot(Painted):
     """The lane's colour and shape, as in the plots."""
 
-    def __init__(self, colour_index: int, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, colour_index: int) -> None:
+        super().__init__()
         self.colour_index = colour_index
         self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:
-        """A small square."""
         return QSize(theme.px(12), theme.px(12))
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint the shape."""
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    def paint(self, painter: QPainter, region: QRect) -> None:
         paint_marker(painter, self.colour_index, QPointF(self.width() / 2, self.height() / 2), theme.px(10))
 
 
@@ -75,13 +67,15 @@ class LanePanel(QFrame):
         self._settings: Mapping[str, Any] | None = None
         self._editable = True
         self._dot = Dot(index)
-        self._name = QToolButton()
-        self._name.setProperty("kind", "flat")
-        self._name.setToolTip("Change this lane")
-        self._name.clicked.connect(self.edit_requested)
-        self._left = self._button("‹", "Move this lane left (Alt+Left)", lambda: self.move_requested.emit(-1))
-        self._right = self._button("›", "Move this lane right (Alt+Right)", lambda: self.move_requested.emit(1))
-        self._remove = self._button("×", "Remove this lane (Alt+Delete)", self.remove_requested.emit)
+        self._name = button(QToolButton, "", "Change this lane", self.edit_requested, kind="flat")
+        self._left, self._right, self._remove = (
+            button(QToolButton, text, tip, slot, kind="flat", name=tip.partition(" (")[0])
+            for text, tip, slot in (
+                ("‹", "Move this lane left (Alt+Left)", lambda: self.move_requested.emit(-1)),
+                ("›", "Move this lane right (Alt+Right)", lambda: self.move_requested.emit(1)),
+                ("×", "Remove this lane (Alt+Delete)", lambda: self.remove_requested.emit()),
+            )
+        )
         self._chips = ChipRow()
         self._badge = Badge()
         self._cells = {
@@ -100,44 +94,13 @@ class LanePanel(QFrame):
         self._line = ProgressLine()
         self.view = TokenView(self.lane)
         self._state = StateLine()
-        self._copy = QToolButton()
-        self._copy.setText("copy")
-        self._copy.setProperty("kind", "caption")
-        self._copy.setToolTip("Copy this lane's output")
-        self._copy.clicked.connect(lambda: self.view.copy_all())
+        self._copy = button(QToolButton, "copy", "Copy this lane's output", lambda: self.view.copy_all(), kind="caption")
         self.tree: TreePanel | None = None  # made when it is first asked for
-        self._tree_button = QToolButton()
-        self._tree_button.setText("tree")
-        self._tree_button.setProperty("kind", "caption")
+        self._tree_button = button(QToolButton, "tree", "Draft tree of each round, live (Ctrl+D)", lambda: self.toggle_tree(),
+                                   kind="caption", name="Live draft tree")  # fmt: skip
         self._tree_button.setCheckable(True)
-        self._tree_button.setToolTip("Draft tree of each round, live (Ctrl+D)")
-        self._tree_button.setAccessibleName("Live draft tree")
-        self._tree_button.clicked.connect(lambda: self.toggle_tree())
-        self._late = QTimer(self)
-        self._late.setSingleShot(True)
-        self._late.setInterval(0)  # once the layout has given the cells their widths
+        self._late = QTimer(self, singleShot=True, interval=0)  # once the layout has given the cells their widths
         self._late.timeout.connect(lambda: self._show_notes())
-        self._build()
-        self.view.token_hovered.connect(self.token_hovered)
-        self.view.hover_left.connect(self.hover_left)
-        self.view.token_selected.connect(self.token_selected)
-        self.view.token_selected.connect(self._pin_tree)
-        self.view.token_activated.connect(self.token_activated)
-        theme.signals.changed.connect(self._restyle)
-        self._restyle()
-        self.refresh()
-        self.refresh_figures()
-
-    def _button(self, text: str, tip: str, slot: object) -> QToolButton:
-        button = QToolButton()
-        button.setText(text)
-        button.setProperty("kind", "flat")
-        button.setToolTip(tip)
-        button.setAccessibleName(tip.partition(" (")[0])
-        button.clicked.connect(slot)
-        return button
-
-    def _build(self) -> None:
         self._figures.setContentsMargins(0, 0, 0, 0)
         self._figures.setHorizontalSpacing(theme.px(6))
         self._figures.setVerticalSpacing(2)
@@ -149,8 +112,16 @@ class LanePanel(QFrame):
         self._foot.addSpacing(theme.px(6))
         self._foot.addWidget(self._tree_button)
         self._foot.addWidget(self._copy)
-        whole = layout.column(self._head, self._line, (self.view, 2), self._foot, on=self, gap=0, margins=1)
-        self._whole = whole
+        self._whole = layout.column(self._head, self._line, (self.view, 2), self._foot, on=self, gap=0, margins=1)
+        self.view.token_hovered.connect(self.token_hovered)
+        self.view.hover_left.connect(self.hover_left)
+        self.view.token_selected.connect(self.token_selected)
+        self.view.token_selected.connect(self._pin_tree)
+        self.view.token_activated.connect(self.token_activated)
+        theme.signals.changed.connect(self._restyle)
+        self._restyle()
+        self.refresh()
+        self.refresh_figures()
 
     # -- what is shown ----------------------------------------------------------------------------
 
@@ -268,43 +239,30 @@ class LanePanel(QFrame):
     def refresh_figures(self) -> None:
         """Show the figures as they stand (about twice a second: text must stay readable)."""
         lane, race = self.lane, self.race
-        metrics = race.metrics(lane)
-        self._show_why()
-        details = figures.details(metrics)
+        metrics, told, speedup = race.metrics(lane), lane_words.lossy(lane.settings), race.speedup(lane)
+        self.why.show_lane(lane, race)
         self._show_shares(metrics)
-        told = lane_words.lossy(lane.settings)
-        speedup = race.speedup(lane)
-        values = {"decode_tokens_per_s": figures.shown_rate(speedup, metrics)}
+        details = figures.details(metrics)
         for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
             figure = figures.FIGURES[name]
-            value = values.get(name, getattr(metrics, name))
+            value = figures.shown_rate(speedup, metrics) if name == "decode_tokens_per_s" else getattr(metrics, name)
             self._cells[name].set_value(figure.text(value), tip=_joined(figure.tooltip(details.get(name, "")), told))
-        figure = figures.FIGURES["speedup"]
+        figure, cell = figures.FIGURES["speedup"], self._cells["speedup"]
         if lane.differs:
-            self._cells["speedup"].set_value(
-                figure.text(None), label=figure.label, tip=figure.tooltip(f"Not comparable: {lane.differs}.")
+            cell.set_value(figure.text(None), label=figure.label, tip=figure.tooltip(f"Not comparable: {lane.differs}."))
+        elif lane.plain and lane is race.baseline:
+            tip = figure.tooltip("This lane is plain decoding itself.")
+            cell.set_value(figure.text(1.0 if lane.rounds else None), label=figure.label, tip=tip)
+        else:
+            predicted = metrics.predicted_speedup_measured_verify
+            label = f"{figure.label}, {lane_words.LOSSY}" if told else figure.label
+            label = label if speedup is None else f"{label} · {figures.beside(speedup)}"
+            label = label if predicted is None else f"{label} · pred. {figures.times(predicted)}"
+            cell.set_value(
+                figure.text(None if speedup is None else speedup.value), label=label, remark=figures.spread(speedup),
+                tip=_joined(figure.tooltip(figures.speedup_details(speedup, metrics)), told),
             )
-            self._show_notes(metrics)
-            return
-        if lane.plain and lane is race.baseline:
-            value = 1.0 if lane.rounds else None
-            self._cells["speedup"].set_value(
-                figure.text(value), label=figure.label, tip=figure.tooltip("This lane is plain decoding itself.")
-            )
-            self._show_notes(metrics)
-            return
-        predicted = metrics.predicted_speedup_measured_verify
-        label = f"{figure.label}, {lane_words.LOSSY}" if told else figure.label
-        label = label if speedup is None else f"{label} · {figures.beside(speedup)}"
-        label = label if predicted is None else f"{label} · pred. {figures.times(predicted)}"
-        self._cells["speedup"].set_value(
-            figure.text(None if speedup is None else speedup.value), label=label,
-            remark=figures.spread(speedup), tip=_joined(figure.tooltip(figures.speedup_details(speedup, metrics)), told),
-        )
         self._show_notes(metrics)
-
-    def _show_why(self) -> None:
-        self.why.show_lane(self.lane, self.race)
 
     def _show_shares(self, metrics: Metrics) -> None:
         """Show what each member of a combined method drafted."""
@@ -324,18 +282,17 @@ class LanePanel(QFrame):
     # -- shape --------------------------------------------------------------------------------------
 
     def _restate_buttons(self) -> None:
-        movable = self._editable and not self.lane.plain
+        plain, movable = self.lane.plain, self._editable and not self.lane.plain
         # In a narrow panel the name needs the room; Alt+Left and Alt+Right still move the lane.
         name_width = self._name.sizeHint().width() + self._dot.sizeHint().width() + theme.px(22)
         roomy = self.width() >= name_width + 3 * theme.px(22) + 2 * theme.px(12)
-        self._name.setEnabled(movable)
-        self._remove.setVisible(not self.lane.plain)
-        self._tree_button.setVisible(not self.lane.plain)
-        self._remove.setEnabled(movable)
-        self._left.setVisible(roomy and not self.lane.plain and self.index > 1)
-        self._left.setEnabled(movable)
-        self._right.setVisible(roomy and not self.lane.plain and self.index < len(self.race.lanes) - 1)
-        self._right.setEnabled(movable)
+        self._tree_button.setVisible(not plain)
+        for one, shown in (
+            (self._name, True), (self._remove, not plain), (self._left, roomy and not plain and self.index > 1),
+            (self._right, roomy and not plain and self.index < len(self.race.lanes) - 1),
+        ):  # fmt: skip
+            one.setEnabled(movable)
+            one.setVisible(shown)
 
     def _restyle(self) -> None:
         side = theme.px(12)
@@ -343,15 +300,14 @@ class LanePanel(QFrame):
         self._head.setSpacing(theme.px(5))
         self.view.setMinimumHeight(theme.px(48))  # or Qt's own least height crushes the figures where the why line shows too
         self._foot.setContentsMargins(side, theme.px(2), theme.px(7), theme.px(3))
-        self._copy.setFixedHeight(theme.px(19))
-        self._tree_button.setFixedHeight(theme.px(19))
         self._name.setFont(theme.ui_font(14, bold=True))
-        for button in (self._left, self._right, self._remove):
-            button.setFixedSize(theme.px(22), theme.px(24))
+        for small in (self._copy, self._tree_button):
+            small.setFixedHeight(theme.px(19))
+        for square in (self._left, self._right, self._remove):
+            square.setFixedSize(theme.px(22), theme.px(24))
         self._name.setFixedHeight(theme.px(24))  # lanes with and without buttons stay level
         for part in (self._chips, self._badge, self._shares, self._state, *self._cells.values()):
-            part.updateGeometry()
-            part.update()
+            part.changed()
         self._columns = 0, False
         self._arrange()
         self._restate_buttons()
@@ -386,7 +342,6 @@ class LanePanel(QFrame):
         self._restate_buttons()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Arrange anew."""
         super().resizeEvent(event)
         self._arrange()
         if event.size().width() != event.oldSize().width():
@@ -397,23 +352,20 @@ class LanePanel(QFrame):
         return QSize(theme.px(300), theme.px(420))
 
     def minimumSizeHint(self) -> QSize:
-        """Narrow enough for five beside each other."""
+        """Narrow enough for five side by side."""
         return QSize(theme.px(150), theme.px(170))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Move or remove the lane from the keyboard."""
-        alt = event.modifiers() == Qt.KeyboardModifier.AltModifier
-        if alt and self._editable and not self.lane.plain:
-            if event.key() == Qt.Key.Key_Left and self.index > 1:
-                self.move_requested.emit(-1)
-                return
-            if event.key() == Qt.Key.Key_Right and self.index < len(self.race.lanes) - 1:
-                self.move_requested.emit(1)
-                return
-            if event.key() == Qt.Key.Key_Delete:
-                self.remove_requested.emit()
-                return
-        super().keyPressEvent(event)
+        alt = event.modifiers() == Qt.KeyboardModifier.AltModifier and self._editable and not self.lane.plain
+        if alt and event.key() == Qt.Key.Key_Left and self.index > 1:
+            self.move_requested.emit(-1)
+        elif alt and event.key() == Qt.Key.Key_Right and self.index < len(self.race.lanes) - 1:
+            self.move_requested.emit(1)
+        elif alt and event.key() == Qt.Key.Key_Delete:
+            self.remove_requested.emit()
+        else:
+            super().keyPressEvent(event)
 
 
 def _joined(*parts: str) -> str:

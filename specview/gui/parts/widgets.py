@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from PySide6.QtCore import QPoint, QRect, Qt, Signal
+from PySide6.QtCore import QPoint, QRect, Qt, Signal, SignalInstance
 from PySide6.QtGui import (
     QColor,
     QFocusEvent,
@@ -61,7 +61,7 @@ def label(text: str = "", kind: str = "", parent: QWidget | None = None) -> QLab
 
 
 def button(
-    made: type[Pressed], text: str, tip: str = "", slot: Callable[..., Any] | None = None, *, kind: str = "", name: str = ""
+    made: type[Pressed], text: str, tip: str = "", slot: Callable[..., Any] | SignalInstance | None = None, *, kind: str = "", name: str = ""
 ) -> Pressed:
     """Make a QPushButton or QToolButton: its text, tool tip, what a press does, kind for the style, name for screen readers."""
     one = made()

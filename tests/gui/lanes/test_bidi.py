@@ -35,12 +35,12 @@ def shown(qtbot: QtBot, lane: LaneModel, width: int = 500) -> TokenView:
 
 def where(view: TokenView, token: int) -> list[QPoint]:
     """A point in the middle of each piece of a token, in viewport pixels."""
-    height, found = view._styles.line_height, []
-    for line in range(len(view._layout.lines)):
-        for piece in view._row(line):
+    height, found = view.lines.styles.line_height, []
+    for line in range(len(view.lines.layout.lines)):
+        for piece in view.lines.row(line):
             if piece.token == token and piece.kind != "space" and piece.width > 1:
-                y = view._line_top(line) + height // 2
-                found.append(QPoint(round(view._pad + piece.x + piece.width / 2), round(y)))
+                y = view.lines.top(line) + height // 2
+                found.append(QPoint(round(view.lines.pad + piece.x + piece.width / 2), round(y)))
     return found
 
 
@@ -52,8 +52,8 @@ def test_words_stand_from_the_right(qtbot: QtBot, text: str) -> None:
     assert all(len(found) == 1 for found in points)
     xs = [found[0].x() for found in points]
     assert xs == sorted(xs, reverse=True), "the first word stands rightmost"
-    right = max(piece.x + piece.width for piece in view._row(0))
-    assert right == pytest.approx(view._layout.width), "flush right"
+    right = max(piece.x + piece.width for piece in view.lines.row(0))
+    assert right == pytest.approx(view.lines.layout.width), "flush right"
     for token, (point,) in enumerate(points):
         assert view.token_at(point) == token
 
@@ -62,12 +62,12 @@ def test_letters_join_across_tokens(qtbot: QtBot) -> None:
     """What is drawn is what Qt draws of the whole word, not letter by letter."""
     word = "السلام"
     view = shown(qtbot, lane_of(*word))
-    visual = view._visual(0)
+    visual = view.lines.visual(0)
     assert visual is not None
-    whole = shown(qtbot, lane_of(word))._visual(0)
-    apart = [glyph for char in word for glyph in shown(qtbot, lane_of(char))._visual(0).glyphs()]
+    whole = shown(qtbot, lane_of(word)).lines.visual(0)
+    apart = [glyph for char in word for glyph in shown(qtbot, lane_of(char)).lines.visual(0).glyphs()]
     assert visual.glyphs() == whole.glyphs() and sorted(visual.glyphs()) != sorted(apart), "the letters' own forms are others"
-    assert sum(piece.width for piece in visual.row) == pytest.approx(view._styles.measure(word, False), abs=1.5)
+    assert sum(piece.width for piece in visual.row) == pytest.approx(view.lines.styles.measure(word, False), abs=1.5)
     row = sorted(visual.row, key=lambda piece: piece.token)
     assert [piece.token for piece in visual.row] == list(range(len(word)))[::-1], "a ligature's letters share its width"
     assert all(before.x == pytest.approx(after.x + after.width, abs=0.1) for before, after in zip(row, row[1:], strict=False))
@@ -77,31 +77,31 @@ def test_latin_and_numbers_within_run_to_the_right(qtbot: QtBot) -> None:
     view = shown(qtbot, lane_of("שלום", " abc", " 12", " עולם"))
     x = {token: where(view, token)[0].x() for token in range(4)}
     assert x[0] > x[1] and x[2] < x[0] and x[3] < x[2]
-    row = [piece for piece in view._row(0) if piece.token == 1 and piece.kind == "word"]
+    row = [piece for piece in view.lines.row(0) if piece.token == 1 and piece.kind == "word"]
     assert len(row) == 1 and not row[0].rtl and row[0].edges[0] < row[0].edges[-1]
 
 
 def test_hebrew_within_english_keeps_the_line_left(qtbot: QtBot) -> None:
     view = shown(qtbot, lane_of("The word", " שלום", " means", " peace."))
     x = [where(view, token)[0].x() for token in range(4)]
-    assert x == sorted(x) and view._row(0)[0].x == pytest.approx(0, abs=0.5)
-    (piece,) = [one for one in view._row(0) if one.token == 1 and one.kind == "word"]
+    assert x == sorted(x) and view.lines.row(0)[0].x == pytest.approx(0, abs=0.5)
+    (piece,) = [one for one in view.lines.row(0) if one.token == 1 and one.kind == "word"]
     assert piece.rtl and piece.edges[0] > piece.edges[-1]
 
 
 def test_a_token_that_turns_is_two_pieces_of_one_token(qtbot: QtBot) -> None:
     view = shown(qtbot, lane_of("abc שלום def"))
-    pieces = [piece for piece in view._row(0) if piece.kind == "word"]
+    pieces = [piece for piece in view.lines.row(0) if piece.kind == "word"]
     assert "".join(piece.text for piece in sorted(pieces, key=lambda one: one.start)) == "abcשלוםdef"
     assert {view.token_at(point) for point in where(view, 0)} == {0}
 
 
 def test_selecting_by_mouse_takes_what_is_under_it(qtbot: QtBot) -> None:
     view = shown(qtbot, lane_of("שלום", " עולם"))
-    first = next(piece for piece in view._row(0) if piece.token == 0)
-    y = view._line_top(0) + 5
-    right = QPoint(round(view._pad + first.edges[0]), y)
-    middle = QPoint(round(view._pad + first.edges[2]), y)
+    first = next(piece for piece in view.lines.row(0) if piece.token == 0)
+    y = view.lines.top(0) + 5
+    right = QPoint(round(view.lines.pad + first.edges[0]), y)
+    middle = QPoint(round(view.lines.pad + first.edges[2]), y)
     qtbot.mousePress(view.viewport(), Qt.MouseButton.LeftButton, pos=right)
     view._select(view._anchor, view._place_at(middle))
     assert view.selected_text() == "של"
@@ -122,13 +122,13 @@ def test_arrow_keys_go_the_way_they_point(qtbot: QtBot) -> None:
 def test_a_paragraph_keeps_its_direction_over_its_lines(qtbot: QtBot) -> None:
     words = [f" {word}" for word in (HEBREW + " 2024 abc").split() * 6]
     view = shown(qtbot, lane_of(*words, "\n", "plain English", "\n", SALAM), width=260)
-    layout = view._layout
+    layout = view.lines.layout
     first = layout.paragraphs[1]
     assert first == 0 and layout.paragraphs.count(0) > 3 and 0 in layout.right_to_left
     for line in range(layout.paragraphs.count(0) - 1):
-        assert max(piece.x + piece.width for piece in view._row(line)) == pytest.approx(layout.width, abs=0.5)
+        assert max(piece.x + piece.width for piece in view.lines.row(line)) == pytest.approx(layout.width, abs=0.5)
     english = layout.paragraphs.count(0)
-    assert view._visual(english) is None and layout.paragraphs[english] not in layout.right_to_left
+    assert view.lines.visual(english) is None and layout.paragraphs[english] not in layout.right_to_left
     assert layout.paragraphs[-1] in layout.right_to_left
 
 
@@ -140,18 +140,18 @@ def test_streamed_and_whole_are_the_same(qtbot: QtBot) -> None:
     for place in range(1, len(pieces)):
         lane.add(lane_of(*pieces).rounds[place])
         grown.refresh()
-        for line in range(len(grown._layout.lines)):
-            grown._row(line)
-    assert [grown._row(line) for line in range(len(grown._layout.lines))] == [
-        whole._row(line) for line in range(len(whole._layout.lines))
+        for line in range(len(grown.lines.layout.lines)):
+            grown.lines.row(line)
+    assert [grown.lines.row(line) for line in range(len(grown.lines.layout.lines))] == [
+        whole.lines.row(line) for line in range(len(whole.lines.layout.lines))
     ]
-    assert grown._layout.right_to_left == whole._layout.right_to_left
+    assert grown.lines.layout.right_to_left == whole.lines.layout.right_to_left
 
 
 def test_plain_english_never_pays(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specview.gui.lanes import token_view
+    from specview.gui.lanes import token_lines
 
-    monkeypatch.setattr(token_view, "VisualLine", None)  # would fail if it were made
+    monkeypatch.setattr(token_lines, "VisualLine", None)  # would fail if it were made
     view = shown(qtbot, lane_of("Only", " English", " é ü", "\n", "日本語"))
     view.grab()
 
@@ -163,7 +163,7 @@ def test_ghosts_marks_emoji_and_stand_ins_are_drawn(qtbot: QtBot, marks: bool) -
     view.set_marks(marks)
     assert not view.grab().isNull()
     assert not view.grab().isNull()
-    tokens = {piece.token for line in range(len(view._layout.lines)) for piece in view._row(line)}
+    tokens = {piece.token for line in range(len(view.lines.layout.lines)) for piece in view.lines.row(line)}
     assert tokens == set(range(len(lane.tokens)))
     ghost = next(index for index, token in enumerate(lane.tokens) if token.ghost)
     assert view.token_at(where(view, ghost)[0]) == ghost
@@ -173,8 +173,8 @@ def test_lines_with_ghosts_and_tokens_without_text_stay_within_their_width(qtbot
     """The room around a ghost is that which lines are broken by, whatever a thin space takes in the font."""
     pieces = [piece for word in HEBREW.split() * 3 for piece in (f" {word}", "")]
     view = shown(qtbot, lane_of(*pieces, ghosts=dict.fromkeys(range(1, len(pieces), 2), "טעות")), width=260)
-    assert len(view._layout.lines) > 3
-    assert min(piece.x for line in range(len(view._layout.lines)) for piece in view._row(line)) >= -1.5
+    assert len(view.lines.layout.lines) > 3
+    assert min(piece.x for line in range(len(view.lines.layout.lines)) for piece in view.lines.row(line)) >= -1.5
 
 
 def test_the_layout_alone_knows_the_paragraphs() -> None:

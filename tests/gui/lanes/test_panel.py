@@ -202,7 +202,7 @@ def test_tokens_pass_through_and_new_lane_replaces(qtbot: QtBot) -> None:
     race.lanes[1], race.lanes[2] = race.lanes[2], race.lanes[1]
     shown.set_index(1)
     assert shown._name.text().startswith("prompt-lookup")
-    assert len(shown.view._layout) == len(race.lanes[1].tokens)
+    assert len(shown.view.lines.layout) == len(race.lanes[1].tokens)
     for round_ in make_rounds(3):
         race.lanes[1].add(round_)
     assert shown.refresh() and not shown.refresh()

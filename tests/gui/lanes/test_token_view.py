@@ -164,7 +164,7 @@ def test_drag_selects_characters(qtbot: QtBot) -> None:
     drafted = (DraftedToken(1, "accepted", text="hello"), DraftedToken(2, "rejected", text=" nope"))
     lane.add(Round(0, 0.1, 0, 0.1, 0, drafted=drafted, final=FinalToken(3, "corrected", " world")))
     shown = view(qtbot, lane, 600)
-    cell, y = shown._styles.cell, 12 + shown._styles.line_height // 2
+    cell, y = shown.lines.styles.cell, 12 + shown.lines.styles.line_height // 2
     start, stop = QPoint(round(12 + 2 * cell), y), QPoint(590, y)
     qtbot.mousePress(shown.viewport(), Qt.MouseButton.LeftButton, pos=start)
     qtbot.mouseMove(shown.viewport(), stop)
@@ -201,8 +201,8 @@ def test_click_hover_and_keys_name_tokens(qtbot: QtBot) -> None:
     shown.verticalScrollBar().setValue(0)
     hovered: list[tuple[int, int]] = []
     shown.token_hovered.connect(lambda r, t: hovered.append((r, t)))
-    fragment = next(f for f in shown._layout.lines[0] if f.kind == "word")
-    point = QPoint(round(12 + fragment.x + fragment.width / 2), 12 + shown._styles.line_height // 2)
+    fragment = next(f for f in shown.lines.layout.lines[0] if f.kind == "word")
+    point = QPoint(round(12 + fragment.x + fragment.width / 2), 12 + shown.lines.styles.line_height // 2)
     qtbot.mouseMove(shown.viewport(), QPoint(1, 1))
     qtbot.mouseMove(shown.viewport(), point)
     qtbot.waitUntil(lambda: bool(hovered), timeout=1000)
@@ -217,14 +217,14 @@ def test_up_and_down_keep_moving(qtbot: QtBot) -> None:
     shown = view(qtbot, filled_lane(20))
     shown.setFocus()
     qtbot.keyClick(shown, Qt.Key.Key_Home, Qt.KeyboardModifier.ControlModifier)
-    for _ in range(len(shown._layout.lines) + 5):
+    for _ in range(len(shown.lines.layout.lines) + 5):
         qtbot.keyClick(shown, Qt.Key.Key_Down)
     assert shown._current is not None
-    last_line = shown._layout.fragments_of(shown._current)[-1][0]
-    assert last_line >= len(shown._layout.lines) - 2
-    for _ in range(len(shown._layout.lines) + 5):
+    last_line = shown.lines.layout.fragments_of(shown._current)[-1][0]
+    assert last_line >= len(shown.lines.layout.lines) - 2
+    for _ in range(len(shown.lines.layout.lines) + 5):
         qtbot.keyClick(shown, Qt.Key.Key_Up)
-    assert shown._layout.fragments_of(shown._current)[0][0] == 0
+    assert shown.lines.layout.fragments_of(shown._current)[0][0] == 0
 
 
 def test_hidden_ghosts_are_skipped(qtbot: QtBot) -> None:
@@ -269,7 +269,7 @@ def test_follows_the_end_unless_scrolled_away(qtbot: QtBot) -> None:
     top = shown._top_token()
     shown.resize(500, 250)
     qtbot.wait(80)
-    assert top is not None and abs(shown._layout.first_line[top] * shown._styles.line_height - bar.value()) < 60
+    assert top is not None and abs(shown.lines.layout.first_line[top] * shown.lines.styles.line_height - bar.value()) < 60
 
 
 def test_awkward_text_is_drawn_as_text(qtbot: QtBot) -> None:
@@ -300,7 +300,7 @@ def test_new_run_clears_and_empty_view_speaks(qtbot: QtBot) -> None:
     lane.restart("again", {}, [])
     shown.set_placeholder("Press Run")
     assert not shown.refresh()
-    assert len(shown._layout) == 0
+    assert len(shown.lines.layout) == 0
     assert not shown.selected_text()
     shown.copy()
     qtbot.keyClick(shown, Qt.Key.Key_Right)
