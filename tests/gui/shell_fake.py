@@ -180,6 +180,27 @@ def exit_scan(layers=12):
     return ExitScan("fake", layers, 131, 64, 0.045, tuple(exits))
 
 
+def fake_scan(script):
+    """In place of measuring exit layers."""
+
+    def measure(settings, pool, tell, should_stop):
+        script.log.append("scan")
+        script.threads.add(threading.current_thread().name)
+        tell.progress("Loading the target")
+        if script.fail_scan:
+            raise SpecviewError(script.fail_scan)
+        for step in range(10):
+            end = time.perf_counter() + script.scan_s / 10
+            while time.perf_counter() < end:
+                if should_stop():
+                    raise Stopped
+                time.sleep(0.002)
+            tell.progress("Costs, interleaved", step / 10)
+        return exit_scan()
+
+    return measure
+
+
 class FakeBackend:
     """Models that are never loaded."""
 
@@ -202,21 +223,6 @@ class FakeBackend:
 
     def target_facts(self, settings):
         return self.script.facts
-
-    def scan_exits(self, settings, tell, should_stop):
-        self.script.log.append("scan")
-        self.script.threads.add(threading.current_thread().name)
-        tell("Loading the target", None)
-        if self.script.fail_scan:
-            raise SpecviewError(self.script.fail_scan)
-        for step in range(10):
-            end = time.perf_counter() + self.script.scan_s / 10
-            while time.perf_counter() < end:
-                if should_stop():
-                    raise Stopped
-                time.sleep(0.002)
-            tell("Costs, interleaved", step / 10)
-        return exit_scan()
 
     @property
     def pool(self):

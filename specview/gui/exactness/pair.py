@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +14,11 @@ from specview.decoding.sampling import SamplingParams
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import UsageError
 from specview.files.tables import Column
-from specview.gui.link.engine_thread import JobProgress
+from specview.gui.link.job import ShouldStop, Tell, Work
+from specview.gui.link.pace import Throttle
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
-from specview.gui.parts.lab_panel import LabPanel, Tell, Throttle, Work
+from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
 from specview.gui.parts.widgets import Check, Choice, Field, NumberEdit, label
@@ -58,7 +59,7 @@ _EMPTY = (
 class PairPanel(LabPanel):
     """Settings, two plots, four findings and a table; `found` is what is shown."""
 
-    job = "the pair's exactness"
+    job_name = "the pair's exactness"
     edits = ("samples", "tokens", "temperature", "top_k", "greedy", "seed")
     run_tip = "Load the models, compare greedy decoding token for token, then sample; takes up to some minutes"
 
@@ -107,7 +108,7 @@ class PairPanel(LabPanel):
             (self.table, 2), on=self, gap=theme.px(6),
             margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
         )
-        self.connect_job()
+        self.follow_job()
         self.show_lanes()
         self.controller.lanes_changed.connect(self._lanes_changed)
 
@@ -152,12 +153,12 @@ class PairPanel(LabPanel):
         """Run the experiment; snapshots go to the window."""
         settings, pair = self.settings()
 
-        def work(pool: Any, tell: Tell, should_stop: Callable[[], bool]) -> PairResult:
+        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> PairResult:
             due = Throttle()
 
             def on_part(part: PairResult, text: str, fraction: float | None) -> None:
                 if due():
-                    tell(JobProgress(text, fraction))
+                    tell.progress(text, fraction)
                     tell(snapshot(part))
 
             return run_pair(settings, pair, pool, on_part, should_stop)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from specview.files.tables import Column
-from specview.gui.link.engine_thread import JobProgress
+from specview.gui.link.job import ShouldStop, Tell, Work
+from specview.gui.link.pace import Throttle
 from specview.gui.parts import layout, theme
-from specview.gui.parts.lab_panel import LabPanel, Tell, Throttle, Work
+from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
 from specview.gui.parts.widgets import Field, NumberEdit
@@ -35,7 +35,7 @@ _COLUMNS = (
 class PoliciesPanel(LabPanel):
     """Settings and a table; `found` is what is shown."""
 
-    job = "the policies' proof"
+    job_name = "the policies' proof"
     edits = ("samples", "k", "seed")
     run_tip = "Run the toy through the program's own loop with every policy; no model is loaded"
 
@@ -57,18 +57,18 @@ class PoliciesPanel(LabPanel):
             row, self.verdict, (self.table, 1), on=self, gap=theme.px(5),
             margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
         )
-        self.connect_job()
+        self.follow_job()
 
     def work(self) -> tuple[Work, RunSettings | None]:
         """Run the experiment; snapshots go to the window."""
         settings, samples, seed = ToySettings(k=self.k.value()), self.samples.value(), self.seed.value()
 
-        def work(pool: Any, tell: Tell, should_stop: Callable[[], bool]) -> PoliciesResult:
+        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> PoliciesResult:
             due = Throttle()
 
             def on_case(part: PoliciesResult, text: str, fraction: float) -> None:
                 if due():
-                    tell(JobProgress(text, fraction))
+                    tell.progress(text, fraction)
                     tell(replace(part, cases=list(part.cases)))
 
             return run_policies(settings, samples, seed, on_case, should_stop)

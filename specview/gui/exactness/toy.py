@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from specview.errors import UsageError
 from specview.files.tables import Column
-from specview.gui.link.engine_thread import JobProgress
+from specview.gui.link.job import JobProgress, ShouldStop, Tell, Work
+from specview.gui.link.pace import Throttle
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
-from specview.gui.parts.lab_panel import LabPanel, Tell, Throttle, Work
+from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
 from specview.gui.parts.widgets import Field, NumberEdit
@@ -53,7 +54,7 @@ _EMPTY = (
 class ToyPanel(LabPanel):
     """Settings, the live log-log plot, the many-seed histogram and a table; `found` is what is shown."""
 
-    job = "the toy proof"
+    job_name = "the toy proof"
     edits = ("vocab", "length", "k", "samples", "seed", "model_seed", "seeds")
     run_tip = "Sample with all five samplers on this machine; no model is loaded"
 
@@ -100,7 +101,7 @@ class ToyPanel(LabPanel):
             row, self.verdict, (plots, 1), self.table, on=self, gap=theme.px(5),
             margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
         )
-        self.connect_job()
+        self.follow_job()
 
     def _fit(self) -> None:
         """Follow the font: the table keeps its rows."""
@@ -116,7 +117,7 @@ class ToyPanel(LabPanel):
         """Run the experiment; snapshots go to the window."""
         settings, samples, seed, seeds = self.settings(), self.samples.value(), self.seed.value(), self.seeds.value()
 
-        def work(pool: Any, tell: Tell, should_stop: Callable[[], bool]) -> ToyResult:
+        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> ToyResult:
             due = Throttle()
 
             def on_part(part: ToyResult) -> None:

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QDialog,
-    QHeaderView,
-    QProgressBar,
-    QPushButton,
-    QTableWidget,
-    QTableWidgetItem,
-    QWidget,
-)
+from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableWidget, QTableWidgetItem, QWidget
 
 from specview.drafting.method import MethodInfo
 from specview.gui.link.controller import Controller
-from specview.gui.link.engine_thread import JobEnded, JobNews, JobProgress
-from specview.gui.parts import layout, theme
-from specview.gui.parts.widgets import label, set_kind, set_tip
+from specview.gui.link.job import JobEnded, ShouldStop, Tell, Work
+from specview.gui.parts import theme
+from specview.gui.parts.job_view import JobDialog
 from specview.gui.state.display_text import tooltip
 from specview.gui.state.figures import milliseconds, number, times
+from specview.racing.pool import target_key
+from specview.racing.race import tokenize_prompt
 from specview.racing.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -56,24 +49,30 @@ class ExitScans:
     settings: RunSettings
 
 
-class ExitScanDialog(QDialog):
+def measure(settings: RunSettings, pool: Any, tell: Tell, should_stop: ShouldStop) -> ExitScan:
+    """Measure every exit layer of the target on the prompt; raises Stopped or a SpecviewError."""
+    from specview.experiments.exit_scan import scan_exits
+
+    tell.progress("Loading the target")
+    target = pool.get(target_key(settings), tell.progress, should_stop)
+    return scan_exits(target, tokenize_prompt(settings, target), should_stop=should_stop, on_progress=tell.progress)
+
+
+class ExitScanDialog(JobDialog):
     """Runs one scan; `chosen` is the layer to use, with its best k, once the dialog was accepted."""
 
+    job_name = "scan of exit layers"
+    run_text = "Scan again"
+    stop_tip = "Stop within one pass"
+    bar_name = "Progress of the scan"
+    first_words = "Measuring acceptance and cost of each exit layer on this prompt…"
+
     def __init__(self, scans: ExitScans, parent: QWidget) -> None:
-        super().__init__(parent)
-        self.setWindowTitle("Scan exit layers")
+        super().__init__(scans.controller, "Scan exit layers", parent)
         self.chosen: tuple[int, int] | None = None
         self._scans = scans
-        self._running = False
         self._scan: ExitScan | None = None
-        self.words = label("", "muted")
-        self.words.setWordWrap(True)
         self.words.setMinimumHeight(self.words.fontMetrics().lineSpacing() * 3)
-        self.words.setAlignment(Qt.AlignmentFlag.AlignTop | Qt.AlignmentFlag.AlignLeft)
-        self.progress = QProgressBar()
-        self.progress.setTextVisible(False)
-        self.progress.setRange(0, 1000)
-        self.progress.setAccessibleName("Progress of the scan")
         self.table = QTableWidget(0, len(COLUMNS))
         self.table.setAccessibleName("Exit layers")
         self.table.setHorizontalHeaderLabels([name for name, _ in COLUMNS])
@@ -89,77 +88,30 @@ class ExitScanDialog(QDialog):
         self.table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.use = QPushButton("Use E")
+        self.body.addWidget(self.table)
+        self.use = self.button("Use E", "Take the chosen exit layer into the lane's form")
         self.use.setProperty("kind", "primary")
-        self.stop = QPushButton("Stop")
-        self.again = QPushButton("Scan again")
-        self.cancel = QPushButton("Close")
-        set_tip(self.use, "Take the chosen exit layer into the lane's form")
-        set_tip(self.stop, "Stop within one pass")
-        layout.column(
-            self.words, self.progress, (self.table, 1), layout.row(self.stop, self.again, 1, self.cancel, self.use),
-            on=self, gap=10, margins=(18, 16, 18, 14)
-        )
+        self.run.setProperty("kind", "")
+        self.buttons.addWidget(self.use)
         self.resize(theme.px(600), theme.px(520))
-        self.table.itemSelectionChanged.connect(self._name_use)
-        self.table.itemDoubleClicked.connect(lambda _: self._take())
-        self.use.clicked.connect(self._take)
-        self.stop.clicked.connect(self._stop)
-        self.again.clicked.connect(self.start)
-        self.cancel.clicked.connect(self.reject)
-        self._run_id = -1
-        scans.controller.job_news.connect(self._on_progress)
-        scans.controller.job_ended.connect(self._on_end)
+        self.table.itemSelectionChanged.connect(self.refresh)
+        self.table.itemDoubleClicked.connect(lambda _: self._accept())
+        self.use.clicked.connect(self._accept)
+        self.close_button.clicked.connect(self.reject)
+        self.close_button.setToolTip("")
+        self.follow_job()
         self.start()
 
-    @property
-    def running(self) -> bool:
-        """Whether the scan is under way."""
-        return self._running
+    def work(self) -> tuple[Work, RunSettings | None]:
+        settings = self._scans.settings
+        return (lambda pool, tell, should_stop: measure(settings, pool, tell, should_stop)), settings
 
-    def start(self) -> None:
-        """Measure, where nothing else is under way: a Stop would end that too."""
-        if self._running:
-            return
-        busy = self._scans.controller.busy_words
-        if busy:
-            self._say(busy, "warning")
-            self._show_state()
-            return
-        self._running = True
-        self._say("Measuring acceptance and cost of each exit layer on this prompt…", "muted")
-        self.progress.setRange(0, 0)
-        self._run_id = self._scans.controller.scan_exits(self._scans.settings)
-        self._show_state()
+    def ended(self, end: JobEnded) -> None:
+        if end.result is None and not end.message:
+            self.say("Stopped before the scan was done.", "warning")
 
-    def _stop(self) -> None:
-        self._scans.controller.stop()
-        self.stop.setEnabled(False)
-
-    def _on_progress(self, event: JobNews) -> None:
-        news = event.news
-        if event.run_id != self._run_id or not isinstance(news, JobProgress):
-            return
-        if news.fraction is None:
-            self.progress.setRange(0, 0)
-        else:
-            self.progress.setRange(0, 1000)
-            self.progress.setValue(round(1000 * min(max(news.fraction, 0.0), 1.0)))
-        self._say(news.text, "muted")
-
-    def _on_end(self, event: JobEnded) -> None:
-        if event.run_id != self._run_id:
-            return
-        self._running = False
-        if event.result is not None:
-            self._show_scan(event.result)
-        elif event.message:
-            self._say(event.message, "error")
-        else:
-            self._say("Stopped before the scan was done.", "warning")
-        self._show_state()
-
-    def _show_scan(self, scan: ExitScan) -> None:
+    def take(self, scan: ExitScan) -> None:
+        """Show the scan, its best exit chosen."""
         self._scan = scan
         best = scan.best
         self.table.setRowCount(len(scan.exits))
@@ -181,46 +133,31 @@ class ExitScanDialog(QDialog):
         place = scan.exits.index(best)
         self.table.selectRow(place)
         self.table.scrollTo(self.table.model().index(place, 0), QAbstractItemView.ScrollHint.PositionAtCenter)
-        self._say(
+        self.say(
             f"{scan.sentence}\nMeasured on {scan.model_name}: {scan.tokens} greedy tokens after a prompt of "
             f"{scan.prompt_tokens}; a plain step takes {milliseconds(scan.plain_step_s)}.",
             "" if scan.pays else "warning",
         )
 
-    def _say(self, text: str, kind: str) -> None:
-        set_kind(self.words, kind)
-        self.words.setText(text)
-
-    def _show_state(self) -> None:
-        # The bar keeps its place when it is idle: nothing jumps.
-        if not self._running:
-            self.progress.setRange(0, 1000)
-            self.progress.setValue(0)
-        self.stop.setEnabled(self._running)
-        self.again.setEnabled(not self._running)
-        self._name_use()
-
     def _selected(self) -> ExitFigures | None:
         row = self.table.currentRow() if self.table.selectedItems() else -1
         return self._scan.exits[row] if self._scan is not None and 0 <= row < len(self._scan.exits) else None
 
-    def _name_use(self) -> None:
+    def refresh(self) -> None:
+        """Name and enable what can be used."""
         chosen = self._selected()
         self.use.setText("Use E" if chosen is None else f"Use E = {chosen.layer}, k = {chosen.best_k}")
-        self.use.setEnabled(chosen is not None and not self._running)
+        self.use.setEnabled(chosen is not None and not self.running)
 
-    def _take(self) -> None:
+    def _accept(self) -> None:
         chosen = self._selected()
-        if chosen is not None and not self._running:
+        if chosen is not None and not self.running:
             self.chosen = chosen.layer, chosen.best_k
             self.accept()
 
     def done(self, result: int) -> None:
         """Stop the scan when the dialog closes, whichever way."""
-        if self._running:
-            self._scans.controller.stop()
-        self._scans.controller.job_news.disconnect(self._on_progress)
-        self._scans.controller.job_ended.disconnect(self._on_end)
+        self.job.stop()
         super().done(result)
 
     def closeEvent(self, event: QCloseEvent) -> None:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 
 from specview.drafting.registry import METHODS
-from specview.gui.link.engine_thread import (
+from specview.gui.link.engine_thread import EngineThread
+from specview.gui.link.job import Job
+from specview.gui.link.messages import (
     CommandDone,
-    EngineThread,
     JobEnded,
     JobNews,
     JobProgress,
@@ -31,13 +32,13 @@ from specview.gui.link.engine_thread import (
     WindowEvent,
     Work,
 )
+from specview.gui.link.pace import Later, every
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.racing.settings import LaneSettings, RunSettings
 from specview.settings.events import Failed, Progress, RaceStarted
 
 State = Literal["ready", "preloading", "loading", "prefill", "running", "stopping", "working", "ended"]
 
-SCAN = "scan of exit layers"
 TEXT_MS, PLOT_MS, NUMBER_MS = 33, 100, 500
 COUNT_DELAY_MS = 350
 LIVE_AFTER_S = 2.0
@@ -60,8 +61,6 @@ class Controller(QObject):
     warned = Signal(str)
     tokens_counted = Signal(object)
     turn_started = Signal(object)
-    job_news = Signal(object)
-    job_ended = Signal(object)
     run_kept = Signal(object)
     recorded_changed = Signal()
 
@@ -83,7 +82,7 @@ class Controller(QObject):
         self._preload_settings: RunSettings | None = None
         self._count_id = -1
         self._counted: tuple[str, int | None] = ("", None)  # the last prompt whose length is known
-        self._jobs: dict[int, str] = {}
+        self._jobs: dict[int, Job] = {}
         self._targets: dict[tuple[str, str], TargetKnown] = {}
         self._count_settings: RunSettings | None = None
         self._stopping = False
@@ -94,17 +93,10 @@ class Controller(QObject):
         self._pace_mark: tuple[float, float] | None = None
         self._slower = 1.0
         self._state: State = "ready"
-        self._text_timer = self._timer(TEXT_MS, self._on_text)
-        self._plot_timer = self._timer(PLOT_MS, self.plot_tick.emit)
-        self._number_timer = self._timer(NUMBER_MS, self._on_numbers)
-        self._count_timer = self._timer(COUNT_DELAY_MS, self._ask_count)
-        self._count_timer.setSingleShot(True)
-
-    def _timer(self, interval_ms: int, slot: Callable[[], None]) -> QTimer:
-        timer = QTimer(self)
-        timer.setInterval(interval_ms)
-        timer.timeout.connect(slot)
-        return timer
+        self._text_timer = every(self, TEXT_MS, self._on_text)
+        self._plot_timer = every(self, PLOT_MS, self.plot_tick.emit)
+        self._number_timer = every(self, NUMBER_MS, self._on_numbers)
+        self._count_timer = Later(self, COUNT_DELAY_MS, self._ask_count)
 
     # -- what can be done now ----------------------------------------------------------------
 
@@ -309,38 +301,16 @@ class Controller(QObject):
         if settings is not None:
             self._count_timer.start()
 
-    def start_job(
-        self,
-        name: str,
-        work: Callable[[Any, Callable[[Any], None], Callable[[], bool]], Any],
-        settings: RunSettings | None = None,
-    ) -> int:
-        """Do work(pool, tell, should_stop) on the engine thread; returns its run id.
-
-        `job_news` carries what it tells (JobNews), a JobProgress among it shows in the status bar; `job_ended` its
-        result or its one line of failure (JobEnded). It waits for what is under way: look at `busy_with` first. The
-        name is what the status bar calls it: "sweep", "tuning", ...
-        """
-        return self._start_job(name, lambda backend, tell, stop: work(backend.pool, tell, stop), settings)
-
-    def scan_exits(self, settings: RunSettings) -> int:
-        """Measure the target's exit layers, as the job SCAN."""
-
-        def work(backend: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> Any:
-            return backend.scan_exits(settings, lambda text, part: tell(JobProgress(text, part)), should_stop)
-
-        return self._start_job(SCAN, work, settings)
-
-    def _start_job(self, name: str, work: Work, settings: RunSettings | None) -> int:
-        run_id = self.engine.job(name, work, settings)
-        self._jobs[run_id] = name
+    def start_job(self, job: Job, work: Work, settings: RunSettings | None) -> None:
+        """Do work(pool, tell, should_stop) on the engine thread, for `Job.start`; it waits for what is under way."""
+        run_id = self.engine.job(job.name, work, settings)
+        self._jobs[run_id] = job
         self._begin(run_id, "job")
-        return run_id
 
     @property
     def job(self) -> str:
         """The name of the job under way, '' where there is none."""
-        return next(reversed(self._jobs.values()), "")
+        return next(reversed([job.name for job in self._jobs.values()]), "")
 
     @property
     def busy_with(self) -> str:
@@ -454,14 +424,17 @@ class Controller(QObject):
                         self._note(event)
 
     def _heard(self, event: JobNews | JobEnded) -> None:
+        job = self._jobs.get(event.run_id)
+        if job is None:
+            return
         if isinstance(event, JobEnded):
-            self._jobs.pop(event.run_id, None)
+            del self._jobs[event.run_id]
             self.outcome = "failed" if event.message else "stopped" if event.stopped else "done"
-            self.job_ended.emit(event)
+            job.hear(event)
             return
         if isinstance(event.news, JobProgress):
             self.progress = Progress(event.run_id, "decode", event.news.text, event.news.fraction)
-        self.job_news.emit(event)
+        job.hear(event.news)
 
     def _note(self, event: WindowEvent) -> None:
         if isinstance(event, Progress):

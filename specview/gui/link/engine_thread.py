@@ -13,114 +13,32 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from specview.decoding.interfaces import Declared
 from specview.errors import SpecviewError, Stopped
+from specview.gui.link.messages import (
+    CommandDone,
+    JobEnded,
+    JobNews,
+    Kind,
+    PreloadEnded,
+    RunKept,
+    SettingsTaken,
+    ShouldStop,
+    TargetKnown,
+    Tell,
+    TokensCounted,
+    WindowEvent,
+    Work,
+    unforeseen,
+)
 from specview.library.keeping import RunKeeper
 from specview.library.library import RunLibrary
 from specview.racing.settings import RunSettings
 from specview.settings.events import Event, Failed, Progress, RaceEnded
 
 log = logging.getLogger(__name__)
-
-ShouldStop = Callable[[], bool]
-Kind = Literal["preload", "run", "continue", "follow-up", "count", "job"]
-Tell = Callable[[Any], None]
-Work = Callable[["Backend", Tell, ShouldStop], Any]
-"""A long piece of work on the engine thread: (backend, tell, should_stop) -> its result. Raises Stopped to stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandDone:
-    """A command is over, however it ended; the thread is free for the next one."""
-
-    run_id: int
-    kind: Kind
-
-
-@dataclass(frozen=True, slots=True)
-class PreloadEnded:
-    """Libraries and models are in memory, or message says in one line why not ('' when stopped)."""
-
-    run_id: int
-    ready: bool
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TokensCounted:
-    """Prompt length in tokens with the chat template around it; None where it cannot be told now."""
-
-    run_id: int
-    count: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsTaken:
-    """A follow-up turn runs with these settings: the conversation so far is in them."""
-
-    run_id: int
-    settings: RunSettings
-
-
-@dataclass(frozen=True, slots=True)
-class TargetKnown:
-    """What a loaded target says: the device it is on, method -> why it cannot draft here, and what its files declare."""
-
-    run_id: int
-    engine: str
-    target: str
-    device: str
-    problems: Mapping[str, str]
-    declared: Declared = Declared()
-
-
-@dataclass(frozen=True, slots=True)
-class JobProgress:
-    """How far a job has come: what a job tells of itself in words, with a fraction 0..1 (None while unknown)."""
-
-    text: str
-    fraction: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class JobNews:
-    """Something that the job named `job` told: a JobProgress, or whatever its page understands."""
-
-    run_id: int
-    job: str
-    news: Any
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnded:
-    """The job is over: its result, or message says in one line why there is none.
-
-    stopped: it was stopped; the result may then be what there was by then.
-    """
-
-    run_id: int
-    job: str
-    result: Any = None
-    message: str = ""
-    stopped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RunKept:
-    """A race is over and kept at `path`; or trouble says in one line why it is not, or not whole."""
-
-    run_id: int
-    path: Path | None = None
-    trouble: str = ""
-
-
-WindowEvent = (
-    Event | CommandDone | PreloadEnded | TokensCounted | SettingsTaken | TargetKnown | JobNews | JobEnded | RunKept
-)
-
 
 def keep_in_library(settings: RunSettings, on_trouble: Callable[[str], None]) -> RunKeeper | None:
     """Keep the coming race in the user's library, unless they do not want it or nothing is observed of it."""
@@ -170,12 +88,6 @@ class Backend(Protocol):
     def target_facts(self, settings: RunSettings) -> tuple[str, Mapping[str, str], Declared] | None:
         """Device of the loaded target, method -> why it cannot draft with it, and what its files declare; None while
         it is not loaded."""
-        ...
-
-    def scan_exits(
-        self, settings: RunSettings, tell: Callable[[str, float | None], None], should_stop: ShouldStop
-    ) -> Any:
-        """Measure every exit layer of the target on the prompt (`racing.exit_scan.ExitScan`)."""
         ...
 
     @property
@@ -317,8 +229,7 @@ class EngineThread:
                 self._emit_failure(command, "There is not enough memory. Choose a smaller model or dtype.")
             except Exception as error:
                 log.exception("%s failed", command.kind)
-                what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                self._emit_failure(command, f"Something went wrong in {command.job or command.kind}: {what}")
+                self._emit_failure(command, f"Something went wrong in {command.job or command.kind}: {unforeseen(error)}")
             finally:
                 with self._lock:
                     self._pending.remove(command)
@@ -339,11 +250,8 @@ class EngineThread:
             self._tell_target(command)
             self._events.append(PreloadEnded(command.run_id, ready=not command.stop.is_set()))
         elif command.kind == "job" and command.work is not None:
-            result = command.work(
-                self._get_backend(),
-                lambda news: self._events.append(JobNews(command.run_id, command.job, news)),
-                should_stop,
-            )
+            tell = Tell(lambda news: self._events.append(JobNews(command.run_id, news)))
+            result = command.work(self._get_backend().pool, tell, should_stop)
             self._tell_target(command)
             self._events.append(JobEnded(command.run_id, command.job, result, stopped=command.stop.is_set()))
         elif command.kind == "run" and command.settings is not None:

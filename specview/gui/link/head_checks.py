@@ -1,6 +1,6 @@
 """Which trained heads there are, and what one is and whether it fits the target: told before anything is loaded.
 
-Configs and headers are read, no weights; off the Qt thread, see `library` and `background_answers`.
+Configs and headers are read, no weights; off the Qt thread, see `library` and `background`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from PySide6.QtCore import QObject
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.files.folders import data_folder
-from specview.gui.link.background_answers import BackgroundAnswers
+from specview.gui.link.background import BackgroundAnswers
 from specview.heads.files import PICKLES
 from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.models.catalog import path_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, Signal
 
 from specview.errors import SpecviewError
-from specview.gui.link.file_work import FileWork
+from specview.gui.link.background import Background
 from specview.gui.link.head_checks import FoundHead, find_heads
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Library(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.found = Found()
-        self._work = FileWork(self)
+        self._work = Background(self)
 
     @property
     def scanning(self) -> bool:

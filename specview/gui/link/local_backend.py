@@ -6,7 +6,6 @@ Imported on the engine thread, so that no model library is loaded before the win
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from specview.decoding.interfaces import Declared
 from specview.drafting.registry import METHODS
@@ -76,19 +75,6 @@ class LocalBackend:
             if reason:
                 problems[name] = reason
         return engine.device, problems, engine.tokenizer.declared
-
-    def scan_exits(
-        self,
-        settings: RunSettings,
-        tell: Callable[[str, float | None], None],
-        should_stop: Callable[[], bool],
-    ) -> Any:
-        """Measure every exit layer of the target on the prompt; raises Stopped or a SpecviewError."""
-        from specview.experiments.exit_scan import scan_exits
-
-        tell("Loading the target", None)
-        target = self._pool.get(target_key(settings), tell, should_stop)
-        return scan_exits(target, tokenize_prompt(settings, target), should_stop=should_stop, on_progress=tell)
 
     @property
     def pool(self) -> ModelPool:

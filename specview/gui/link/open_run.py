@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from PySide6.QtCore import QObject, Signal
 
 from specview.errors import SpecviewError
 from specview.files.reader import Trace, read_trace
-from specview.gui.link.latest_work import LatestWork, Tell
+from specview.gui.link.background import Background
 from specview.gui.state.view_model import RaceModel
 from specview.library import replay
 from specview.library.beside import Beside, difference, lay_beside
@@ -157,10 +157,10 @@ class RunOpener(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._work = LatestWork(self)
+        self._work = Background(self, "specview-open")
         self._work.progressed.connect(lambda _, fraction: self.progressed.emit(fraction))
-        self._work.done.connect(self._done)
         self._work.failed.connect(self._failed)
+        self.close = self._work.close
 
     @property
     def busy(self) -> bool:
@@ -170,7 +170,7 @@ class RunOpener(QObject):
     def open(self, picks: Sequence[Pick]) -> None:
         """Read these traces; what comes of it is told by a signal."""
         wanted = list(picks)
-        self._work.want(None, lambda tell: _read_all(wanted, tell))
+        self._work.only(lambda: _read_all(wanted, self._work.tell), self._done)
 
     def stop(self) -> None:
         """Read on no further."""
@@ -178,29 +178,22 @@ class RunOpener(QObject):
             self._work.drop()
             self.progressed.emit(None)
 
-    def _done(self, question: object, opened: Opened) -> None:
+    def _done(self, opened: Opened) -> None:
         self.progressed.emit(None)
         self.opened.emit(opened)
 
-    def _failed(self, question: object, line: str) -> None:
+    def _failed(self, line: str) -> None:
         self.progressed.emit(None)
         self.failed.emit(line)
 
-    def close(self, timeout_s: float = 2.0) -> None:
-        """Tell nothing any more, and wait briefly for what is under way."""
-        self._work.close(timeout_s)
 
-
-def _read_all(picks: Sequence[Pick], tell: Tell) -> Opened:
+def _read_all(picks: Sequence[Pick], tell: Callable[[str, float], None]) -> Opened:
     """Read and fold traces; raises SpecviewError, one line, and Stopped from tell."""
-    try:
-        traces: list[Trace] = []
-        for place, pick in enumerate(picks):
+    traces: list[Trace] = []
+    for place, pick in enumerate(picks):
 
-            def tell_part(part: float, place: int = place) -> None:
-                tell("", (place + part) / len(picks))
+        def tell_part(part: float, place: int = place) -> None:
+            tell("", (place + part) / len(picks))
 
-            traces.append(read_trace(pick.path, tell_part))
-        return open_picks(picks, traces)
-    except MemoryError:
-        raise SpecviewError("There is not enough memory for this run.", "Close other programs.") from None
+        traces.append(read_trace(pick.path, tell_part))
+    return open_picks(picks, traces)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject
 
 from specview.errors import SpecviewError
-from specview.gui.link.background_answers import BackgroundAnswers
+from specview.gui.link.background import BackgroundAnswers
 from specview.models.catalog import path_of
 from specview.racing.settings import BUNDLED
 

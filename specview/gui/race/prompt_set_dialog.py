@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from specview.errors import SpecviewError
+from specview.errors import SpecviewError, UsageError
 from specview.experiments.prompt_set import (
     ALL,
     REQUEST_COLUMNS,
@@ -31,20 +31,21 @@ from specview.experiments.prompt_set import (
     run_prompt_set,
     summary_rows,
 )
-from specview.gui.link.engine_thread import JobProgress, keep_in_library
+from specview.gui.link.engine_thread import keep_in_library
+from specview.gui.link.job import JobEnded, ShouldStop, Tell, Work
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
-from specview.gui.parts.job_dialog import JobDialog
+from specview.gui.parts.job_view import JobDialog
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
 from specview.gui.parts.widgets import Choice, Field, NumberEdit, label, set_tip
 from specview.gui.state.display_text import visible
 from specview.library.keeping import SetParts
 from specview.racing import workloads
+from specview.racing.settings import RunSettings
 from specview.racing.workloads import Workload
 from specview.settings.events import Event, LaneRound, Progress, RaceStarted
 
-JOB = "prompt set"
 FILE, KIND = "file", "workload"
 MOST_REPEATS = 1000
 _HIDDEN = ("draft_acceptance", "prompt_tokens")
@@ -62,35 +63,34 @@ class NotKept:
 class PromptSetDialog(JobDialog):
     """Picks a set, races it and shows what came of it."""
 
+    job_name = "prompt set"
+    bar_name = "Progress of the prompt set"
+    first_words = "Loading the models…"
+
     def __init__(self, context: PageContext, parent: QWidget) -> None:
+        super().__init__(context.controller, "Run a prompt set", parent)
+        self.context = context
         self.result_shown: PromptSetResult | None = None
         self.prompts: Workload | None = None
         self._not_kept = ""
-        self.open_chosen = QPushButton("Open as a race")
-        self.open_slowest = QPushButton("Open the slowest")
-        self.open_fastest = QPushButton("Open the fastest")
-        super().__init__(context, JOB, "Run a prompt set", "Run", parent)
+        self.open_chosen = self.button("Open as a race", "Take the selected request's prompt and lanes into the race")
+        self.open_slowest = self.button(
+            "Open the slowest", "The request with the least speedup of the selected lane, else of the first")
+        self.open_fastest = self.button(
+            "Open the fastest", "The request with the greatest speedup of the selected lane, else of the first")
         self._make_setup()
         self._make_body()
-        for place, (button, tip, slot) in enumerate(
-            (
-                (self.open_chosen, "Take the selected request's prompt and lanes into the race", self.open_selected),
-                (self.open_slowest, "The request with the least speedup of the selected lane, else of the first", lambda: self.open_extreme(0)),
-                (self.open_fastest, "The request with the greatest speedup of the selected lane, else of the first", lambda: self.open_extreme(1)),
-            )
-        ):
-            button.setAutoDefault(False)
-            set_tip(button, tip)
-            button.clicked.connect(lambda _=False, slot=slot: slot())
+        self.open_chosen.clicked.connect(self.open_selected)
+        self.open_slowest.clicked.connect(lambda: self.open_extreme(0))
+        self.open_fastest.clicked.connect(lambda: self.open_extreme(1))
+        for place, button in enumerate((self.open_chosen, self.open_slowest, self.open_fastest)):
             self.buttons.insertWidget(place, button)
-        self.buttons.addWidget(self.close_button)
         self.resize(theme.px(1080), theme.px(700))
         self.say(
             f"Every prompt becomes a race of the lanes that the window has, plain beside them. A file holds {workloads.FORMATS}; "
-            "several turns run as a conversation.",
-            "muted",
+            "several turns run as a conversation."
         )
-        self.show_state()
+        self.follow_job()
 
     # -- making ----------------------------------------------------------------------------------
 
@@ -170,33 +170,24 @@ class PromptSetDialog(JobDialog):
         words = f"{self.prompts.name} ({count} {'prompt' if count == 1 else 'prompts'})"
         self.file_button.setText(visible(words))
         self.source.set_value(FILE)
-        self.say(f"{words}.", "muted")
+        self.say(f"{words}.")
 
-    def begin_asked(self) -> None:
+    def work(self) -> tuple[Work, RunSettings | None]:
         """Run the set."""
-        settings = self.settings()
-        if settings is None:
-            return
-        prompts = self.prompts
+        settings, prompts = self.context.run_settings(), self.prompts
         if self.source.value() == KIND:
             found = workloads.load(self.kind.value())
             prompts = replace(found, prompts=tuple(replace(one, workload=found.name) for one in found.prompts))
         if prompts is None:
-            self.say("No prompt file is chosen. Choose one, or a workload.", "error")
-            return
-        try:
-            repeats = self.repeats.value()
-        except SpecviewError as error:
-            self.say(str(error), "error")
-            return
+            raise UsageError("No prompt file is chosen.", "Choose one, or a workload.")
+        repeats = self.repeats.value()
         if len(settings.lanes) < 2:
-            self.say("The race has no lane beside plain. Add one with + Lane, so that there is something to compare.", "warning")
-            return
+            raise UsageError("The race has no lane beside plain.", "Add one with + Lane, so that there is something to compare.")
         # Kept as a race would be, or not: what is observed of it is kept.
         settings = replace(settings, observe="off" if settings.observe == "off" else "light", history=())
         chosen: Workload = prompts
 
-        def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> PromptSetResult:
+        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> PromptSetResult:
             teller = _Teller(tell, settings.max_tokens * len(settings.lanes), repeats * len(chosen.prompts))
             keeper = keep_in_library(settings, lambda line: tell(NotKept(line)))
             parts = SetParts(chosen.prompts, repeats)
@@ -216,18 +207,21 @@ class PromptSetDialog(JobDialog):
                     keeper.close()
 
         self._not_kept = ""
-        self.begin(work, settings, "Loading the models…")
+        return work, settings
 
     # -- results ---------------------------------------------------------------------------------
 
-    def show_news(self, news: Any) -> None:
-        if isinstance(news, PromptSetResult):
-            self._show(news)
-        elif isinstance(news, NotKept):
-            self._not_kept = news.line
+    def take(self, found: Any) -> None:
+        if isinstance(found, NotKept):
+            self._not_kept = found.line
+        else:
+            self._show(found)
 
-    def show_result(self, result: Any, stopped: bool) -> None:
-        self._show(result)
+    def ended(self, end: JobEnded) -> None:
+        super().ended(end)
+        result = end.result
+        if result is None:
+            return
         words = [f"{about_set(result)}; {SPREAD_WORDS}."]
         for lane, (slowest, fastest) in notable(result).items():
             if slowest is not fastest:
@@ -236,7 +230,7 @@ class PromptSetDialog(JobDialog):
         if failures:
             words.append(f"{len(failures)} did not run; the first, {failures[0].name}: {failures[0].error}")
         words += [line for line in (result.busy, self._not_kept) if line]
-        self.say(" ".join(words), "warning" if failures or result.busy or self._not_kept or stopped else "")
+        self.say(" ".join(words), "warning" if failures or result.busy or self._not_kept or end.stopped else "")
 
     def _show(self, result: PromptSetResult) -> None:
         self.result_shown = result
@@ -334,7 +328,7 @@ class PromptSetDialog(JobDialog):
             self.say(self.context.controller.busy_words, "warning")
             return
         self.context.open_race(replace(request.settings, observe="full"))
-        self.say(f"{request.name} is in the window now: press Run there.", "muted")
+        self.say(f"{request.name} is in the window now: press Run there.")
 
     def refresh(self) -> None:
         """Enable what can be used, and say which lanes would run."""
@@ -358,7 +352,7 @@ class PromptSetDialog(JobDialog):
 class _Teller:
     """Turns a set's events into progress."""
 
-    def __init__(self, tell: Callable[[Any], None], wanted: int, total: int) -> None:
+    def __init__(self, tell: Tell, wanted: int, total: int) -> None:
         self.tell, self.wanted, self.total = tell, wanted, total
         self.done = self.emitted = 0
         self.told = -1
@@ -372,15 +366,15 @@ class _Teller:
             part = (self.done + min(1.0, self.emitted / self.wanted)) / self.total
             if round(200 * part) != self.told:  # news for the eye, not for every round
                 self.told = round(200 * part)
-                self.tell(JobProgress(f"Race {self.done + 1} of {self.total}", part))
+                self.tell.progress(f"Race {self.done + 1} of {self.total}", part)
         elif isinstance(event, Progress) and event.text.startswith("Loading"):
-            self.tell(JobProgress(event.text, event.fraction))
+            self.tell.progress(event.text, event.fraction)
 
     def after(self, result: PromptSetResult, done: int, total: int) -> None:
         """A race is over."""
         self.done, self.total = done, total
         self.tell(replace(result, requests=list(result.requests)))
-        self.tell(JobProgress(f"Race {min(done + 1, total)} of {total}", done / total))
+        self.tell.progress(f"Race {min(done + 1, total)} of {total}", done / total)
 
 
-__all__ = ["JOB", "PromptSetDialog"]
+__all__ = ["PromptSetDialog"]

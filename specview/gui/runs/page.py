@@ -27,8 +27,8 @@ from PySide6.QtWidgets import (
 from specview.errors import SpecviewError
 from specview.files.reader import Trace, read_trace
 from specview.files.tables import Row
+from specview.gui.link.background import Background
 from specview.gui.link.engine_thread import RunKept
-from specview.gui.link.file_work import FileWork
 from specview.gui.link.open_run import Pick
 from specview.gui.parts import layout
 from specview.gui.parts.pages import Page, PageContext
@@ -68,7 +68,7 @@ class RunsPage(Page):
     def __init__(self, context: PageContext) -> None:
         super().__init__(context)
         self.library = RunLibrary()
-        self.work = FileWork(self)
+        self.work = Background(self)
         self.entries: list[Entry] = []
         self._traces: dict[tuple[Path, int], Trace] = {}
         self._undo: list[str] = []

@@ -35,9 +35,9 @@ from specview.gui.lanes.editor import LaneEditor, model_name
 from specview.gui.lanes.exit_scan_dialog import ExitScans
 from specview.gui.lanes.menu import LaneMenu, known_problems
 from specview.gui.lanes.panel import LanePanel
+from specview.gui.link.background import Background
 from specview.gui.link.controller import Controller
 from specview.gui.link.engine_thread import EngineThread
-from specview.gui.link.file_work import FileWork
 from specview.gui.link.head_checks import FoundHead, head_in, needs_choice
 from specview.gui.link.library import Library
 from specview.gui.link.open_run import Pick
@@ -86,7 +86,7 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.controller = Controller(engine)
         self.library = library
-        self._files = FileWork(self)
+        self._files = Background(self)
         self._files.failed.connect(self.show_message)
         self.foreign = ForeignModels(self)
         self.store = store

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import (
     QFileDialog,
     QFrame,
@@ -30,8 +29,9 @@ from specview.experiments.sweep_grid import Grid
 from specview.experiments.sweep_results import COLUMNS, FEW, SweepResults
 from specview.files.atomic import OutputFile
 from specview.files.schema import dumps
-from specview.gui.link.engine_thread import JobEnded, JobNews
-from specview.gui.link.file_work import FileWork
+from specview.gui.link.background import Background
+from specview.gui.link.job import Job, JobEnded
+from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import Page, PageContext
 from specview.gui.parts.questions import ask
@@ -62,10 +62,9 @@ class SweepPage(Page):
         self.results: SweepResults | None = None
         self.path: Path | None = None
         self.found: list[FoundSweep] = []
-        self._run_id = -1
+        self.job = Job(context.controller, JOB)
         self._under_way: Grid | None = None
         self._stale = False
-        self._stopping = False
         self._rates: dict[tuple[Any, ...], Estimate] = {}
         self._wanted: Path | None = None
         self._looked = self._offered = False
@@ -74,7 +73,7 @@ class SweepPage(Page):
         self.table = ResultsTable(
             COLUMNS, identity="cell", hidden={column.key for column in COLUMNS} - set(FEW), name="sweep"
         )
-        self.reader = FileWork(self)
+        self.reader = Background(self)
         self._make_controls()
         self._lay_out()
         self._connect()
@@ -103,9 +102,7 @@ class SweepPage(Page):
         self.progress.setAccessibleName("Progress of the sweep")
         self.words = ElidedLabel("", "small")
         self.banner = Banner()
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
-        self._later.setInterval(_REDRAW_MS)
+        self._later = Later(self, _REDRAW_MS, self._redraw, _SHARE)
 
     def _menu_button(self, text: str, tip: str) -> tuple[QToolButton, QMenu]:
         button = QToolButton()
@@ -152,7 +149,7 @@ class SweepPage(Page):
     def _connect(self) -> None:
         controller = self.context.controller
         self.run.clicked.connect(lambda: self.start())
-        self.stop.clicked.connect(self._stop)
+        self.stop.clicked.connect(lambda: self._stop())
         self.resume.clicked.connect(lambda: self.go_on())
         self.as_race.clicked.connect(lambda: self._open_selected())
         self.form.changed.connect(self._say_estimate)
@@ -162,9 +159,8 @@ class SweepPage(Page):
         self.open_menu.aboutToShow.connect(self._fill_open_menu)
         self.export_menu.aboutToShow.connect(self._fill_export_menu)
         self.reader.failed.connect(self._read_failed)
-        self._later.timeout.connect(self._redraw)
-        controller.job_news.connect(self._on_news)
-        controller.job_ended.connect(self._on_end)
+        self.job.told.connect(self._on_news)
+        self.job.ended.connect(self._on_end)
         controller.state_changed.connect(self._show_state)
         theme.signals.changed.connect(self._fit)
 
@@ -201,7 +197,7 @@ class SweepPage(Page):
     @property
     def running(self) -> bool:
         """Whether a sweep of this page is under way."""
-        return self._run_id >= 0
+        return self.job.running
 
     # -- running -------------------------------------------------------------------------------
 
@@ -237,10 +233,10 @@ class SweepPage(Page):
         trust = now is not None and now.trust_remote_code and now.target == grid.settings.target
         if path is None and trust:
             grid = replace(grid, settings=replace(grid.settings, trust_remote_code=True))
-        self._stopping, self._under_way = False, grid
+        self._under_way = grid
         self.words.set_full("Loading, and measuring plain decoding for an estimate of the time")
         self.progress.setRange(0, 0)
-        self._run_id = controller.start_job(JOB, sweep_work(grid, path, yes, trust))
+        self.job.start(sweep_work(grid, path, yes, trust))
         self._show_state()
 
     def ask(self, what: NeedsYes) -> bool:
@@ -249,22 +245,17 @@ class SweepPage(Page):
         return bool(ask(self, "A long sweep", text, {"run": "Run it"}))
 
     def _stop(self) -> None:
-        self._stopping = True
-        self.context.controller.stop()
+        self.job.stop()
         self._show_state()
 
-    def _on_news(self, event: JobNews) -> None:
-        if event.run_id != self._run_id:
-            return
-        news = event.news
+    def _on_news(self, news: Any) -> None:
         if isinstance(news, SeriesProgress):
             self.progress.setRange(0, 1000)
             self.progress.setValue(round(1000 * news.fraction))
             self.words.set_full(news.words)
         elif isinstance(news, CellRun) and self.results is not None:
             self.results.add(news)
-            if not self._later.isActive():
-                self._later.start()
+            self._later.ask()
         elif isinstance(news, Estimate):
             if self._under_way is not None:
                 self._rates[_target_of(self._under_way.settings)] = news
@@ -273,9 +264,6 @@ class SweepPage(Page):
             self.show_sweep(news.results, news.path)
 
     def _on_end(self, event: JobEnded) -> None:
-        if event.run_id != self._run_id:
-            return
-        self._run_id = -1
         self.progress.setRange(0, 1000)
         if isinstance(event.result, SweepResults):
             self.results = event.result
@@ -336,13 +324,10 @@ class SweepPage(Page):
             if self.charts.results is not self.results:
                 self.charts.results = self.results
             if self.isVisible():
-                begin = time.perf_counter()
                 self.charts.refresh()
                 self.table.set_rows(self.results.rows())
                 for chart in self.charts.charts:
                     chart.redraw()
-                spent_ms = 1000 * (time.perf_counter() - begin)
-                self._later.setInterval(max(_REDRAW_MS, round(spent_ms / _SHARE)))
             else:
                 self._stale = True
 
@@ -357,7 +342,7 @@ class SweepPage(Page):
         running = self.running
         pending = self.results is not None and self.path is not None and self.results.to_do
         free = not running and not self.context.controller.busy_with
-        enable_in_turn(self.run, self.stop, free, running and not self._stopping)
+        enable_in_turn(self.run, self.stop, free, self.job.can_stop)
         self.resume.setEnabled(free and pending)
         self.export.setEnabled(self.results is not None)
         self.open.setEnabled(not running)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from specview.experiments.sweep_file import SweepFile, new_path, read_sweep
 from specview.experiments.sweep_grid import Grid
 from specview.experiments.sweep_results import SweepResults
 from specview.files.folders import data_folder
-from specview.gui.link.engine_thread import JobProgress
+from specview.gui.link.job import ShouldStop, Tell, Work
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +23,6 @@ JOB = "sweep"
 """The job's name."""
 NEWEST = 12
 """Sweeps of the data folder that are offered."""
-
-Work = Callable[[Any, Callable[[Any], None], Callable[[], bool]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) ->
     Its result is the SweepResults, or NeedsYes where it asks first.
     """
 
-    def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> Any:
+    def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> Any:
         file = None
         try:
             if path is not None:
@@ -63,7 +60,7 @@ def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) ->
             own = grid if file is None else file.results.grid
             races = own.run_count if file is None else len(file.results.pending(failed=True))
             if races:
-                known = estimate(own, pool, should_stop, lambda text: tell(JobProgress(text)))
+                known = estimate(own, pool, should_stop, tell.progress)
                 tell(known)
                 if not yes and is_long(own, known, races):
                     return NeedsYes(own, path, grid_words(own, known, races))
@@ -74,7 +71,7 @@ def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) ->
             def pass_on(news: SeriesProgress | CellRun) -> None:
                 tell(news)
                 if isinstance(news, SeriesProgress):
-                    tell(JobProgress(f"sweep {news.done}/{news.total}: {news.text}", news.fraction))
+                    tell.progress(f"sweep {news.done}/{news.total}: {news.text}", news.fraction)
 
             run_sweep(file, pool, pass_on, should_stop)
             return file.results.copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,10 @@ from PySide6.QtWidgets import (
 )
 
 from specview.errors import SpecviewError, UsageError
-from specview.gui.link.engine_thread import JobProgress
+from specview.gui.link.job import ShouldStop, Tell, Work
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
-from specview.gui.parts.lab_panel import LabPanel, Tell, Work
+from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, set_kind
 from specview.gui.state.display_text import tooltip
@@ -84,7 +84,7 @@ class NumbersEdit(QLineEdit):
 class ConcurrencyPanel(LabPanel):
     """Settings, four plots and a sentence; `found` is what is shown."""
 
-    job = "concurrency"
+    job_name = "concurrency"
     run_tip = "Time the passes on this device; takes up to some minutes"
     stop_tip = "Stop and keep what was measured (Esc)"
     edits = ("batches", "ks", "tokens")
@@ -97,7 +97,7 @@ class ConcurrencyPanel(LabPanel):
         self._chosen = False  # by the user: which acceptance
         self._build()
         self.show_lanes()
-        self.connect_job()
+        self.follow_job()
 
     # -- layout ----------------------------------------------------------------------------------
 
@@ -223,8 +223,8 @@ class ConcurrencyPanel(LabPanel):
         """Time the passes, and record an acceptance where none is there."""
         plan = self.plan()
 
-        def work(pool: Any, tell: Tell, should_stop: Callable[[], bool]) -> Concurrency:
-            return run_concurrency(plan, pool, should_stop, lambda text, part: tell(JobProgress(text, part)))
+        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> Concurrency:
+            return run_concurrency(plan, pool, should_stop, tell.progress)
 
         return work, plan.settings
 

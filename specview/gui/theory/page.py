@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from specview.errors import SpecviewError
-from specview.gui.link.engine_thread import JobEnded, JobNews, JobProgress
+from specview.gui.link.job import Job, JobEnded, JobProgress, ShouldStop, Tell
 from specview.gui.parts.pages import PageContext, ViewsPage
 from specview.gui.parts.widgets import Scrolled
 from specview.gui.state.view_model import target_of
@@ -31,7 +31,7 @@ class TheoryPage(ViewsPage):
         self.controller = context.controller
         self._open = False
         self._shown: Any = None
-        self._measuring = -1
+        self._measuring = Job(self.controller, MEASURE_JOB)
         self._calibrated: dict[int, float] | None = None  # seconds of this machine's passes by rows
         self._calibrated_of: tuple[Any, ...] = ()  # by `target_of`
         self._measuring_of: tuple[Any, ...] = ()
@@ -41,8 +41,8 @@ class TheoryPage(ViewsPage):
         views = Scrolled(self.theory, 570, 960), Scrolled(self.concurrency, 500, 960)
         self.set_views("Views of the theory", dict(zip(VIEWS, views, strict=True)))
         self.theory.measure_asked.connect(self.measure_v)
-        self.controller.job_news.connect(self._job_news)
-        self.controller.job_ended.connect(self._job_ended)
+        self._measuring.progressed.connect(self._progressed)
+        self._measuring.ended.connect(self._measured)
         self.controller.number_tick.connect(self._tick)
         self.controller.lanes_changed.connect(self._lanes_changed)
         self.controller.state_changed.connect(self._lanes_changed)
@@ -101,24 +101,17 @@ class TheoryPage(ViewsPage):
             self.context.show_message(str(error))
             return
 
-        def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> dict[int, float]:
-            return calibrate_passes(
-                pool, settings, MOST_K, tell=lambda text, part: tell(JobProgress(text, part)), should_stop=should_stop
-            )
+        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> dict[int, float]:
+            return calibrate_passes(pool, settings, MOST_K, tell=tell.progress, should_stop=should_stop)
 
-        self._measuring = controller.start_job(MEASURE_JOB, work, settings)
+        self._measuring.start(work, settings)
         self._measuring_of = target_of(settings.flat(LaneSettings()))
         self.theory.assumption.set_full("Measuring the target's passes…")
 
-    def _job_news(self, news: JobNews) -> None:
-        if news.run_id == self._measuring and isinstance(news.news, JobProgress):
-            part = "" if news.news.fraction is None else f" {100 * news.news.fraction:.0f}%"
-            self.theory.assumption.set_full(f"{news.news.text}{part}")
+    def _progressed(self, news: JobProgress) -> None:
+        self.theory.assumption.set_full(news.words)
 
-    def _job_ended(self, ended: JobEnded) -> None:
-        if ended.run_id != self._measuring:
-            return
-        self._measuring = -1
+    def _measured(self, ended: JobEnded) -> None:
         self.theory.assumption.set_full(ASSUMPTION)
         if ended.result:
             self._calibrated, self._calibrated_of, self._shown = ended.result, self._measuring_of, None

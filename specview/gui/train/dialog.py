@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 
 from specview.drafting.registry import methods_for
 from specview.errors import SpecviewError, UsageError
-from specview.gui.link.file_work import FileWork
+from specview.gui.link.background import Background
 from specview.gui.link.head_checks import heads_folder
 from specview.gui.parts import layout, theme
 from specview.gui.parts.plots import Card
@@ -58,7 +58,7 @@ class TrainDialog(QDialog):
     use_asked = Signal(str, str)
 
     def __init__(
-        self, run: TrainingRun, target_of: Callable[[], tuple[str, str, str]], files: FileWork,
+        self, run: TrainingRun, target_of: Callable[[], tuple[str, str, str]], files: Background,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)

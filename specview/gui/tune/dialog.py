@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,24 +18,23 @@ from PySide6.QtWidgets import (
 )
 
 from specview.drafting.registry import METHODS
-from specview.errors import SpecviewError
+from specview.errors import SpecviewError, UsageError
 from specview.experiments.guide import guide
 from specview.experiments.tune_result import RANKING_COLUMNS, ArmResult, TuneResult, ranking_rows, told_lanes
 from specview.experiments.tuning import DEFAULT_SECONDS, TuneProgress, tune
-from specview.gui.link.engine_thread import JobProgress
+from specview.gui.link.job import JobEnded, ShouldStop, Tell, Work
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
-from specview.gui.parts.job_dialog import JobDialog
+from specview.gui.parts.job_view import JobDialog
 from specview.gui.parts.pages import RACE, PageContext
 from specview.gui.parts.results_table import ResultsTable
-from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, label, set_tip
+from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, label
 from specview.gui.state.display_text import brief, visible
 from specview.racing import workloads
 from specview.racing.intervals import interval_of
 from specview.racing.settings import BUNDLED, RunSettings
 from specview.racing.workloads import Prompt, Workload
 
-JOB = "tuning"
 THIS, KIND, FILE = "prompt", "workload", "file"
 _MOST_NAMED = 12  # lanes that the chart names
 _TICK_CHARACTERS = 100  # beneath a chart of the usual width
@@ -46,30 +44,30 @@ _TICK_LINES = 3
 class TuneDialog(JobDialog):
     """Sets tuning up, runs it and shows its ranking; the lane to use goes into the race."""
 
+    job_name = "tuning"
+    run_text = "Tune"
+    bar_name = "Progress of the tuning"
+    first_words = "Loading the target…"
+
     def __init__(self, context: PageContext, parent: QWidget) -> None:
+        super().__init__(context.controller, "Tune: the fastest method here", parent)
+        self.context = context
         self.result_shown: TuneResult | None = None
         self._file: Workload | None = None
-        self.use = QPushButton("Use it in the race")
-        self.copy = QPushButton("Copy as --lane")
-        super().__init__(context, JOB, "Tune: the fastest method here", "Tune", parent)
+        self.use = self.button("Use it in the race", "Add the selected lane to the race, with this k and policy")
+        self.copy = self.button("Copy as --lane", "Copy the selected lane as the command line takes it")
         self._make_setup()
         self._make_body()
         self.buttons.insertWidget(0, self.use)
         self.buttons.insertWidget(1, self.copy)
-        self.buttons.addWidget(self.close_button)
-        for button in (self.use, self.copy):
-            button.setAutoDefault(False)
-        set_tip(self.use, "Add the selected lane to the race, with this k and policy")
-        set_tip(self.copy, "Copy the selected lane as the command line takes it")
         self.use.clicked.connect(self.use_lane)
         self.copy.clicked.connect(self.copy_lane)
         self.resize(theme.px(1080), theme.px(700))
         self.say(
             "Cheap predictions first, then races of the promising lanes beside plain, and last the chosen one anew: "
-            "only these last races make the interval. Where plain decoding wins, it says so.",
-            "muted",
+            "only these last races make the interval. Where plain decoding wins, it says so."
         )
-        self.show_state()
+        self.follow_job()
 
     # -- making ----------------------------------------------------------------------------------
 
@@ -181,39 +179,30 @@ class TuneDialog(JobDialog):
         count = len(self._file.prompts)
         self.file_button.setText(visible(f"{self._file.name} ({count} {'prompt' if count == 1 else 'prompts'})"))
         self.source.set_value(FILE)
-        self.say(f"{self._file.name}: {count} prompts.", "muted")
+        self.say(f"{self._file.name}: {count} prompts.")
 
-    def prompts(self, settings: RunSettings) -> Workload | None:
-        """What is tuned for; None, with a line, where there is none."""
+    def prompts(self, settings: RunSettings) -> Workload:
+        """What is tuned for; raises UsageError."""
         chosen = self.source.value()
         if chosen == KIND:
             found = workloads.load(self.kind.value())
             return replace(found, prompts=tuple(replace(one, workload=found.name) for one in found.prompts))
         if chosen == FILE:
             if self._file is None:
-                self.say("No prompt file is chosen. Choose one, or tune for the prompt in the window.", "error")
+                raise UsageError("No prompt file is chosen.", "Choose one, or tune for the prompt in the window.")
             return self._file
         if settings.chat and not settings.prompt.strip():
-            self.say("The prompt is empty. Type one, or choose a workload.", "error")
-            return None
+            raise UsageError("The prompt is empty.", "Type one, or choose a workload.")
         one = Prompt(settings.prompt, settings.system, history=settings.history, workload=settings.workload or "")
         return Workload("prompt", (one,), workloads.content_sha256((one,)))
 
-    def begin_asked(self) -> None:
+    def work(self) -> tuple[Work, RunSettings | None]:
         """Tune."""
-        settings = self.settings()
-        prompts = None if settings is None else self.prompts(settings)
-        if settings is None or prompts is None:
-            return
-        try:
-            seconds = 60.0 * self.minutes.value()
-        except SpecviewError as error:
-            self.say(str(error), "error")
-            return
+        settings = self.context.run_settings()
+        prompts, seconds = self.prompts(settings), 60.0 * self.minutes.value()
         names = [name for name, action in self.method_actions.items() if action.isChecked()]
         if not names:
-            self.say("No method is chosen. Tick at least one.", "error")
-            return
+            raise UsageError("No method is chosen.", "Tick at least one.")
         drafts = tuple(dict.fromkeys(
             ref for lane in settings.lanes for ref in (*((lane.draft,) if lane.needs_draft else ()),
                                                        *(choice.ref for choice in lane.heads.values()))
@@ -221,26 +210,28 @@ class TuneDialog(JobDialog):
         ))  # fmt: skip
         methods = () if len(names) == len(self.method_actions) else tuple(names)
 
-        def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> TuneResult:
+        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> TuneResult:
             def progress(news: TuneProgress) -> None:
                 best = f". Best so far: {news.best}, {news.best_speedup:.2f} times plain" if news.best_speedup else ""
-                tell(JobProgress(f"{news.text}{best}", news.fraction))
+                tell.progress(f"{news.text}{best}", news.fraction)
 
             return tune(
                 settings, prompts, seconds, methods=methods, drafts=drafts, models=pool, on_progress=progress,
                 on_result=lambda found: tell(found.snapshot()), should_stop=should_stop,
             )  # fmt: skip
 
-        self.begin(work, settings, "Loading the target…")
+        return work, settings
 
     # -- results ---------------------------------------------------------------------------------
 
-    def show_news(self, news: Any) -> None:
-        if isinstance(news, TuneResult):
-            self._show(news)
+    def take(self, found: Any) -> None:
+        self._show(found)
 
-    def show_result(self, result: Any, stopped: bool) -> None:
-        self._show(result)
+    def ended(self, end: JobEnded) -> None:
+        super().ended(end)
+        result = end.result
+        if result is None:
+            return
         if result.winner is not None:
             for place, row in enumerate(self.table.rows):
                 if row["lane"] == result.winner.name:
@@ -320,11 +311,11 @@ class TuneDialog(JobDialog):
             return
         if self.context.add_lane(chosen.lane):
             self.context.goto(RACE)
-            self.say(f"{chosen.name} is a lane of the race now.", "muted")
+            self.say(f"{chosen.name} is a lane of the race now.")
 
     def copy_lane(self) -> None:
         """Put the chosen lane's text on the clipboard."""
         chosen = self.chosen()
         if chosen is not None:
             QGuiApplication.clipboard().setText(f'--lane "{chosen.name}"')
-            self.say(f"Copied: --lane {chosen.name}", "muted")
+            self.say(f"Copied: --lane {chosen.name}")

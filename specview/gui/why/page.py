@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 from specview.decoding.details import details_of
 from specview.errors import SpecviewError
 from specview.files.report import Report
-from specview.gui.link.engine_thread import JobEnded, JobProgress
+from specview.gui.link.job import Job, JobEnded, JobProgress, ShouldStop, Tell
 from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, Page, PageContext
 from specview.gui.parts.report_view import ReportView
@@ -128,7 +128,8 @@ class WhyPage(Page):
         self._lane_place = -1
         self._followed: tuple[int, int] = (-1, -1)
         self._calibrated: dict[tuple[Any, ...], dict[int, float]] = {}
-        self._measuring: dict[int, tuple[Any, ...]] = {}
+        self._measuring = Job(self.controller, MEASURE)
+        self._measuring_of: tuple[Any, ...] = ()
         self._not_measured = ""
         self._rest_until = self._began = 0.0
         self._drawn = QTimer(self)  # once the charts have drawn, which they do in timers of their own
@@ -141,8 +142,8 @@ class WhyPage(Page):
         controller.number_tick.connect(self._tick)
         controller.lanes_changed.connect(self._lanes_changed)
         controller.state_changed.connect(self._state_changed)
-        controller.job_news.connect(self._job_news)
-        controller.job_ended.connect(self._job_ended)
+        self._measuring.progressed.connect(self._progressed)
+        self._measuring.ended.connect(self._measured)
         context.selection.round_selected.connect(self._round_selected)
         theme.signals.changed.connect(self._restyle)
         self._restyle()
@@ -444,7 +445,7 @@ class WhyPage(Page):
 
     def _name_measure(self) -> None:
         busy = self.controller.busy_with
-        running = bool(self._measuring)
+        running = self._measuring.running
         self.measure.setEnabled(not busy and self.lane is not None)
         if running:
             set_tip(self.measure, "The target's passes are being measured (Esc stops it)")
@@ -477,16 +478,13 @@ class WhyPage(Page):
             return
         k = max((round_.k for round_ in lane.rounds), default=0)
 
-        def work(pool: Any, tell: Callable[[Any], None], should_stop: Callable[[], bool]) -> dict[int, float]:
+        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> dict[int, float]:
             from specview.lab.calibrate import calibrate_passes
 
-            def progress(text: str, fraction: float | None) -> None:
-                tell(JobProgress(text, fraction))
+            return calibrate_passes(pool, settings, k, tell=tell.progress, should_stop=should_stop, afresh=True)
 
-            return calibrate_passes(pool, settings, k, tell=progress, should_stop=should_stop, afresh=True)
-
-        key = target_of(lane.settings)
-        self._measuring[controller.start_job(MEASURE, work, settings)] = key
+        self._measuring_of = target_of(lane.settings)
+        self._measuring.start(work, settings)
         self._not_measured = ""
         set_kind(self.measured_words, "small")
         self.measured_words.set_full("Measuring the target's passes…")
@@ -500,17 +498,12 @@ class WhyPage(Page):
         same = own.get("target", base.target) == base.target and own.get("engine", base.engine) == base.engine
         return replace(base, **own, trust_remote_code=base.trust_remote_code and same).checked()
 
-    def _job_news(self, news: Any) -> None:
-        if news.run_id in self._measuring and isinstance(news.news, JobProgress):
-            part = "" if news.news.fraction is None else f" {100 * news.news.fraction:.0f}%"
-            self.measured_words.set_full(f"{news.news.text}{part}")
+    def _progressed(self, news: JobProgress) -> None:
+        self.measured_words.set_full(news.words)
 
-    def _job_ended(self, ended: JobEnded) -> None:
-        key = self._measuring.pop(ended.run_id, None)
-        if key is None:
-            return
+    def _measured(self, ended: JobEnded) -> None:
         if ended.result:
-            self._calibrated[key] = ended.result
+            self._calibrated[self._measuring_of] = ended.result
         else:
             self._not_measured = "v(k) was not measured: stopped." if ended.stopped else "v(k) was not measured."
         if ended.message:

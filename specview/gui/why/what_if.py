@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QLabel,
     QSlider,
@@ -17,7 +17,8 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.ledger import RunRecord
 from specview.drafting.policies import POLICIES
-from specview.gui.link.latest_work import LatestWork, Tell
+from specview.gui.link.background import Background
+from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.pages import PageContext
@@ -91,20 +92,12 @@ class WhatIfPanel(QWidget):
         self._shown: tuple[Any, ...] = ()
         self._place = 0
         self._lengths: tuple[Alternative, ...] = ()
-        self._overview = LatestWork(self)
-        self._single = LatestWork(self)
-        self._overview.done.connect(self._overview_done)
+        self._overview, self._single, self._curve_work = (Background(self, "specview-what-if") for _ in range(3))
         self._overview.failed.connect(self._refused)
         self._overview.progressed.connect(self._progressed)
-        self._single.done.connect(self._single_done)
         self._single.failed.connect(self._single_failed)
-        self._curve_work = LatestWork(self)
-        self._curve_work.done.connect(self._curve_done)
         self._curve_asked: Any = None
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
-        self._later.setInterval(60)
-        self._later.timeout.connect(self._ask)
+        self._later = Later(self, 60, self._ask)
         self._build()
         theme.signals.changed.connect(self._draw)
         self._say("Run a race, or open a recorded run: this page then recomputes it with other draft lengths.")
@@ -221,7 +214,9 @@ class WhatIfPanel(QWidget):
         place, facts = self._place, dict(race.facts)
         measured = dict(known)
         self._say("Replaying the recorded rounds…")
-        self._overview.want(state, lambda tell: what_if_of_race(records, place, facts, measured, tell=tell))
+        self._overview.only(
+            lambda: what_if_of_race(records, place, facts, measured, tell=self._overview.tell), self._overview_done
+        )
 
     def _say(self, text: str) -> None:
         """Words in place of the charts."""
@@ -231,14 +226,11 @@ class WhatIfPanel(QWidget):
     def _progressed(self, what: str, fraction: float) -> None:
         self.words.setText(f"{what}: {100 * fraction:.0f}%")
 
-    def _refused(self, state: Any, line: str) -> None:
-        if state == self._shown:
-            self._say(line)
-            self.answered.emit()
+    def _refused(self, line: str) -> None:
+        self._say(line)
+        self.answered.emit()
 
-    def _overview_done(self, state: Any, made: tuple[Replay, WhatIf]) -> None:
-        if state != self._shown:
-            return
+    def _overview_done(self, made: tuple[Replay, WhatIf]) -> None:
         self.replay, self.found = made
         replay, found = made
         self._lengths = tuple(one for one in found.alternatives if one.kind == "length")
@@ -303,19 +295,18 @@ class WhatIfPanel(QWidget):
         if replay is None:
             return
         self._mark_asked()
-
-        self._single.want(
-            (self._shown, asked),
-            lambda tell: replay.policy_of(asked.policy, asked.options, asked.k, _told(tell)),
+        self._single.only(
+            lambda: replay.policy_of(asked.policy, asked.options, asked.k, _told(self._single.tell)), self._single_done
         )
         if replay.knows_confidence and self._curve_asked != asked.k:
             self._curve_asked = asked.k
-            self._curve_work.want((self._shown, asked.k), lambda tell: [
-                replay.policy_of("confidence", {"threshold": value}, asked.k, _told(tell)) for value in CHART_THRESHOLDS
-            ])
+            self._curve_work.only(lambda: [
+                replay.policy_of("confidence", {"threshold": value}, asked.k, _told(self._curve_work.tell))
+                for value in CHART_THRESHOLDS
+            ], self._curve_done)
 
-    def _single_done(self, question: Any, one: Alternative) -> None:
-        if question[0] != self._shown or self.found is None:
+    def _single_done(self, one: Alternative) -> None:
+        if self.found is None:
             return
         self.answer, recorded = one, self.found.recorded
         self.figures["speedup"].show_figure(one.speedup, recorded.speedup, times)
@@ -328,14 +319,11 @@ class WhatIfPanel(QWidget):
         self.why.set_full(f"{one.name}: {one.why}{costs}")
         self.answered.emit()
 
-    def _curve_done(self, question: Any, curve: list[Alternative]) -> None:
-        if question[0] == self._shown:
-            self._draw_thresholds(curve)
-            self._mark_asked()
+    def _curve_done(self, curve: list[Alternative]) -> None:
+        self._draw_thresholds(curve)
+        self._mark_asked()
 
-    def _single_failed(self, question: Any, line: str) -> None:
-        if question[0] != self._shown:
-            return
+    def _single_failed(self, line: str) -> None:
         self.answer = None
         for figure in self.figures.values():
             figure.value.setText(MISSING)
@@ -457,7 +445,7 @@ class WhatIfPanel(QWidget):
             work.close()
 
 
-def _told(tell: Tell) -> Callable[[int, int], None]:
+def _told(tell: Callable[[str, float], None]) -> Callable[[int, int], None]:
     """Lets a replay notice that it is no longer wanted."""
 
     def told(done: int, total: int) -> None:

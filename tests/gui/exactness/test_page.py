@@ -15,7 +15,6 @@ from specview.gui.exactness import pair as exactness_pair
 from specview.gui.exactness import toy as exactness_toy
 from specview.gui.exactness.pair import findings_of, rows_of, short
 from specview.gui.parts import theme
-from specview.gui.parts.lab_panel import Throttle
 from specview.lab import policy_exactness
 from specview.lab.exactness import run_toy
 from specview.lab.pair_results import Drift
@@ -136,9 +135,9 @@ def test_a_stopped_run_is_not_mixed_with_the_next(page, qtbot):
     toy.seeds.set_value(0)
     run_to_end(toy, qtbot)
     held = toy.found
-    from specview.gui.link.engine_thread import JobNews
+    from specview.gui.link.messages import JobNews
 
-    page.context.controller.job_news.emit(JobNews(-7, toy.job, run_toy(samples=100)))
+    page.context.controller._take([JobNews(-7, run_toy(samples=100))])
     assert toy.found is held
 
 
@@ -387,13 +386,3 @@ def test_everything_is_reached_by_keyboard(page):
         assert chart.x_name
         assert chart.y_name
     assert exactness_pair.PairPanel.run_tip
-
-
-def test_a_throttle_lets_ten_a_second_through():
-    now = [0.0]
-    due = Throttle(0.1, lambda: now[0])
-    passed = 0
-    for step in range(1000):
-        now[0] = step / 1000
-        passed += due()
-    assert 9 <= passed <= 10

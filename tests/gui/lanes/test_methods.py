@@ -17,18 +17,20 @@ from shiboken6 import isValid
 from specview.decoding.interfaces import Declared, End
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
-from specview.gui.lanes import head_chooser, members_editor
+from specview.gui.lanes import exit_scan_dialog, head_chooser, members_editor
 from specview.gui.lanes.editor import LaneEditor, default_k_text
 from specview.gui.lanes.exit_scan_dialog import ExitScanDialog, ExitScans
 from specview.gui.lanes.menu import LaneMenu, by_family, known_problems
 from specview.gui.lanes.option_form import OptionForm
 from specview.gui.link import head_checks, pair_checks
 from specview.gui.link.head_checks import needs_choice
+from specview.gui.link.job import Job, Tell
 from specview.gui.link.library import Found, FoundModel, Library
 from specview.gui.link.pair_checks import PairChecks, check, pair_words
 from specview.models.pair_check import PairReport
 from specview.racing.settings import LaneSettings, RunSettings
 from tests.gui.methods_fake import FAKES, PRESETS, made_up_methods
+from tests.gui.shell_fake import fake_scan
 
 
 @pytest.fixture(autouse=True)
@@ -494,7 +496,8 @@ def test_forms_of_all_methods_fit_a_laptop(make_editor, qtbot):
 
 
 @pytest.fixture
-def scans(window) -> ExitScans:
+def scans(window, script, monkeypatch) -> ExitScans:
+    monkeypatch.setattr(exit_scan_dialog, "measure", fake_scan(script))
     return ExitScans(window.controller, window.setup.settings(()))
 
 
@@ -535,7 +538,7 @@ def test_a_scan_stops_and_can_be_run_again(window, qtbot, script, scans):
     qtbot.waitUntil(lambda: not dialog.running, timeout=3000)
     assert "Stopped" in dialog.words.text() and not dialog.use.isEnabled()
     script.scan_s = 0.02
-    qtbot.mouseClick(dialog.again, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(dialog.run, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: not dialog.running)
     assert dialog.table.rowCount() == 11
     finish(dialog)
@@ -553,18 +556,19 @@ def test_a_scan_that_fails_says_why(window, qtbot, script, scans):
 
 def test_a_scan_waits_for_no_job_and_ends_none(window, qtbot, script, scans):
     controller, stopped = window.controller, []
-    controller.job_ended.connect(lambda job: stopped.append(job.job))
+    job = Job(controller, "sweep")
+    job.ended.connect(lambda end: stopped.append(end.job))
 
     def work(pool, tell, should_stop):
         while not should_stop():
             time.sleep(0.002)
 
-    controller.start_job("sweep", work)
+    job.start(work)
     dialog = ExitScanDialog(scans, window)
     dialog.show()
     assert not dialog.running and "busy with sweep" in dialog.words.text() and dialog.words.property("kind") == "warning"
     assert not dialog.stop.isEnabled() and dialog.progress.maximum() > 0
-    dialog.again.click()
+    dialog.run.click()
     assert not dialog.running
     dialog.reject()
     assert controller.job == "sweep" and controller.can_stop, "closing the scan stops nothing else"
@@ -573,7 +577,7 @@ def test_a_scan_waits_for_no_job_and_ends_none(window, qtbot, script, scans):
     again.show()
     controller.stop()
     qtbot.waitUntil(lambda: stopped == ["sweep"] and not controller.busy_with)
-    again.again.click()
+    again.run.click()
     qtbot.waitUntil(lambda: script.log == ["scan"])
     assert again.running
     qtbot.waitUntil(lambda: not again.running)
@@ -634,11 +638,11 @@ def test_rows_of_the_real_backend(monkeypatch):
 
     backend = local_backend.LocalBackend()
     monkeypatch.setattr(backend, "_pool", Pool())
-    monkeypatch.setattr(local_backend, "tokenize_prompt", lambda settings, target: [1, 2])
+    monkeypatch.setattr(exit_scan_dialog, "tokenize_prompt", lambda settings, target: [1, 2])
     monkeypatch.setattr(local_backend, "METHODS", {info.name: info for info in FAKES})
     monkeypatch.setattr("specview.experiments.exit_scan.scan_exits", lambda *a, **k: asked.append((a, set(k))) or "scan")
     assert backend.target_facts(RunSettings()) == ("cpu", {"early-exit": "not here"}, Declared())
-    assert backend.scan_exits(RunSettings(), lambda *_: None, lambda: False) == "scan"
+    assert exit_scan_dialog.measure(RunSettings(), backend.pool, Tell(lambda news: None), lambda: False) == "scan"
     assert asked == [((Engine, [1, 2]), {"should_stop", "on_progress"})]
     Engine.rollback_problem = "it is recurrent"
     assert set(backend.target_facts(RunSettings())[1].values()) == {"it is recurrent"}

@@ -11,9 +11,9 @@ import pytest
 from specview.engines import templates
 from specview.engines.chat import render_chat
 from specview.errors import SpecviewError, Stopped
-from specview.gui.link.engine_thread import (
+from specview.gui.link.engine_thread import EngineThread
+from specview.gui.link.messages import (
     CommandDone,
-    EngineThread,
     JobEnded,
     JobNews,
     JobProgress,
@@ -203,27 +203,28 @@ def test_closing_is_bounded():
 def test_a_job_tells_its_news_and_its_result(harness):
     h = harness()
 
-    def work(backend, tell, should_stop):
-        tell(JobProgress("half", 0.5))
-        return backend.pool is h.script
+    def work(pool, tell, should_stop):
+        tell.progress("half", 0.5)
+        tell("more")
+        return pool is h.script
 
     run_id = h.thread.job("sweep", work)
     assert h.until(lambda e: isinstance(e, JobEnded)) == JobEnded(run_id, "sweep", True)
     h.done(run_id, "job")
-    assert JobNews(run_id, "sweep", JobProgress("half", 0.5)) in h.events
+    assert [e.news for e in h.events if isinstance(e, JobNews)] == [JobProgress("half", 0.5), "more"]
 
 
 def test_a_job_that_is_stopped_may_keep_what_it_has(harness):
     h = harness()
 
-    def keeps(backend, tell, should_stop):
+    def keeps(pool, tell, should_stop):
         tell("begun")
         while not should_stop():
             time.sleep(0.001)
         return "so far"
 
-    def raises(backend, tell, should_stop):
-        keeps(backend, tell, should_stop)
+    def raises(pool, tell, should_stop):
+        keeps(pool, tell, should_stop)
         raise Stopped
 
     for work, result in ((keeps, "so far"), (raises, None)):
@@ -237,10 +238,10 @@ def test_a_job_that_is_stopped_may_keep_what_it_has(harness):
 def test_a_job_that_fails_says_why_in_one_line_and_the_thread_lives_on(harness, caplog):
     h = harness()
 
-    def broken(backend, tell, should_stop):
+    def broken(pool, tell, should_stop):
         raise SpecviewError("the grid is empty.", "Choose a k.")
 
-    def crashes(backend, tell, should_stop):
+    def crashes(pool, tell, should_stop):
         raise KeyError("cell\n7")
 
     first, second = h.thread.job("sweep", broken), h.thread.job("sweep", crashes)
@@ -270,8 +271,7 @@ def test_continue_goes_on_after_a_sweep_of_another_target(monkeypatch, tmp_path)
     try:
         race = h.thread.run(replace(shared, lanes=(LaneSettings(), DRAFTED)))
         h.done(race, "run")
-        work = sweep_work(grid.checked(), None, True)
-        job = h.thread.job("sweep", lambda backend, tell, stop: work(backend.pool, tell, stop), grid.settings)
+        job = h.thread.job("sweep", sweep_work(grid.checked(), None, True), grid.settings)
         assert h.until(lambda e: isinstance(e, JobEnded) and e.run_id == job).message == ""
         h.events.clear()
         h.thread.continue_(race, 8)

@@ -9,6 +9,7 @@ import pytest
 
 from specview.errors import SpecviewError
 from specview.experiments.prompt_set import notable, run_prompt_set
+from specview.gui.link.job import JobEnded, Tell
 from specview.gui.race import prompt_set_dialog as module
 from specview.gui.race.prompt_set_dialog import _Teller
 from specview.library.library import RunLibrary
@@ -71,7 +72,7 @@ def file(tmp_path):
 
 def run(qtbot, dialog, file):
     dialog.take_file(str(file))
-    dialog.start.click()
+    dialog.run.click()
     qtbot.waitUntil(lambda: not dialog.running and dialog.result_shown is not None, timeout=5000)
 
 
@@ -100,7 +101,7 @@ def test_the_files_that_people_have_are_named_and_taken(dialog, tmp_path):
 
 
 def test_charts_show_requests_and_quartiles(dialog, result):
-    dialog.show_result(result, False)
+    dialog.job.ended.emit(JobEnded(0, "", result))
     for chart, values in ((dialog.speedup, "speedup"), (dialog.acceptance, "acceptance")):
         assert {"draft-model", "prompt-lookup", "draft-model, requests"} <= set(chart.names)
         x, y = chart.values("draft-model")
@@ -112,7 +113,7 @@ def test_charts_show_requests_and_quartiles(dialog, result):
 
 
 def test_a_dot_selects_its_request(dialog, result):
-    dialog.show_result(result, False)
+    dialog.job.ended.emit(JobEnded(0, "", result))
     dialog.tabs.setCurrentIndex(1)
     dialog.speedup.picked.emit("prompt-lookup, requests", 1)
     assert dialog.tabs.currentWidget() is dialog.requests
@@ -124,7 +125,7 @@ def test_a_dot_selects_its_request(dialog, result):
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_slowest_and_the_fastest_open_as_races(window, dialog, result, which):
-    dialog.show_result(result, False)
+    dialog.job.ended.emit(JobEnded(0, "", result))
     (dialog.open_slowest, dialog.open_fastest)[which].click()
     expected = notable(result)["draft-model"][which]
     settings = window.run_settings()
@@ -135,7 +136,7 @@ def test_the_slowest_and_the_fastest_open_as_races(window, dialog, result, which
 
 
 def test_any_request_opens_and_the_extremes_follow_the_selected_lane(window, dialog, result):
-    dialog.show_result(result, False)
+    dialog.job.ended.emit(JobEnded(0, "", result))
     assert not dialog.open_chosen.isEnabled()
     place = next(at for at, row in enumerate(dialog.requests.rows) if row["name"] == "third" and row["lane"] == "prompt-lookup")
     dialog.requests.select(place)
@@ -149,7 +150,7 @@ def test_any_request_opens_and_the_extremes_follow_the_selected_lane(window, dia
 def test_a_stop_keeps_what_there_is(dialog, asked, qtbot, file):
     asked["waits"].append(1)
     dialog.take_file(str(file))
-    dialog.start.click()
+    dialog.run.click()
     qtbot.waitUntil(lambda: bool(dialog.requests.rows), timeout=5000)  # while it runs
     assert dialog.running and not dialog.open_slowest.isEnabled()
     dialog.stop.click()
@@ -160,13 +161,13 @@ def test_a_stop_keeps_what_there_is(dialog, asked, qtbot, file):
 def test_a_workload_that_comes_along(dialog, asked, qtbot):
     dialog.source.set_value("workload")
     dialog.kind.set_value("repeat")
-    dialog.start.click()
+    dialog.run.click()
     qtbot.waitUntil(lambda: not dialog.running and bool(asked["calls"]), timeout=5000)
     assert {prompt.workload for prompt in asked["calls"][0][1].prompts} == {"repeat"}
 
 
 def test_what_cannot_work_is_one_line(window, dialog, asked, file):
-    dialog.start.click()
+    dialog.run.click()
     assert "No prompt file is chosen" in dialog.words.text()
     file.write_text('{"prompt": "x"}\n{"prompt": ""}\n')
     dialog.take_file(str(file))
@@ -174,12 +175,12 @@ def test_what_cannot_work_is_one_line(window, dialog, asked, file):
     file.write_text('{"prompt": "x"}\n')
     dialog.take_file(str(file))
     dialog.repeats.setText("0")
-    dialog.start.click()
+    dialog.run.click()
     assert "repeats is 0" in dialog.words.text()
     dialog.repeats.set_value(1)
     while len(window.lane_settings) > 1:
         window.lane_settings.pop()
-    dialog.start.click()
+    dialog.run.click()
     assert "no lane beside plain" in dialog.words.text()
     assert not asked["calls"]
 
@@ -190,7 +191,7 @@ def test_a_failure_is_its_line(dialog, asked, qtbot, file, monkeypatch):
 
     monkeypatch.setattr(module, "run_prompt_set", broken)
     dialog.take_file(str(file))
-    dialog.start.click()
+    dialog.run.click()
     qtbot.waitUntil(lambda: "no such model" in dialog.words.text(), timeout=5000)
 
 
@@ -198,14 +199,14 @@ def test_a_set_in_which_nothing_ran(dialog, monkeypatch):
     world = World(monkeypatch, context_length=64)
     settings = RunSettings(prompt="b", max_tokens=8, chat=False, observe="off", lanes=(LaneSettings(), LOOKUP))
     only = Workload("long.jsonl", PROMPTS.prompts[3:], "0")
-    dialog.show_result(run_prompt_set(settings, only, clock=world.clock), False)
+    dialog.job.ended.emit(JobEnded(0, "", run_prompt_set(settings, only, clock=world.clock)))
     assert "1 did not run" in dialog.words.text()
     assert not dialog.open_slowest.isEnabled() and len(dialog.requests.rows) == 1
 
 
 def test_progress_comes_from_the_rounds_of_all_races():
     told: list = []
-    world_told = _Teller(told.append, wanted=60, total=4)
+    world_told = _Teller(Tell(told.append), wanted=60, total=4)
     with pytest.MonkeyPatch.context() as patch:
         world = World(patch)
         settings = RunSettings(prompt="b", max_tokens=20, chat=False, observe="off", lanes=(LaneSettings(), DRAFTED, LOOKUP))

@@ -7,6 +7,7 @@ from PySide6.QtCore import QMargins, QRect, Qt
 from PySide6.QtGui import QAccessible
 from PySide6.QtWidgets import QAbstractButton, QComboBox, QLabel, QMenu, QWidget
 
+from specview.gui.link.job import Job
 from specview.gui.shell.screen_fit import USUAL_FRAME, margins, on_screen
 from specview.gui.state.settings_store import SettingsStore
 from specview.racing.settings import LaneSettings
@@ -218,7 +219,7 @@ def test_failed_goes_with_the_next_job_that_works(window, qtbot, script):
     window.run()
     wait_state(qtbot, window, "ended")
     assert "failed" in window.status.state.text()
-    window.controller.start_job("tuning", lambda pool, tell, stop: 1)
+    Job(window.controller, "tuning").start(lambda pool, tell, stop: 1)
     wait_state(qtbot, window, "working")
     wait_state(qtbot, window, "ended")
     assert "failed" not in window.status.state.text()

@@ -13,6 +13,7 @@ from PySide6.QtCore import QMimeData, QPointF, Qt, QUrl
 from PySide6.QtGui import QDropEvent, QGuiApplication, QKeySequence
 from PySide6.QtWidgets import QAbstractButton, QApplication, QLabel, QWidget
 
+from specview.gui.link.job import Job
 from specview.gui.parts import theme
 from specview.gui.shell.app import first_settings
 from specview.gui.shell.help_dialogs import SHORTCUTS
@@ -274,14 +275,15 @@ def test_nothing_goes_on_while_a_job_runs(window, qtbot, script):
     controller, run_id, line = window.controller, race.run_id, window.page.follow_up
     line.setText("and why?")
     ended = []
-    controller.job_ended.connect(lambda job: ended.append((job.job, job.stopped)))
+    job = Job(controller, "sweep")
+    job.ended.connect(lambda end: ended.append((end.job, end.stopped)))
 
     def work(pool, tell, should_stop):
         while not should_stop():
             time.sleep(0.002)
         return "part"
 
-    controller.start_job("sweep", work)
+    job.start(work)
     assert not controller.can_continue and not controller.can_follow_up
     assert not window.page.more.isEnabled() and not window.page.send.isEnabled() and not line.isEnabled()
     assert not window.continue_action.isEnabled()

@@ -66,8 +66,6 @@ def page(world, make_window, qtbot):
 class FakeController(QObject):
     """What the page asks of the controller, where nothing is run."""
 
-    job_news = Signal(object)
-    job_ended = Signal(object)
     state_changed = Signal()
     busy_with = busy_words = ""
 
@@ -156,7 +154,7 @@ def test_stop_keeps_the_finished_races_and_resume_goes_on(page, qtbot):
 
 def test_progress_names_the_cell_and_the_time_left(page, qtbot):
     said = []
-    page.context.controller.job_news.connect(lambda _: said.append((page.progress.value(), page.words.full)))
+    page.job.told.connect(lambda _: said.append((page.progress.value(), page.words.full)))
     run_to_end(page, qtbot)
     assert any("k 2" in words and "repeat 2 of 2" in words for _, words in said)
     values = [value for value, words in said if " of 6 races" in words]

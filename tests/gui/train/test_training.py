@@ -17,7 +17,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QApplication
 
-from specview.gui.link.file_work import FileWork
+from specview.gui.link.background import Background
 from specview.gui.parts import theme
 from specview.gui.train import process as training_process
 from specview.gui.train.dialog import TrainDialog, duration, state_words
@@ -165,9 +165,9 @@ def test_curves_stay_small():
 
 
 @pytest.fixture
-def files(monkeypatch, tmp_path) -> Iterator[FileWork]:
+def files(monkeypatch, tmp_path) -> Iterator[Background]:
     monkeypatch.setenv("SPECVIEW_CACHE", str(tmp_path / "cache"))
-    made = FileWork()
+    made = Background()
     yield made
     made.close()
 

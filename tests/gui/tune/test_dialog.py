@@ -12,6 +12,7 @@ from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.experiments.tune_result import told_lanes
 from specview.experiments.tuning import TuneProgress, tune
+from specview.gui.link.job import JobEnded
 from specview.gui.tune import dialog as module
 from specview.racing.intervals import Interval
 from specview.racing.pool import ModelPool
@@ -72,7 +73,7 @@ def test_the_button_and_the_menu_open_it_once(window, asked, qtbot):
 
 def test_it_tunes_for_the_prompt_in_the_window(window, dialog, asked, qtbot, result):
     dialog.minutes.set_value(2)
-    dialog.start.click()
+    dialog.run.click()
     finished(qtbot, dialog)
     (call,) = asked["calls"]
     assert call["seconds"] == 120 and call["methods"] == ()
@@ -90,7 +91,7 @@ def test_it_tunes_for_the_prompt_in_the_window(window, dialog, asked, qtbot, res
 
 
 def test_the_chart_names_its_lanes(dialog, asked, qtbot, result):
-    dialog.start.click()
+    dialog.run.click()
     finished(qtbot, dialog)
     ticks = dialog.chart._ticks["x"]
     shown = [arm for arm in result.ranking if arm.name in {one.name for one in told_lanes(result)} and arm.worth is not None]
@@ -102,18 +103,18 @@ def test_the_chart_names_its_lanes(dialog, asked, qtbot, result):
 
 def test_progress_says_what_is_tried_and_the_best(dialog, asked, qtbot):
     asked["waits"].append(1)
-    dialog.start.click()
+    dialog.run.click()
     qtbot.waitUntil(lambda: "Best so far: suffix,k=4, 1.40 times plain" in dialog.words.text(), timeout=5000)
     assert dialog.progress.value() == 400
-    assert dialog.stop.isEnabled() and not dialog.start.isEnabled() and not dialog.use.isEnabled()
+    assert dialog.stop.isEnabled() and not dialog.run.isEnabled() and not dialog.use.isEnabled()
     qtbot.waitUntil(lambda: bool(dialog.table.rows), timeout=5000)  # the ranking so far
     dialog.stop.click()
     finished(qtbot, dialog)
-    assert dialog.start.isEnabled() and not dialog.stop.isEnabled()
+    assert dialog.run.isEnabled() and not dialog.stop.isEnabled()
 
 
 def test_use_it_adds_the_lane_and_goes_to_the_race(window, dialog, asked, qtbot, result):
-    dialog.start.click()
+    dialog.run.click()
     finished(qtbot, dialog)
     before = len(window.lane_settings)
     assert dialog.use.text() == f"Use {result.winner.name[:60]}"
@@ -126,7 +127,7 @@ def test_use_it_adds_the_lane_and_goes_to_the_race(window, dialog, asked, qtbot,
 
 
 def test_another_lane_of_the_ranking_can_be_used_or_copied(window, dialog, asked, qtbot):
-    dialog.start.click()
+    dialog.run.click()
     finished(qtbot, dialog)
     dialog.table.select(1)
     name = dialog.table.rows[1]["lane"]
@@ -140,7 +141,7 @@ def test_another_lane_of_the_ranking_can_be_used_or_copied(window, dialog, asked
 def test_where_plain_wins_no_lane_is_proposed(dialog, result):
     lost = result.snapshot()
     lost.verdict, lost.interval = "plain", Interval(0.8, 0.7, 0.9, 5)
-    dialog.show_result(lost, False)
+    dialog.job.ended.emit(JobEnded(0, "", lost))
     assert "Plain decoding wins" in dialog.words.text()
     dialog.table.view.clearSelection()
     assert dialog.chosen() is None and not dialog.use.isEnabled()
@@ -150,14 +151,14 @@ def test_a_workload_or_a_file_may_be_tuned_for(dialog, asked, qtbot, tmp_path):
     dialog.source.set_value("workload")
     dialog.kind.set_value("story")
     assert dialog.kind_field.isVisibleTo(dialog) and not dialog.file_field.isVisibleTo(dialog)
-    dialog.start.click()
+    dialog.run.click()
     finished(qtbot, dialog)
     assert {prompt.workload for prompt in asked["calls"][-1]["prompts"].prompts} == {"story"}
     file = tmp_path / "mine.jsonl"
     file.write_text("\n".join(json.dumps({"prompt": text}) for text in ("one", "two")))
     dialog.take_file(str(file))
     assert dialog.source.value() == "file" and "2 prompts" in dialog.file_button.text()
-    dialog.start.click()
+    dialog.run.click()
     qtbot.waitUntil(lambda: len(asked["calls"]) == 2 and not dialog.running, timeout=5000)
     assert [prompt.text for prompt in asked["calls"][-1]["prompts"].prompts] == ["one", "two"]
 
@@ -165,7 +166,7 @@ def test_a_workload_or_a_file_may_be_tuned_for(dialog, asked, qtbot, tmp_path):
 def test_drafts_of_the_windows_lanes_are_tried(window, dialog, asked, qtbot):
     window.take_lane(LaneSettings("draft-model", draft="/models/mine", name="mine"))
     window.take_lane(LaneSettings("eagle3", draft="/heads/mine"))
-    dialog.start.click()
+    dialog.run.click()
     finished(qtbot, dialog)
     assert asked["calls"][-1]["drafts"] == ("/models/mine", "/heads/mine")
 
@@ -175,7 +176,7 @@ def test_methods_can_be_left_out(dialog, asked, qtbot):
     for name, action in dialog.method_actions.items():
         action.setChecked(name in ("suffix", "draft-model"))
     assert dialog.methods_button.text().startswith("2 of")
-    dialog.start.click()
+    dialog.run.click()
     finished(qtbot, dialog)
     assert set(asked["calls"][-1]["methods"]) == {"suffix", "draft-model"}
 
@@ -192,7 +193,7 @@ def test_methods_can_be_left_out(dialog, asked, qtbot):
 )
 def test_what_cannot_work_is_one_line(dialog, asked, spoil, line):
     spoil(dialog)
-    dialog.start.click()
+    dialog.run.click()
     assert not dialog.running and not asked["calls"]
     assert line in dialog.words.text() and dialog.words.property("kind") == "error"
 
@@ -209,16 +210,16 @@ def test_a_failure_is_its_line(dialog, asked, qtbot, monkeypatch):
         raise SpecviewError("there is no such model.", "Choose another.")
 
     monkeypatch.setattr(module, "tune", broken)
-    dialog.start.click()
+    dialog.run.click()
     qtbot.waitUntil(lambda: "no such model" in dialog.words.text(), timeout=5000)
-    assert not dialog.running and dialog.start.isEnabled()
+    assert not dialog.running and dialog.run.isEnabled()
 
 
 def test_it_waits_for_a_race_that_runs(window, dialog, asked, qtbot, script):
     script.round_s = 0.01
     window.setup.run.click()
     qtbot.waitUntil(lambda: window.controller.racing, timeout=5000)
-    dialog.start.click()
+    dialog.run.click()
     assert not dialog.running and "The engine is busy with a race." in dialog.words.text()
     window.controller.stop()
     qtbot.waitUntil(lambda: not window.controller.racing, timeout=5000)
@@ -226,10 +227,10 @@ def test_it_waits_for_a_race_that_runs(window, dialog, asked, qtbot, script):
 
 def test_closing_it_leaves_the_tuning_running(window, dialog, asked, qtbot):
     asked["waits"].append(1)
-    dialog.start.click()
+    dialog.run.click()
     qtbot.waitUntil(lambda: bool(asked["calls"]), timeout=5000)
     dialog.close_button.click()
-    assert not dialog.isVisible() and window.controller.busy_with == module.JOB
+    assert not dialog.isVisible() and window.controller.busy_with == "tuning"
     asked["waits"].clear()
     finished(qtbot, dialog)
     window.show_tuning()
@@ -239,7 +240,7 @@ def test_closing_it_leaves_the_tuning_running(window, dialog, asked, qtbot):
 def test_lanes_are_full(window, dialog, result):
     while len(window.lane_settings) < 5:
         assert window.take_lane(LaneSettings("suffix", name=f"s{len(window.lane_settings)}"))
-    dialog.show_result(result, False)
+    dialog.job.ended.emit(JobEnded(0, "", result))
     dialog.use.click()
     assert len(window.lane_settings) == 5 and "All lanes are taken" in window.banner.message
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -10,8 +9,6 @@ import pytest
 
 from specview.decoding.metrics import fold
 from specview.decoding.sampling import SamplingParams
-from specview.errors import SpecviewError
-from specview.gui.link.latest_work import LatestWork
 from specview.gui.parts import theme
 from specview.gui.state.figures import MISSING, number, times
 from specview.gui.state.view_model import RaceModel
@@ -189,48 +186,6 @@ def test_a_lane_of_another_run_counts_alone(show, qtbot):
     with qtbot.waitSignal(panel.answered, timeout=20_000):
         panel.show_lane(race.lanes[2], None)
     assert not any(one.name == "oracle: method" for one in panel.found.alternatives)
-
-
-def test_the_newest_question_alone_is_answered(qtbot):
-    work, begun, said = LatestWork(), threading.Event(), []
-    work.done.connect(lambda question, answer: said.append((question, answer)))
-    go = threading.Event()
-
-    def slow(tell):
-        begun.set()
-        go.wait(10)
-        tell("", 0.0)  # told to stop here
-        return "never"
-
-    work.want(1, slow)
-    assert begun.wait(10)
-    with qtbot.waitSignal(work.done, timeout=10_000):
-        work.want(2, lambda tell: "skipped")
-        work.want(3, lambda tell: "heard")
-        go.set()
-    assert said == [(3, "heard")]
-    work.close()
-
-
-def test_work_that_fails_says_why_and_what_is_dropped_is_not_heard_of(qtbot):
-    work = LatestWork()
-
-    def refuse(tell):
-        raise SpecviewError("no.", "Yes.")
-
-    with qtbot.waitSignal(work.failed, timeout=10_000) as caught:
-        work.want("a", refuse)
-    assert caught.args == ["a", "no. Yes."]
-    with qtbot.waitSignal(work.failed, timeout=10_000) as caught:
-        work.want("b", lambda tell: 1 / 0)
-    assert "ZeroDivisionError" in caught.args[1]
-    go = threading.Event()
-    work.want("c", lambda tell: go.wait(10))
-    work.drop()
-    go.set()
-    thread = work._thread
-    work.close()
-    assert not thread.is_alive() and not work.busy
 
 
 def test_ranges_in_words():
