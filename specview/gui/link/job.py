@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from PySide6.QtCore import QObject, Signal
 
 from specview.gui.link.messages import JobEnded, JobProgress, ShouldStop, Tell, Work
 from specview.racing.settings import RunSettings
 
-if TYPE_CHECKING:
-    from specview.gui.link.controller import Controller
+
+class Engine(Protocol):
+    """What a job asks of the controller."""
+
+    @property
+    def busy_words(self) -> str:
+        """One line that says why nothing can be started now; '' where it can."""
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether what is under way was not asked to stop yet."""
+
+    def start_job(self, job: Job, work: Work, settings: RunSettings | None) -> None:
+        """Do work on the engine thread; `job.hear` is told."""
+
+    def stop(self) -> None:
+        """Stop what is under way."""
 
 
 class Job(QObject):
@@ -23,7 +38,7 @@ class Job(QObject):
     told = Signal(object)
     ended = Signal(object)
 
-    def __init__(self, controller: Controller, name: str) -> None:
+    def __init__(self, controller: Engine, name: str) -> None:
         super().__init__()  # without a parent: it is heard of to its end, whatever becomes of the view
         self.name = name
         self._controller = controller
