@@ -124,7 +124,7 @@ def start_draft(target: TargetFiles, embedding: Tensor, start: Path | None, seed
     draft = SmallDraft(config)
     if start is None:
         with torch.no_grad():
-            draft.embedding.copy_(project_embedding(embedding, draft.shape.hidden_size))
+            draft.embedding.copy_(project_embedding(embedding, draft.shape.hidden))
         return draft
     try:
         begun = SmallDraft.load(start)
@@ -178,7 +178,7 @@ class DraftRun:
                 shutil.copyfile(job.target.folder / name, out / name)
         job.record(measured, before, self.trainer)
         shape, last, weights = draft.shape, job.sets[-1], sum(parameter.numel() for parameter in draft.parameters())
-        embedding = shape.vocab_size * shape.hidden_size
+        embedding = shape.vocab * shape.hidden
         files = ["`config.json`, `model.safetensors`: float16, loads as `transformers.LlamaForCausalLM`. The tokenizer is "
                  "the target's."]  # fmt: skip
         if gguf_type:
@@ -189,9 +189,9 @@ class DraftRun:
         text = job.card(
             measured, before, self.trainer, s, self._shards,
             title=f"A small draft for {target_name(job.target)}",
-            about=f"""A tiny language model that drafts for the target: same tokenizer, same vocabulary ({shape.vocab_size:,} ids),
-so every drafted id means the same to both. Llama architecture, hidden {shape.hidden_size}, {shape.layers} layers,
-{shape.heads} query and {shape.kv_heads} key-value heads of {shape.head_dim}, feed-forward {shape.intermediate_size},
+            about=f"""A tiny language model that drafts for the target: same tokenizer, same vocabulary ({shape.vocab:,} ids),
+so every drafted id means the same to both. Llama architecture, hidden {shape.hidden}, {shape.layers} layers,
+{shape.heads} query and {shape.kv_heads} key-value heads of {shape.width}, feed-forward {shape.intermediate},
 tied embedding: {weights / 1e6:.1f}M parameters, of which {(weights - embedding) / 1e6:.1f}M are not the embedding. It is of no use by
 itself.""",
             files=files,

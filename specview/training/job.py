@@ -363,7 +363,7 @@ class TrainJob(TrainState):
             def filling(filled: int, slots: int) -> None:
                 self.tell(0.0, f"The target reads its first prompts: {filled} of {slots}")
 
-            each = 2 * model.shape.layers * model.shape.kv_heads * model.shape.head_dim * model.dtype.itemsize
+            each = 2 * model.shape.layers * model.shape.kv_heads * model.shape.width * model.dtype.itemsize
             count = min(self.threads, MOST_WRITERS)
             lanes = texts.lanes_for(each * count, self.layout, self.tokenizer, self.material, s.answer_tokens)
             make = self._prompt_maker(late)

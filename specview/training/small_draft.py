@@ -1,14 +1,13 @@
 """The stand-alone draft: a tiny Llama-architecture model, and what it is trained for.
 
-Parameter names are those of `transformers.LlamaForCausalLM`, so a state dict of `SmallDraft` is a
-checkpoint of that class. The forward pass is written out here because training needs the final
-hidden states and scores only some of the vocabulary.
+The model is transformers' `LlamaModel` without a head, so a state dict of `SmallDraft` is a checkpoint of
+`LlamaForCausalLM`; training needs the final hidden states and scores only some of the vocabulary.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,79 +17,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from specview.heads.blocks import rotate
 from specview.training.plain import COPY_KINDS
 from specview.training.shards import Labelled
-from specview.training.target import LlamaShape, rope_tables, rotate
-
-
-class _Attention(nn.Module):
-    def __init__(self, shape: LlamaShape) -> None:
-        super().__init__()
-        self._shape = shape
-        width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-        self.q_proj = nn.Linear(shape.hidden_size, width, bias=False)
-        self.k_proj = nn.Linear(shape.hidden_size, kv_width, bias=False)
-        self.v_proj = nn.Linear(shape.hidden_size, kv_width, bias=False)
-        self.o_proj = nn.Linear(width, shape.hidden_size, bias=False)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        batch, length, _ = x.shape
-        dim = self._shape.head_dim
-        q = rotate(self.q_proj(x).view(batch, length, -1, dim).transpose(1, 2), cos, sin)
-        k = rotate(self.k_proj(x).view(batch, length, -1, dim).transpose(1, 2), cos, sin)
-        v = self.v_proj(x).view(batch, length, -1, dim).transpose(1, 2)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        return self.o_proj(attended.transpose(1, 2).flatten(2))
-
-    def guidance(self, x: Tensor, cos: Tensor, sin: Tensor, head: int, marks: Tensor) -> Tensor:
-        """Cross-entropy of one head's attention against the positions it should look at.
-
-        x is what `forward` gets; marks [n, 3] are row, query position and wanted key position.
-        """
-        batch, length, _ = x.shape
-        dim = self._shape.head_dim
-        group = head // (self._shape.heads // self._shape.kv_heads)
-        rows, queries, keys = marks.unbind(1)
-        wq = self.q_proj.weight[head * dim : (head + 1) * dim]
-        wk = self.k_proj.weight[group * dim : (group + 1) * dim]
-        q = rotate(F.linear(x[rows, queries], wq), cos[queries], sin[queries])
-        used, place = rows.unique(return_inverse=True)
-        k = rotate(F.linear(x[used], wk), cos, sin)
-        scores = torch.einsum("nd,nsd->ns", q, k[place]) * dim**-0.5
-        later = torch.arange(length)[None] > queries[:, None]
-        return F.cross_entropy(scores.masked_fill(later, -torch.inf), keys)
-
-
-class _Mlp(nn.Module):
-    def __init__(self, shape: LlamaShape) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-
-
-class _Layer(nn.Module):
-    def __init__(self, shape: LlamaShape) -> None:
-        super().__init__()
-        self.self_attn = _Attention(shape)
-        self.mlp = _Mlp(shape)
-        self.input_layernorm = nn.RMSNorm(shape.hidden_size, shape.norm_eps)
-        self.post_attention_layernorm = nn.RMSNorm(shape.hidden_size, shape.norm_eps)
-
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class _Body(nn.Module):
-    def __init__(self, shape: LlamaShape) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
-        self.norm = nn.RMSNorm(shape.hidden_size, shape.norm_eps)
+from specview.training.target import computed_shape
 
 
 @dataclass(frozen=True)
@@ -105,25 +35,26 @@ class Guide:
 class SmallDraft(nn.Module):
     """A Llama-architecture language model with tied input and output embeddings."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any]) -> None:
         """Random weights in the shape that a parsed config.json gives.
 
-        Raises ValueError for an architecture or an option this code does not compute.
+        Raises ValueError for an architecture or an option that `draft.gguf` could not hold.
         """
+        from transformers import LlamaConfig, LlamaModel
+
         super().__init__()
         self.config = dict(config)
-        self.shape = LlamaShape.from_config(config)
+        self.shape, _ = computed_shape(config)
         if not self.shape.tied:
             raise ValueError("the small draft needs tied embeddings")
-        self.model = _Body(self.shape)
+        made = {key: value for key, value in config.items() if key not in ("architectures", "model_type", "dtype")}
+        self.model = LlamaModel(LlamaConfig(**made, attn_implementation="sdpa"))
         self.longest = int(config["max_position_embeddings"])
-        self._cos, self._sin = rope_tables(self.shape, self.longest)
-        nn.init.normal_(self.model.embed_tokens.weight, std=0.05)
+        nn.init.normal_(self.embedding, std=0.05)
         for name, parameter in self.model.layers.named_parameters():
             if parameter.dim() == 2:
                 into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-                std = 0.02 if into_residual else 0.6 * parameter.shape[1] ** -0.5
-                nn.init.normal_(parameter, std=std)
+                nn.init.normal_(parameter, std=0.02 if into_residual else 0.6 * parameter.shape[1] ** -0.5)
 
     @classmethod
     def load(cls, folder: Path) -> SmallDraft:
@@ -146,21 +77,29 @@ class SmallDraft(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Final hidden states [batch, length, hidden], normalised, for tokens [batch, length]."""
-        return self.guided(tokens, ())[0]
+        return self.model(tokens, use_cache=False).last_hidden_state
 
     def guided(self, tokens: Tensor, guides: Sequence[Guide]) -> tuple[Tensor, Tensor]:
         """As `forward`, and the summed cross-entropy of the guided heads' attention."""
-        length = tokens.shape[1]
-        cos, sin = self._cos[:length], self._sin[:length]
-        x = self.model.embed_tokens(tokens)
-        loss = torch.zeros(())
-        for index, layer in enumerate(self.model.layers):
-            for guide in guides:
-                if guide.layer == index and len(guide.marks):
-                    seen = layer.input_layernorm(x)
-                    loss = loss + layer.self_attn.guidance(seen, cos, sin, guide.head, guide.marks)
-            x = layer(x, cos, sin)
-        return self.model.norm(x), loss
+        made = self.model(tokens, use_cache=False, output_hidden_states=True)
+        cos, sin = self.model.rotary_emb(made.last_hidden_state, torch.arange(tokens.shape[1])[None])
+        losses = [self._guidance(guide, made.hidden_states[guide.layer], cos[0], sin[0]) for guide in guides if len(guide.marks)]
+        return made.last_hidden_state, sum(losses, torch.zeros(()))
+
+    def _guidance(self, guide: Guide, entering: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Cross-entropy of one head's attention against the positions it should look at."""
+        layer, width = self.model.layers[guide.layer], self.shape.width
+        x = layer.input_layernorm(entering)
+        rows, queries, keys = guide.marks.unbind(1)
+        head, group = guide.head, guide.head // self.shape.group
+        wq = layer.self_attn.q_proj.weight[head * width : (head + 1) * width]
+        wk = layer.self_attn.k_proj.weight[group * width : (group + 1) * width]
+        q = rotate(F.linear(x[rows, queries], wq), cos[queries], sin[queries])
+        used, place = rows.unique(return_inverse=True)
+        k = rotate(F.linear(x[used], wk), cos, sin)
+        scores = torch.einsum("nd,nsd->ns", q, k[place]) * width**-0.5
+        later = torch.arange(x.shape[1])[None] > queries[:, None]
+        return F.cross_entropy(scores.masked_fill(later, -torch.inf), keys)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits [..., vocab] of hidden states [..., hidden]."""

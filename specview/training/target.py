@@ -9,7 +9,7 @@ without touching the others (continuous batching).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,67 +20,28 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specview.engines.transformers_config import resolved_llama
-from specview.engines.transformers_llama_shape import config_problem, read_shape
+from specview.engines.transformers_llama_shape import (
+    LlamaShape,
+    config_problem,
+    read_shape,
+    rotary_frequencies,
+)
+from specview.heads.blocks import Rotary, rotate
 
 
-@dataclass(frozen=True)
-class LlamaShape:
-    """The sizes of a Llama-architecture model, as its config.json gives them."""
+def computed_shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rotary]:
+    """The sizes and rotary positions that a parsed config.json gives, as transformers reads it.
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rope_theta: float
-    norm_eps: float
-    tied: bool
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> LlamaShape:
-        """Read the shape out of a parsed config.json, as transformers reads it.
-
-        Raises ValueError for another architecture, for biases, for scaled rope and for every other field
-        that this code does not compute.
-        """
-        read = resolved_llama(config)
-        problem = config_problem(read)
-        if problem is not None:
-            raise ValueError(f"this Llama model is not computed here: {problem}")
-        if read["attention_bias"] or read["mlp_bias"]:
-            raise ValueError("Llama targets with biases are not supported")
-        rope = read["rope_parameters"]
-        if rope["rope_type"] != "default":
-            raise ValueError("Llama targets with scaled rope are not supported")
-        shape = read_shape(read)
-        return cls(
-            vocab_size=shape.vocab,
-            hidden_size=shape.hidden,
-            intermediate_size=shape.intermediate,
-            layers=shape.layers,
-            heads=shape.heads,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.width,
-            rope_theta=float(rope["rope_theta"]),
-            norm_eps=shape.eps,
-            tied=shape.tied,
-        )
-
-
-def rope_tables(shape: LlamaShape, length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding, each [length, head_dim]."""
-    powers = torch.arange(0, shape.head_dim, 2).float() / shape.head_dim
-    angles = torch.outer(torch.arange(length).float(), shape.rope_theta**-powers)
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply the rotary embedding to x [..., head_dim]; cos and sin broadcast against it."""
-    low, high = x.chunk(2, -1)
-    return x * cos + torch.cat([-high, low], -1) * sin
+    Raises ValueError for another architecture, for biases, and for every other field that this code does not compute.
+    """
+    read = resolved_llama(dict(config))
+    problem = config_problem(read)
+    if problem is None and (read["attention_bias"] or read["mlp_bias"]):
+        problem = "it has biases"
+    if problem is not None:
+        raise ValueError(f"this Llama model is not computed here: {problem}")
+    shape = read_shape(read)
+    return shape, Rotary(rotary_frequencies(read, shape))
 
 
 class SlotCache:
@@ -89,13 +50,13 @@ class SlotCache:
     def __init__(
         self, shape: LlamaShape, slots: int, capacity: int, dtype: torch.dtype = torch.float32
     ) -> None:
-        """Allocate keys and values, [layers, slots, kv_heads, capacity, head_dim] each."""
+        """Allocate keys and values, [layers, slots, kv_heads, capacity, width] each."""
         self.slots, self.capacity = slots, capacity
-        size = (shape.layers, slots, shape.kv_heads, capacity, shape.head_dim)
+        size = (shape.layers, slots, shape.kv_heads, capacity, shape.width)
         self.keys, self.values = torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)
 
     def put(self, slot: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values [layers, kv_heads, n, head_dim] at positions start to start + n."""
+        """Store keys and values [layers, kv_heads, n, width] at positions start to start + n."""
         end = start + keys.shape[2]
         self.keys[:, slot, :, start:end] = keys
         self.values[:, slot, :, start:end] = values
@@ -105,7 +66,7 @@ class SlotCache:
 class Prefix:
     """A prompt beginning that many sequences share: its tokens and their cache entries.
 
-    keys and values are [layers, kv_heads, n, head_dim].
+    keys and values are [layers, kv_heads, n, width].
     """
 
     tokens: tuple[int, ...]
@@ -124,7 +85,7 @@ class TargetModel:
 
         Raises FileNotFoundError where the folder lacks a file, ValueError for another architecture.
         """
-        self.shape = LlamaShape.from_config(json.loads((folder / "config.json").read_text()))
+        self.shape, rotary = computed_shape(json.loads((folder / "config.json").read_text("utf-8")))
         self.dtype = dtype
         weights: dict[str, Tensor] = {}
         for file in sorted(folder.glob("*.safetensors")):
@@ -154,7 +115,7 @@ class TargetModel:
                     tensor(f"{at}mlp.down_proj").to(dtype),
                 )
             )
-        self.cos, self.sin = rope_tables(self.shape, longest)
+        self.cos, self.sin = rotary.tables(torch.arange(longest))
 
     def next_logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits [n, vocab] of final hidden states [n, hidden] as `prefill` and `step` give them."""
@@ -195,7 +156,7 @@ class TargetModel:
 
         seen gets the hidden states after the numbers of layers that are its keys.
 
-        Returns keys and values [layers, kv_heads, n, head_dim] of the new tokens, and their final
+        Returns keys and values [layers, kv_heads, n, width] of the new tokens, and their final
         hidden states [n, hidden], normalised, without the last norm's gain (it is in the head).
         """
         s, n = self.shape, len(tokens)
@@ -216,7 +177,7 @@ class TargetModel:
                 k = torch.cat([prefix.keys[index], k], 1)
                 v = torch.cat([prefix.values[index], v], 1)
             attended = F.scaled_dot_product_attention(q[None], k[None], v[None], mask, enable_gqa=True)[0]
-            x = x + _product(attended.transpose(0, 1).reshape(n, s.heads * s.head_dim), o_w)
+            x = x + _product(attended.transpose(0, 1).reshape(n, s.heads * s.width), o_w)
             x = x + self._mlp(x, gate_up_w, down_w)
         if seen is not None and s.layers in seen:
             seen[s.layers] = x
@@ -250,17 +211,17 @@ class TargetModel:
                 keys[slots, :, positions[rows]] = k[rows].to(keys.dtype)
                 values[slots, :, positions[rows]] = v[rows].to(values.dtype)
                 # The query heads of one KV head stand in the row dimension: no copies of the keys.
-                grouped = q[rows].view(cache.slots, s.kv_heads, group, s.head_dim).to(keys.dtype)
+                grouped = q[rows].view(cache.slots, s.kv_heads, group, s.width).to(keys.dtype)
                 out = F.scaled_dot_product_attention(
                     grouped, keys[:, :, :reach], values[:, :, :reach], attn_mask=mask
                 )
-                attended.append(out.reshape(cache.slots, s.heads * s.head_dim).float())
+                attended.append(out.reshape(cache.slots, s.heads * s.width).float())
             x = x + _product(torch.cat(attended), o_w)
             x = x + self._mlp(x, gate_up_w, down_w)
         return self._norm(x)
 
     def _norm(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], eps=self.shape.norm_eps)
+        return F.rms_norm(x, x.shape[-1:], eps=self.shape.eps)
 
     def _mlp(self, x: Tensor, gate_up_w: Tensor, down_w: Tensor) -> Tensor:
         gate, up = _product(self._norm(x), gate_up_w).chunk(2, -1)
@@ -268,11 +229,11 @@ class TargetModel:
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         s = self.shape
-        q, k, v = qkv.split([s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim], -1)
+        q, k, v = qkv.split([s.heads * s.width, s.kv_heads * s.width, s.kv_heads * s.width], -1)
         return (
-            q.view(-1, s.heads, s.head_dim),
-            k.view(-1, s.kv_heads, s.head_dim),
-            v.view(-1, s.kv_heads, s.head_dim),
+            q.view(-1, s.heads, s.width),
+            k.view(-1, s.kv_heads, s.width),
+            v.view(-1, s.kv_heads, s.width),
         )
 
 

@@ -31,7 +31,7 @@ from specview.models.catalog import ModelRef, resolve
 from specview.models.facts import weights_sha256
 from specview.models.loading import load_engine, prepare
 from specview.models.model_folder import refuse_links_out
-from specview.training.target import LlamaShape, TargetModel
+from specview.training.target import TargetModel, computed_shape
 
 LONGEST = 1024  # tokens of a training text, its prompt included
 SHORTEST_CONTEXT = 512
@@ -113,7 +113,7 @@ def find_target(
     fast = llama_like and place == "cpu"
     if fast:
         try:
-            LlamaShape.from_config(dict(config))
+            computed_shape(config)
         except ValueError:
             fast = False
     sha256 = weights_sha256(folder)

@@ -99,7 +99,7 @@ class Trainer(TrainingLoop):
         return training, development
 
     def _make_objective(self) -> Objective:
-        vocab = self.draft.shape.vocab_size
+        vocab = self.draft.shape.vocab
         counts = torch.zeros(vocab)
         for sequence in self._split()[0]:
             ids = sequence.tokens if sequence.label_ids is None else sequence.label_ids[:, 0].long()

@@ -61,7 +61,7 @@ def test_the_start_follows_the_target(target_files, target_folder, monkeypatch):
     embedding = TargetModel(target_folder, longest=16).embedding()
     draft = pipeline.start_draft(target_files, embedding, None, 0)
     assert (
-        draft.shape.vocab_size == CONFIG["vocab_size"] and draft.longest == CONFIG["max_position_embeddings"]
+        draft.shape.vocab == CONFIG["vocab_size"] and draft.longest == CONFIG["max_position_embeddings"]
     )
     assert torch.equal(draft.embedding, project_embedding(embedding, 24))
 

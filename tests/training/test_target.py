@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from specview.training.target import LlamaShape, SlotCache, TargetModel
+from specview.training.target import SlotCache, TargetModel, computed_shape
 
 from .conftest import CONFIG
 
@@ -40,4 +40,4 @@ def test_prefill_and_steps_equal_transformers(target_folder, reference):
 )
 def test_what_is_not_computed_is_refused(change):
     with pytest.raises(ValueError):
-        LlamaShape.from_config({**CONFIG, **change})
+        computed_shape({**CONFIG, **change})
