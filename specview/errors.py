@@ -29,3 +29,9 @@ class EngineMissing(SpecviewError):
 
 class Stopped(Exception):
     """Raised inside long work (loading, prefill) when the user pressed Stop."""
+
+
+def require(fits: bool, cause: str, mend: str) -> None:
+    """Raise a UsageError of this cause and mend where a setting does not fit."""
+    if not fits:
+        raise UsageError(cause, mend)

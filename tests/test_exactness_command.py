@@ -59,9 +59,8 @@ def test_every_policy_on_the_toy(capsys):
     assert "Toy: 3 tokens, length 2, k 2" in out
     assert "128 sequences each" in out
     for name in ("off-below", "adaptive", "auto", "cascade", "nosy"):
-        assert sum(name in line.split() for line in out.split("\n\n")[1].splitlines()) == 2
+        assert sum(f", {name} " in line for line in out.splitlines()) == 2
     assert "show no difference from the target" in out
-    assert max(map(len, out.split("\n\n")[1].splitlines())) < 160
     code, out, err = run(capsys, *argv, "--json", "-")
     document = json.loads(out)
     assert (code, err) == (0, "")
@@ -219,7 +218,7 @@ def test_ctrl_c_keeps_what_the_policies_have(capsys, monkeypatch):
     code, out, _ = run(capsys, "--policies", "--samples", "100")
     assert code == 130
     assert "Stopped early" in out
-    assert "rejection  constant" in out and "heuristic" not in out
+    assert "rejection, constant" in out and "heuristic" not in out
 
 
 def test_ctrl_c_at_once_says_stopped(capsys, monkeypatch):

@@ -56,7 +56,7 @@ class CachedEngine:
         self._on_pass = on_pass
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._rows: OrderedDict[tuple[Any, Tokens], Array] = OrderedDict()
+        self._rows: OrderedDict[Tokens, dict[Any, Array]] = OrderedDict()  # by prefix; each its logits, features, ...
         self._prefills: dict[tuple[Tokens, tuple[Any, ...]], list[tuple[int, int] | dict[Any, Array]]] = {}
         self._real: Session | None = None
         self._room = 0
@@ -70,22 +70,18 @@ class CachedEngine:
         """Make a session; all share one cache, and one real session beneath it."""
         room = min(self.engine.context_length, max_length + 1)  # one more for the throw-away token
         if self._real is None or room > self._room:
-            self._open(room)
+            if self._real is not None:
+                self._real.close()
+            self._real, self._held, self._room = self.engine.new_session(room), [], room
         return CachedSession(self)
 
     def close(self) -> None:
         """Free the real session and the rows; the engine stays."""
         if self._real is not None:
             self._real.close()
-        self._real, self._held, self._room = None, [], 0
+        self._real, self._held, self._room, self._bytes = None, [], 0, 0
         self._rows.clear()
         self._prefills.clear()
-        self._bytes = 0
-
-    def _open(self, room: int) -> None:
-        if self._real is not None:
-            self._real.close()
-        self._real, self._held, self._room = self.engine.new_session(room), [], room
 
     # -- rows ----------------------------------------------------------------------------------------
 
@@ -95,7 +91,6 @@ class CachedEngine:
         """Fill the real session with the prompt, once; features are kept and given again."""
         key = (tokens, features)
         if key not in self._prefills:
-            real = self._session()
             told: list[tuple[int, int] | dict[Any, Array]] = []
 
             def take(chunk: Mapping[Any, Array]) -> None:
@@ -106,12 +101,7 @@ class CachedEngine:
                 self._on_pass()
 
             self._truncate(0)
-            try:
-                real.prefill(tokens, pass_on, features, take if features else None)
-            except BaseException:
-                real.truncate(0)
-                raise
-            self._held = list(tokens)
+            self._fill(tokens, pass_on, features, take if features else None)
             self._prefills[key] = told
         for one in self._prefills[key]:
             if isinstance(one, dict):
@@ -127,16 +117,12 @@ class CachedEngine:
 
         One mapping per token: "logits" float32 numpy [vocab], and the features asked for, by layer.
         """
-        kinds = ("logits", *features)
-        prefixes = [context + tuple(chain[: place + 1]) for place in range(len(chain))]
-        self.statistics.asked += len(chain)
-        kept = [self._kept(kinds, prefix) for prefix in prefixes]
-        if any(found is None for found in kept):
-            self._compute(context, root, chain, features, prefixes)
-            self.statistics.computed += sum(found is None for found in kept)
-            kept = [self._kept(kinds, prefix) for prefix in prefixes]
-        self._make_room()
-        return [found for found in kept if found is not None]
+
+        def compute() -> list[dict[Any, Array]]:
+            left = self._align(context, root)
+            return self._feed([*left, *chain], features)[len(left) :]
+
+        return self._cached([context + tuple(chain[: place + 1]) for place in range(len(chain))], {"logits", *features}, compute)
 
     def exit_rows(
         self, context: Tokens, root: int, pending: Sequence[int], tokens: Sequence[int], layer: int
@@ -144,46 +130,45 @@ class CachedEngine:
         """Early-exit rows [vocab] of `tokens`, fed after the context and the pending ones."""
         fed = [*pending, *tokens]
         kind = ("exit", layer)
-        prefixes = [context + tuple(fed[: place + 1]) for place in range(len(pending), len(fed))]
-        self.statistics.asked += len(tokens)
-        if any((kind, prefix) not in self._rows for prefix in prefixes):
+
+        def compute() -> list[dict[Any, Array]]:
             left = self._align(context, root)
             if left:
                 self._feed(left)
             self._pass()
-            real: Any = self._session()
+            real: Any = self._real
             found = real.forward_exit(fed, layer)
             real.truncate(len(self._held))
-            self.statistics.computed += len(tokens)
-            for prefix, place in zip(prefixes, range(len(pending), len(fed)), strict=True):
-                self._keep((kind, prefix), _as_numpy(found[place]))
-        rows = [self._rows[kind, prefix] for prefix in prefixes]
-        self._make_room()
-        return rows
+            return [{kind: _as_numpy(found[place])} for place in range(len(pending), len(fed))]
 
-    def _kept(self, kinds: Sequence[Any], prefix: Tokens) -> dict[Any, Array] | None:
-        found = {}
-        for kind in kinds:
-            row = self._rows.get((kind, prefix))
-            if row is None:
-                return None
-            self._rows.move_to_end((kind, prefix))
-            found[kind] = row
+        prefixes = [context + tuple(fed[: place + 1]) for place in range(len(pending), len(fed))]
+        return [row[kind] for row in self._cached(prefixes, {kind}, compute)]
+
+    def _cached(
+        self, prefixes: Sequence[Tokens], kinds: set[Any], compute: Callable[[], list[dict[Any, Array]]]
+    ) -> list[dict[Any, Array]]:
+        """The rows of these kinds of each prefix; all are computed where one is missing, and those that are new kept."""
+        self.statistics.asked += len(prefixes)
+        missing = sum(not kinds <= self._rows.get(prefix, {}).keys() for prefix in prefixes)
+        if missing:
+            self.statistics.computed += missing
+            for prefix, row in zip(prefixes, compute(), strict=True):
+                known = self._rows.setdefault(prefix, {})
+                fresh = {kind: values for kind, values in row.items() if kind not in known}
+                known.update(fresh)
+                self._bytes += sum(values.nbytes for values in fresh.values())
+        found = [self._rows[prefix] for prefix in prefixes]
+        for prefix in prefixes:
+            self._rows.move_to_end(prefix)
+        while self._bytes > self._max_bytes and len(self._rows) > 1:  # drop those that were asked for longest ago
+            _, row = self._rows.popitem(last=False)
+            self._bytes -= sum(values.nbytes for values in row.values())
+            self.statistics.dropped += 1
         return found
-
-    def _compute(
-        self, context: Tokens, root: int, chain: Sequence[int], features: Sequence[Any], prefixes: Sequence[Tokens]
-    ) -> None:
-        """Run the model over the chain, and the end of the context that it does not hold, and keep the chain's rows."""
-        left = self._align(context, root)
-        given = self._feed([*left, *chain], features)[len(left) :]
-        for prefix, row in zip(prefixes, given, strict=True):
-            for kind, values in row.items():
-                self._keep((kind, prefix), values)
 
     def _feed(self, tokens: Sequence[int], features: Sequence[Any] = ()) -> list[dict[Any, Array]]:
         """Run the model over tokens after what it holds; their rows."""
-        real = self._session()
+        real: Any = self._real
         given = []
         for part in [[token] for token in tokens] if self.single else [list(tokens)]:
             padding = [part[-1]] if not self.single and len(part) == 1 and len(self._held) + 1 < self._room else []
@@ -207,40 +192,29 @@ class CachedEngine:
             while self._held[shared] == context[shared]:
                 shared += 1
         self._truncate(shared)
-        real = self._session()
         if shared < root:
-            try:
-                real.prefill(context[shared:root], lambda done, total: self._on_pass())
-            except BaseException:
-                real.truncate(shared)  # what was stopped halfway
-                raise
-            self._held += context[shared:root]
+            self._fill(context[shared:root], lambda done, total: self._on_pass())
         return context[len(self._held) :]
+
+    def _fill(self, tokens: Tokens, *more: Any) -> None:
+        """Prefill the real session on; what was stopped halfway is taken back."""
+        real: Any = self._real
+        try:
+            real.prefill(tokens, *more)
+        except BaseException:
+            real.truncate(len(self._held))
+            raise
+        self._held += tokens
 
     def _truncate(self, length: int) -> None:
         if length < len(self._held):
-            self._session().truncate(length)
+            assert self._real is not None
+            self._real.truncate(length)
             del self._held[length:]
 
     def _pass(self) -> None:
         self._on_pass()
         self.statistics.passes += 1
-
-    def _session(self) -> Session:
-        assert self._real is not None, "no session was made"
-        return self._real
-
-    def _keep(self, key: tuple[Any, Tokens], row: Array) -> None:
-        if key not in self._rows:
-            self._rows[key] = row
-            self._bytes += _size(row)
-
-    def _make_room(self) -> None:
-        """Drop the rows that were asked for longest ago."""
-        while self._bytes > self._max_bytes and len(self._rows) > 1:
-            _, row = self._rows.popitem(last=False)
-            self._bytes -= _size(row)
-            self.statistics.dropped += 1
 
 
 class ChainRows:
@@ -370,8 +344,3 @@ def _copied(rows: Array) -> Array:
 
 def _stacked(rows: Sequence[Array]) -> Array:
     return array_namespace(rows[0]).stack(list(rows))
-
-
-def _size(row: Array) -> int:
-    size: int = row.nbytes
-    return size

@@ -1,15 +1,27 @@
-"""The statistics of the exactness lab: goodness of fit, two samples, and the smallest bias that a test catches."""
+"""The statistics of the exactness lab: a sample against a distribution, two samples, and the least bias that is caught."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specview.decoding.verification import RULES
+from specview.files.report import Text, Tone
+
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Continuation = tuple[int, ...]
+Sample = Mapping[Continuation, int]
+"""How often each continuation came."""
+
+Outcome = Literal["no difference", "differs", "caught", "not caught", "untested"]
+"""What a test says: of rules that should be exact the first two, of lossy ones the next two."""
 
 SIGNIFICANCE = 1e-4
 """A correct sampler is refused once in so many tests (1 in 10,000)."""
@@ -19,6 +31,101 @@ POWER = 0.9
 
 LEAST_EXPECTED = 5.0
 """Cells with fewer expected counts are pooled: below it Pearson's statistic is not chi-square distributed."""
+
+FIRST_PERMUTATIONS, PERMUTATIONS = 999, 9_999
+"""Dealings of two samples at random; all of them where the first ones look suspicious."""
+BOUND_SHARE = 0.99
+_ENDED = -1
+"""Stands after a continuation that ended early, so that it is no beginning of another."""
+
+TV_TIP = "Total variation: half the summed difference of the sampled frequencies from the target's exact probabilities"
+CHI2_TIP = "Of the samples being the target's; a correct sampler is refused once in 10,000 tests"
+
+_WORDS: dict[Outcome, str] = {
+    "no difference": "no difference from the target found",
+    "differs": "DIFFERS from the target",
+    "caught": "lossy, and caught",
+    "not caught": "lossy, not caught",
+    "untested": "too few samples to test",
+}
+
+
+def is_lossy(rule: str) -> bool:
+    """Whether a rule does not leave the target's distribution as it is; "plain" decoding does."""
+    return not RULES.get(rule, True)
+
+
+def labelled(rule: str) -> str:
+    """A rule's name, and that it is lossy."""
+    return f"{rule} (lossy)" if is_lossy(rule) else rule
+
+
+def refused(p: float | None) -> bool:
+    """Whether a test's p speaks against what was tested."""
+    return p is not None and p <= SIGNIFICANCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Samples by a rule, against the distribution that they should have.
+
+    expected_tv is the total variation that as many true samples show on average, tv_bound what theirs exceeds once in
+    10,000 tests; freedom is the degrees of freedom of the chi-square test.
+    """
+
+    rule: str
+    samples: int
+    tv: float
+    expected_tv: float
+    tv_bound: float
+    chi2_p: float | None
+    freedom: int
+
+    @classmethod
+    def of(cls, rule: str, counts: Counts, p: Floats, **more: Any) -> Self:
+        """Test counts [outcomes] against p [outcomes]; more is what a subclass adds."""
+        samples = int(counts.sum())
+        chi2_p, freedom = goodness_of_fit(counts, p)
+        return cls(rule=rule, samples=samples, tv=total_variation(counts, p), expected_tv=expected_variation(p, samples),
+                   tv_bound=variation_bound(p, samples), chi2_p=chi2_p, freedom=freedom, **more)  # fmt: skip
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the rule does not claim to be exact."""
+        return is_lossy(self.rule)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the samples are not the target's."""
+        return self.chi2_p is not None and (refused(self.chi2_p) or self.tv > self.tv_bound)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the test says, given what the rule claims."""
+        if self.chi2_p is None:
+            return "untested"
+        if self.lossy:
+            return "caught" if self.differs else "not caught"
+        return "differs" if self.differs else "no difference"
+
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        return _WORDS[self.outcome] + self.detail
+
+    @property
+    def detail(self) -> str:
+        """What more there is to say of it."""
+        return ""
+
+
+def verdict(sentence: str, holds: bool, conclusive: bool, stopped: bool) -> Text:
+    """A sentence with its mark: a proof, a proof that failed, or one that shows nothing either way."""
+    tone: Tone = "bad" if not holds else "good" if conclusive else "warning"
+    return Text(f"{'Stopped early. ' if stopped else ''}{sentence}", tone)
+
+
+# -- one sample --------------------------------------------------------------------------------------------
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
@@ -99,9 +206,9 @@ def goodness_of_fit(counts: Counts, p: Floats) -> tuple[float | None, int]:
     return chi_square_tail(statistic, cells - 1), cells - 1
 
 
-def sampled_variation(counts: Counts, p: Floats) -> float:
-    """Total variation between a sample's frequencies and a distribution."""
-    return float(np.abs(counts / counts.sum() - p).sum()) / 2
+def total_variation(a: Floats | Counts, b: Floats | Counts) -> float:
+    """Half the summed absolute difference of two distributions, or of the frequencies of counts."""
+    return float(np.abs(a / a.sum() - b / b.sum()).sum()) / 2
 
 
 def expected_variation(p: Floats, samples: float) -> float:
@@ -121,25 +228,41 @@ def variation_bound(p: Floats, samples: float, significance: float = SIGNIFICANC
     return min(1.0, mean + math.sqrt(math.log(1 / significance) / (2 * samples)))
 
 
+def uniform_p(values: Sequence[float]) -> float | None:
+    """Kolmogorov and Smirnov's p of values being uniform on 0..1 (asymptotic series); None of fewer than 5."""
+    from scipy.special import kolmogorov
+
+    n = len(values)
+    if n < 5:
+        return None
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    steps = np.arange(n + 1) / n
+    distance = float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
+    return float(kolmogorov(distance * (math.sqrt(n) + 0.12 + 0.11 / math.sqrt(n))))
+
+
+def p_text(p: float | None) -> str:
+    """A p value for people."""
+    if p is None:
+        return "-"
+    return "< 1e-12" if p < 1e-12 else f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+
+
+# -- two samples -------------------------------------------------------------------------------------------
+
+
 def two_sample_chi_square(a: Counts, b: Counts) -> tuple[float | None, int]:
     """Chi-square p of two samples' counts [cells] having one distribution, and its degrees of freedom.
 
     Every cell should expect LEAST_EXPECTED of each; empty ones are left out. None where one cell is left.
     """
-    both = a + b
-    known = both > 0
-    if int(np.count_nonzero(known)) < 2 or not a.sum() or not b.sum():
+    known = a + b > 0
+    cells = int(np.count_nonzero(known))
+    if cells < 2 or not a.sum() or not b.sum():
         return None, 0
-    share = float(a.sum() / both.sum())
-    hoped_a, hoped_b = both[known] * share, both[known] * (1 - share)
-    statistic = float(np.sum((a[known] - hoped_a) ** 2 / hoped_a) + np.sum((b[known] - hoped_b) ** 2 / hoped_b))
-    freedom = int(np.count_nonzero(known)) - 1
-    return chi_square_tail(statistic, freedom), freedom
-
-
-def variation_between(a: Counts, b: Counts) -> float:
-    """Total variation between two samples' frequencies [cells]."""
-    return float(np.abs(a / a.sum() - b / b.sum()).sum()) / 2
+    seen = np.stack([a[known], b[known]])
+    hoped = np.outer(seen.sum(axis=1), seen.sum(axis=0)) / seen.sum()
+    return chi_square_tail(float(np.sum((seen - hoped) ** 2 / hoped)), cells - 1), cells - 1
 
 
 def permuted_variation(a: Counts, b: Counts, rng: np.random.Generator, times: int) -> Floats:
@@ -161,27 +284,90 @@ def permutation_p(observed: float, permuted: Floats) -> float:
     return float((1 + np.count_nonzero(permuted >= observed - 1e-12)) / (1 + len(permuted)))
 
 
-def uniform_p(values: Sequence[float]) -> float | None:
-    """Kolmogorov and Smirnov's p of values being uniform on 0..1 (asymptotic series); None of fewer than 5."""
-    from scipy.special import kolmogorov
+@dataclass(frozen=True, slots=True)
+class DepthTest:
+    """Two samples of continuations compared over their first `depth` tokens.
 
-    n = len(values)
-    if n < 5:
-        return None
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    steps = np.arange(n + 1) / n
-    distance = float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
-    x = distance * (math.sqrt(n) + 0.12 + 0.11 / math.sqrt(n))
-    return float(kolmogorov(x))
+    cells are outcomes (rare ones pooled with their siblings); permutation_p and bound are of the total variation: the
+    share of random dealings as far apart, and what 99 in 100 of them stay under. least_caught is the smallest total
+    variation over the cells that the chi-square test would have caught.
+    """
+
+    depth: int
+    cells: int
+    tv: float
+    chi2_p: float | None
+    permutation_p: float | None
+    bound: float | None
+    least_caught: float | None
 
 
-def normal_tails(z: float) -> float:
-    """Two-sided p of a standard normal value."""
-    return math.erfc(abs(z) / math.sqrt(2))
+def compare_depth(
+    plain: Sample,
+    other: Sample,
+    depth: int,
+    depths: int,
+    rng: np.random.Generator | None = None,
+    permutations: int = PERMUTATIONS,
+) -> DepthTest:
+    """Compare two samples over their first `depth` tokens, one of `depths` such tests.
+
+    rng makes the permutations, all of them where the first ones look suspicious.
+    """
+    a, b = cells_of(plain, other, depth)
+    p, freedom = two_sample_chi_square(a, b)
+    n, m = int(a.sum()), int(b.sum())
+    tv = total_variation(a, b)
+    dealt_p = bound = None
+    if rng is not None and len(a) > 1:
+        dealt = permuted_variation(a, b, rng, FIRST_PERMUTATIONS)
+        dealt_p = permutation_p(tv, dealt)
+        if dealt_p < 0.02 and permutations > FIRST_PERMUTATIONS:
+            more = permuted_variation(a, b, rng, permutations - FIRST_PERMUTATIONS)
+            dealt = np.concatenate([dealt, more])
+            dealt_p = permutation_p(tv, dealt)
+        bound = float(np.quantile(dealt, BOUND_SHARE))
+    least = least_caught(freedom, n * m / (n + m), SIGNIFICANCE / depths) if freedom else None
+    return DepthTest(depth, len(a), tv, p, dealt_p, bound, least)
 
 
-def p_text(p: float | None) -> str:
-    """A p value for people."""
-    if p is None:
-        return "-"
-    return "< 1e-12" if p < 1e-12 else f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
+def cells_of(plain: Sample, other: Sample, depth: int) -> tuple[Counts, Counts]:
+    """Counts [cells] of two samples' first `depth` tokens, in cells that expect enough of each.
+
+    Outcomes that are too rare are put together with their siblings, then with their parents' siblings; by their counts
+    in both samples together, which says nothing of a difference.
+    """
+    n, m = sum(plain.values()), sum(other.values())
+    least = LEAST_EXPECTED * (n + m) / max(min(n, m), 1)
+    nothing = np.zeros(2, dtype=np.int64)
+    counts: dict[Continuation, Counts] = defaultdict(nothing.copy)
+    for side, sample in enumerate((plain, other)):
+        for outcome, count in sample.items():
+            cut = outcome[:depth] if len(outcome) >= depth else (*outcome, _ENDED)
+            for length in range(len(cut) + 1):
+                counts[cut[:length]][side] += count
+    children: dict[Continuation, list[Continuation]] = defaultdict(list)
+    for prefix in sorted(counts):
+        if prefix:
+            children[prefix[:-1]].append(prefix)
+    cells: list[Counts] = []
+
+    def walk(prefix: Continuation) -> Counts:
+        """Make the cells beneath a prefix; return what is left for its parent."""
+        left = counts[prefix]
+        if prefix in children:
+            left = sum((walk(one) if counts[one].sum() >= least else counts[one] for one in children[prefix]), nothing)
+            if left.sum() < least:
+                return left
+        cells.append(left)
+        return nothing
+
+    left = walk(())
+    if left.any():  # too few for a cell of their own: with the smallest
+        smallest = min(range(len(cells)), key=lambda cell: int(cells[cell].sum()), default=None)
+        if smallest is None:
+            cells.append(left)
+        else:
+            cells[smallest] = cells[smallest] + left
+    table = np.array(cells, dtype=np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]

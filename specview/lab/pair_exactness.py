@@ -10,26 +10,29 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from specview.decoding.ledger import Array
 from specview.decoding.sampling import SamplingParams, probabilities
-from specview.decoding.verification import (
-    RULES,
-    resolve_rule,
-)
+from specview.decoding.verification import TYPICAL_DELTA, TYPICAL_EPSILON, entropy_of, resolve_rule
 from specview.drafting import universal
 from specview.drafting.registry import METHODS
-from specview.errors import SpecviewError, Stopped, UsageError
+from specview.errors import SpecviewError, Stopped, require
 from specview.lab.exact_cache import CachedEngine
 from specview.lab.exact_statistics import (
+    FIRST_PERMUTATIONS,
+    PERMUTATIONS,
+    Continuation,
     Floats,
-    normal_tails,
+    compare_depth,
+    is_lossy,
+    total_variation,
 )
 from specview.lab.pair_results import (
     MIN_SAMPLES,
@@ -39,14 +42,6 @@ from specview.lab.pair_results import (
     PairResult,
     PairSettings,
     RuleResult,
-)
-from specview.lab.pair_statistics import (
-    FIRST_PERMUTATIONS,
-    PERMUTATIONS,
-    Outcome,
-    accepts,
-    compare_depth,
-    first_token_bias,
 )
 from specview.racing.lane import Lane
 from specview.racing.pool import ModelPool
@@ -68,7 +63,21 @@ UPDATE_S, REPORT_S = 0.1, 1.0
 
 def samplers_of(rule: str) -> tuple[str, ...]:
     """The samplers that are run: plain decoding, the lane's rule, and the two lossy ones as controls."""
-    return tuple(dict.fromkeys(["plain", rule, *(["rejection"] if not RULES[rule] else []), "naive", "typical"]))
+    return tuple(dict.fromkeys(["plain", rule, *(["rejection"] if is_lossy(rule) else []), "naive", "typical"]))
+
+
+def accepts(name: str, p: Floats, q: Floats) -> Floats:
+    """The chance [vocab] that a lossy rule keeps each drafted token: Leviathan's ratio, or Medusa's threshold."""
+    if name == "typical":
+        threshold = min(TYPICAL_EPSILON, TYPICAL_DELTA * math.exp(-entropy_of(p)))
+        return (p > threshold).astype(np.float64)
+    return np.minimum(1.0, np.divide(p, q, out=(p > 0).astype(np.float64), where=q > 0))
+
+
+def first_token_bias(name: str, p: Floats, q: Floats) -> float:
+    """Exact total variation between p and a lossy rule's first token: half of sum |q a + (1 - sum q a) p - p|."""
+    kept = q * accepts(name, p, q)
+    return float(np.abs(kept - float(kept.sum()) * p).sum()) / 2
 
 
 def run_pair(
@@ -84,9 +93,8 @@ def run_pair(
     object each time. A stop keeps what there is; raises SpecviewError where the models cannot be run.
     """
     pool = models or ModelPool()
-    experiment = _Experiment(settings.checked(), pair or PairSettings(), pool, on_part, should_stop)
     try:
-        return experiment.run()
+        return _Experiment(settings.checked(), pair or PairSettings(), pool, on_part, should_stop).run()
     finally:
         if models is None:
             pool.close()
@@ -96,20 +104,13 @@ class _Experiment:
     """The parts of a run, in the order in which they are done."""
 
     def __init__(
-        self,
-        settings: RunSettings,
-        pair: PairSettings,
-        pool: ModelPool,
-        on_part: OnPart,
-        should_stop: ShouldStop,
+        self, settings: RunSettings, pair: PairSettings, pool: ModelPool, on_part: OnPart, should_stop: ShouldStop
     ) -> None:
-        if len(settings.lanes) != 2:
-            raise UsageError(f"{len(settings.lanes) - 1} lanes to test.", "Name one method beside plain decoding.")
+        require(len(settings.lanes) == 2, f"{len(settings.lanes) - 1} lanes to test.", "Name one method beside plain decoding.")
         self.settings, self.pair, self.pool = settings, pair, pool
         self.on_part, self.should_stop = on_part, should_stop
         self.lane = settings.lanes[1]
-        self.rule = resolve_rule(self.lane.rule, settings.sampling)
-        self.result = PairResult(settings, pair, self.rule)
+        self.result = PairResult(settings, pair, resolve_rule(self.lane.rule, settings.sampling))
         self.began = time.monotonic()
         self.told = -math.inf
         self.done = 0.0
@@ -117,35 +118,33 @@ class _Experiment:
     def run(self) -> PairResult:
         """Do all of it."""
         result = self.result
-        race = Race(self._greedy_settings(), 0, self.pool)
-        try:
+        greedy = replace(
+            self.settings,
+            lanes=(LaneSettings(), replace(self.lane, rule="auto")),
+            sampling=SamplingParams(temperature=0.0, seed=self.settings.sampling.seed),
+            max_tokens=self.pair.greedy_tokens,
+            observe="light",
+        )
+        with closing(Race(greedy, 0, self.pool)) as race:
             self._greedy(race)
             if not result.stopped and not self.settings.sampling.greedy:
-                self._sampled(race)
-        finally:
-            race.close()
+                self._sampled(race.lanes[1])
         result.seconds = time.monotonic() - self.began
         return result
 
-    def _tell(self, text: str, fraction: float | None = None, force: bool = False) -> None:
-        """Stop where that is wanted; tell how far it is, now and then."""
-        if self.should_stop():
-            raise Stopped
+    def show(self, text: str, fraction: float | None = None, force: bool = False) -> None:
+        """Say how far it is, now and then."""
         now = time.monotonic()
         if force or now - self.told >= UPDATE_S:
             self.told = now
-            self.result.phase = text
             self.result.seconds = now - self.began
             self.on_part(self.result, text, fraction)
 
-    # -- greedy, token for token ---------------------------------------------------------------------
-
-    def _greedy_settings(self) -> RunSettings:
-        lanes = (LaneSettings(), replace(self.lane, rule="auto"))
-        sampling = SamplingParams(temperature=0.0, seed=self.settings.sampling.seed)
-        return replace(
-            self.settings, lanes=lanes, sampling=sampling, max_tokens=self.pair.greedy_tokens, observe="light"
-        )
+    def tell(self, text: str, fraction: float | None = None, force: bool = False) -> None:
+        """Stop where that is wanted; say how far it is."""
+        if self.should_stop():
+            raise Stopped
+        self.show(text, fraction, force)
 
     def _greedy(self, race: Race) -> None:
         """Race plain and the lane at temperature 0: loads the models, and compares token for token."""
@@ -162,12 +161,10 @@ class _Experiment:
                 result.facts, result.prompt_ids = dict(event.facts), event.prompt_ids
             elif isinstance(event, RaceEnded):
                 result.stopped = event.end == "stopped"
-            now = time.monotonic()
-            if now - self.told >= UPDATE_S:
-                self.told = now
-                text = event.text if isinstance(event, Progress) else "Greedy, token for token"
-                result.phase = text
-                self.on_part(result, text, event.fraction if isinstance(event, Progress) else None)
+            if isinstance(event, Progress):
+                self.show(event.text, event.fraction)
+            else:
+                self.show("Greedy, token for token")
 
         race.run(listen, self.should_stop)
         if failed:
@@ -178,85 +175,33 @@ class _Experiment:
         if 1 in ends:
             result.greedy = ends[1].equality
 
-    # -- sampled -----------------------------------------------------------------------------------------
-
-    def _sampled(self, race: Race) -> None:
-        result = self.result
-        ready = race.lanes[1]
+    def _sampled(self, ready: Lane) -> None:
+        """Draw continuations over cached rows, compare them, and then the rows themselves."""
 
         def on_pass() -> None:
-            self._tell("Continuations", self.done)
+            self.tell("Continuations", self.done)
 
-        target = CachedEngine(ready.target, on_pass=on_pass)
-        draft = CachedEngine(ready.draft, on_pass=on_pass) if ready.draft is not None else None
-        single = CachedEngine(ready.target, single=True, on_pass=on_pass)
-        try:
+        with ExitStack() as stack:
+            target, single, draft = (
+                None if engine is None else stack.enter_context(closing(CachedEngine(engine, single=one, on_pass=on_pass)))
+                for engine, one in ((ready.target, False), (ready.target, True), (ready.draft, False))
+            )
+            assert target is not None and single is not None
             work = _Continuations(self, ready, target, draft)
             try:
                 work.run()
             except Stopped:
-                result.stopped = True
+                self.result.stopped = True
             work.report(final=True)
-            if not result.stopped:
+            if not self.result.stopped:
                 try:
-                    self._tell("Closed forms", None, force=True)
+                    self.tell("Closed forms", force=True)
                     work.biases()
-                    self._tell("Kernels: one row against several", None, force=True)
-                    result.drift = self._drift(work, target, single)
+                    self.tell("Kernels: one row against several", force=True)
+                    self.result.drift = work.drift(single)
                 except Stopped:
-                    result.stopped = True
-            result.cached = work.cached(single)
-        finally:
-            for engine in (target, draft, single):
-                if engine is not None:
-                    engine.close()
-
-    def _drift(self, work: _Continuations, target: CachedEngine, single: CachedEngine) -> Drift | None:
-        """Compare the rows of the most visited prefixes with those of one-row passes."""
-        visits: Counter[Outcome] = Counter()
-        ends = work.ends
-        for outcome, count in work.outcomes["plain"].items():
-            for depth in range(self.pair.tokens):
-                if depth <= len(outcome) and not (depth and outcome[depth - 1] in ends):
-                    visits[outcome[:depth]] += count
-        single.new_session(work.capacity)
-        chosen = visits.most_common(DRIFT_PREFIXES)
-        total = sum(count for _, count in chosen)
-        if not total:
-            return None
-        mean = largest = logit = first = 0.0
-        flips = 0
-        for number, (prefix, count) in enumerate(sorted(chosen)):
-            self.done = number / len(chosen)
-            several, one = work.logits(target, prefix), work.logits(single, prefix)
-            both = np.isfinite(several) & np.isfinite(one)
-            logit = max(logit, float(np.abs(several[both].astype(np.float64) - one[both]).max()))
-            sampling = self.settings.sampling
-            p, other = _wide(probabilities(several, sampling)), _wide(probabilities(one, sampling))
-            apart = float(np.abs(p - other).sum()) / 2
-            first = apart if not prefix else first
-            mean += count * apart / total
-            largest = max(largest, apart)
-            flips += int(np.argmax(several) != np.argmax(one))
-        bound = min(1.0, mean * self.pair.tokens)
-        return Drift(len(chosen), first, mean, largest, bound, logit, flips)
-
-
-@dataclass(slots=True)
-class Drawn:
-    """Drafted tokens judged and accepted, tokens emitted, rounds."""
-
-    judged: int = 0
-    accepted: int = 0
-    emitted: int = 0
-    rounds: int = 0
-
-    def add(self, other: Drawn) -> None:
-        """Count another's too."""
-        self.judged += other.judged
-        self.accepted += other.accepted
-        self.emitted += other.emitted
-        self.rounds += other.rounds
+                    self.result.stopped = True
+            self.result.cached = work.cached(single)
 
 
 class _Continuations:
@@ -269,22 +214,20 @@ class _Continuations:
         self.result = experiment.result
         self.settings, self.pair = experiment.settings, experiment.pair
         self.ready, self.target, self.draft = ready, target, draft
-        self.ends = ready.target.eos_ids
-        self.prompt = list(ready.record.prompt_ids)
-        self.k = ready.k
-        self.names = samplers_of(experiment.rule)
-        self.size = 0  # continuations that every sampler has
-        self.outcomes: dict[str, Counter[Outcome]] = {name: Counter() for name in self.names}
-        self.counts: dict[str, Drawn] = {name: Drawn() for name in self.names}
-        self.capacity = min(ready.target.context_length, len(self.prompt) + 2 * self.pair.tokens + ready.pass_rows + 1)
-        self._memo: dict[tuple[str, Outcome], Any] = {}
+        self.prompt = tuple(ready.record.prompt_ids)
+        self.names = samplers_of(self.result.rule)
+        self.lossy = [name for name in self.names if is_lossy(name)]
+        self.outcomes: dict[str, Counter[Continuation]] = {name: Counter() for name in self.names}
+        self.counts: dict[str, Counter[str]] = {name: Counter() for name in self.names}
+        self._steps: dict[Continuation, tuple[dict[int, float], dict[str, tuple[float, dict[int, float]]]]] = {}
 
     # -- drawing -----------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """One continuation of each sampler in turn, so that a stop leaves them equal."""
+        seed = self.settings.sampling.seed
         states = {
-            name: int(np.random.SeedSequence([self.settings.sampling.seed, 5, index]).generate_state(1, np.uint64)[0])
+            name: int(np.random.SeedSequence([seed, 5, index]).generate_state(1, np.uint64)[0])
             for index, name in enumerate(self.names)
         }
         report_at = time.monotonic() + REPORT_S
@@ -292,19 +235,19 @@ class _Continuations:
             drawn = {name: self._continue(name, (states[name] + number) % 2**63) for name in self.names}
             for name, (outcome, counts) in drawn.items():
                 self.outcomes[name][outcome] += 1
-                self.counts[name].add(counts)
-            self.result.samples = self.size = number + 1
+                self.counts[name].update(counts)
+            self.result.samples = number + 1
             self.experiment.done = (number + 1) / self.pair.samples
             begun = time.monotonic()
             if begun >= report_at:
                 self.report(final=False)
                 # comparing takes its share of the time, and no more
                 report_at = time.monotonic() + max(REPORT_S, 9 * (time.monotonic() - begun))
-            self.experiment._tell("Continuations", self.experiment.done)
+            self.experiment.tell("Continuations", self.experiment.done)
 
-    def _continue(self, name: str, seed: int) -> tuple[Outcome, Drawn]:
-        """One continuation by a lane of the product's own."""
-        plain = name == "plain"
+    def _continue(self, name: str, seed: int) -> tuple[Continuation, Counter[str]]:
+        """One continuation by a lane of the product's own; tokens judged, accepted and emitted, and rounds."""
+        plain, ready = name == "plain", self.ready
         chosen = LaneSettings() if plain else replace(self.experiment.lane, rule=name)
         run = replace(
             self.settings,
@@ -315,43 +258,36 @@ class _Continuations:
         )
         target: Any = self.target
         draft: Any = None if plain else self.draft
-        lane = Lane(
-            chosen, run, self.prompt, target, draft, costs=self.ready.costs, heads={} if plain else self.ready.heads
-        )
-        counts = Drawn()
-        try:
+        heads = {} if plain else ready.heads
+        counts: Counter[str] = Counter()
+        with closing(Lane(chosen, run, list(self.prompt), target, draft, costs=ready.costs, heads=heads)) as lane:
             lane.prefill(self.pair.tokens)
             while (round_ := lane.step()) is not None:
-                counts.add(Drawn(round_.judged, round_.accepted, len(round_.emitted), 1))
-        finally:
-            lane.close()
+                counts.update(judged=round_.judged, accepted=round_.accepted, emitted=len(round_.emitted), rounds=1)
         return tuple(lane.sequence.output), counts
 
     # -- comparing ---------------------------------------------------------------------------------------
 
     def report(self, final: bool) -> None:
         """Compare what there is; the permutations wait for the end, and are few after a stop."""
-        size = self.size
-        if size < MIN_SAMPLES // 2:
+        result, depths = self.result, self.pair.tokens
+        if result.samples < MIN_SAMPLES // 2:
             return
-        plain = self.outcomes["plain"]
-        seed = self.settings.sampling.seed
-        most = FIRST_PERMUTATIONS if self.result.stopped else PERMUTATIONS
+        most = FIRST_PERMUTATIONS if result.stopped else PERMUTATIONS
         for index, name in enumerate(self.names[1:]):
-            rng = np.random.default_rng([seed, 13, index]) if final else None
-            other, depths = self.outcomes[name], self.pair.tokens
-            tests = tuple(compare_depth(plain, other, depth, depths, rng, most) for depth in range(1, depths + 1))
-            counts, known = self.counts[name], self.result.rules.get(name)
-            self.result.rules[name] = RuleResult(
-                name, not RULES[name], size, tests, counts.judged, counts.accepted, counts.emitted, counts.rounds,
-                known.bias if known is not None else None,
-            )  # fmt: skip
-        self.result.first = self._first_tokens()
-        self.result.cached = self.cached(None)
+            rng = np.random.default_rng([self.settings.sampling.seed, 13, index]) if final else None
+            tests = tuple(
+                compare_depth(self.outcomes["plain"], self.outcomes[name], depth, depths, rng, most)
+                for depth in range(1, depths + 1)
+            )
+            judged, accepted, emitted, rounds = (self.counts[name][what] for what in ("judged", "accepted", "emitted", "rounds"))
+            result.rules[name] = RuleResult(name, result.samples, tests, judged, accepted, emitted, rounds)
+        result.first = self._first_tokens()
+        result.cached = self.cached(None)
 
     def _first_tokens(self) -> tuple[FirstToken, ...]:
         p = self.p(())
-        q = self.q(()) if self.has_closed_form else None
+        q = None if self.no_closed_form else self.q(())
         # the likeliest of either model, by p: what q alone gives shows what the rule has to take away
         weight = p if q is None else p + q
         shown = [token for token in np.argsort(-weight)[:BARS].tolist() if weight[token] > 0]
@@ -367,7 +303,7 @@ class _Continuations:
                 text(token),
                 float(p[token]),
                 float(q[token]) if q is not None else None,
-                {name: found[token] / self.size for name, found in firsts.items()},
+                {name: found[token] / self.result.samples for name, found in firsts.items()},
             )
             for token in shown
         )
@@ -382,12 +318,56 @@ class _Continuations:
                 found |= {f"{name}_passes": one.passes, f"{name}_rows_dropped": one.dropped}
         return found
 
-    # -- closed forms --------------------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------------------
 
-    @property
-    def has_closed_form(self) -> bool:
-        """Whether q is known for every prefix: a draft model with the target's tokenizer."""
-        return self.no_closed_form == ""
+    def logits(self, engine: CachedEngine, prefix: Continuation) -> Array:
+        """The logit row [vocab] after the prompt and a prefix."""
+        context = (*self.prompt, *prefix)
+        return engine.rows(context[:-1], len(self.prompt) - 1, [context[-1]])[0]["logits"]
+
+    def decided(self, row: Array) -> Floats:
+        """The decision distribution [vocab] of a logit row, in float64 that sums to 1 there too."""
+        found = np.asarray(probabilities(row, self.settings.sampling), dtype=np.float64)
+        return found / found.sum()
+
+    def p(self, prefix: Continuation) -> Floats:
+        """The target's decision distribution after a prefix."""
+        return self.decided(self.logits(self.target, prefix))
+
+    def q(self, prefix: Continuation) -> Floats:
+        """The draft's decision distribution after a prefix, in the target's width."""
+        assert self.draft is not None
+        width = self.ready.target.vocab_size
+        found = self.decided(self.logits(self.draft, prefix)[:width])
+        return np.pad(found, (0, width - len(found)))
+
+    def drift(self, single: CachedEngine) -> Drift | None:
+        """Compare the rows of the most visited prefixes with those of one-row passes."""
+        visits: Counter[Continuation] = Counter()
+        ends = self.ready.target.eos_ids
+        for outcome, count in self.outcomes["plain"].items():
+            for depth in range(self.pair.tokens):
+                if depth <= len(outcome) and not (depth and outcome[depth - 1] in ends):
+                    visits[outcome[:depth]] += count
+        rows = len(self.prompt) + 2 * self.pair.tokens + self.ready.pass_rows + 1
+        single.new_session(min(self.ready.target.context_length, rows))
+        chosen = visits.most_common(DRIFT_PREFIXES)
+        if not chosen:
+            return None
+        apart: dict[Continuation, float] = {}
+        logit, flips = 0.0, 0
+        for number, (prefix, _) in enumerate(sorted(chosen)):
+            self.experiment.done = number / len(chosen)
+            several, one = self.logits(self.target, prefix), self.logits(single, prefix)
+            both = np.isfinite(several) & np.isfinite(one)
+            logit = max(logit, float(np.abs(several[both].astype(np.float64) - one[both]).max()))
+            flips += int(np.argmax(several) != np.argmax(one))
+            apart[prefix] = total_variation(self.decided(several), self.decided(one))
+        mean = sum(count * apart[prefix] for prefix, count in chosen) / sum(count for _, count in chosen)
+        bound = min(1.0, mean * self.pair.tokens)
+        return Drift(len(chosen), apart.get((), 0.0), mean, max(apart.values()), bound, logit, flips)
+
+    # -- closed forms --------------------------------------------------------------------------------------
 
     @property
     def no_closed_form(self) -> str:
@@ -404,94 +384,65 @@ class _Continuations:
             return "the closed form needs a draft with the target's tokenizer"
         return ""
 
-    def logits(self, engine: CachedEngine, prefix: Outcome) -> Array:
-        """The logit row [vocab] after the prompt and a prefix."""
-        root = len(self.prompt) - 1
-        context = (*self.prompt, *prefix)
-        return engine.rows(context[:-1], root, [context[-1]])[0]["logits"]
-
-    def p(self, prefix: Outcome) -> Floats:
-        """The target's decision distribution after a prefix."""
-        return _wide(probabilities(self.logits(self.target, prefix), self.settings.sampling))
-
-    def q(self, prefix: Outcome) -> Floats:
-        """The draft's decision distribution after a prefix, in the target's width."""
-        assert self.draft is not None
-        width = self.ready.target.vocab_size
-        row = self.logits(self.draft, prefix)[:width]
-        found = _wide(probabilities(row, self.settings.sampling))
-        return np.concatenate([found, np.zeros(width - len(found))]) if len(found) < width else found
-
     def biases(self) -> None:
         """Find the lossy rules' biases by their closed forms, and hold the samples against them."""
         self.result.no_bias = self.no_closed_form
         if self.result.no_bias:
             return
-        self._step_rows({outcome for found in self.outcomes.values() for outcome in found})
-        plain = list(self.outcomes["plain"])
-        weights = np.array([self.outcomes["plain"][outcome] for outcome in plain]) / self.size
-        for name in self.names[1:]:
-            if RULES[name]:
-                continue
+        self.keep_steps({outcome for found in self.outcomes.values() for outcome in found})
+        plain, size = self.outcomes["plain"], self.result.samples
+        weights = np.array(list(plain.values())) / size
+        for name in self.lossy:
             ratios = np.array([self.ratio(name, outcome) for outcome in plain])
             own = sum(count for outcome, count in self.outcomes[name].items() if self.ratio(name, outcome) > 1)
-            favoured, share = ratios > 1, own / self.size
+            favoured, share = ratios > 1, own / size
             measured = float(share - weights @ favoured)
             closed = float(weights @ np.maximum(ratios - 1, 0))
             weighed = np.where(favoured, ratios, 0.0)
             spread = float(weights @ weighed**2) - float(weights @ weighed) ** 2
-            error = math.sqrt(max(share * (1 - share) + spread, 0.0) / self.size)
-            away = measured - closed
-            p = normal_tails(away / error) if error > 0 else float(abs(away) < 1e-9)
+            error = math.sqrt(max(share * (1 - share) + spread, 0.0) / size)
+            away = abs(measured - closed)
+            p = math.erfc(away / error / math.sqrt(2)) if error > 0 else float(away < 1e-9)  # two-sided, of a normal value
             first = first_token_bias(name, self.p(()), self.q(()))
-            self.result.rules[name] = replace(
-                self.result.rules[name], bias=Bias(first, closed, measured, error, p)
-            )
+            bias = Bias(first, closed, measured, error, p)
+            self.result.rules[name] = replace(self.result.rules[name], bias=bias)
 
-    def _step_rows(self, outcomes: Iterable[Outcome]) -> None:
+    def keep_steps(self, outcomes: Iterable[Continuation]) -> None:
         """Keep of each prefix what the closed forms need: scalars, so that rows may be dropped."""
-        lossy = [name for name in self.names[1:] if not RULES[name]]
-        wanted: dict[Outcome, set[int]] = {}
+        wanted: dict[Continuation, set[int]] = {}
         for outcome in outcomes:
             for depth, token in enumerate(outcome):
                 wanted.setdefault(outcome[:depth], set()).add(token)
         for number, (prefix, tokens) in enumerate(sorted(wanted.items())):
             self.experiment.done = number / len(wanted)
-            self.experiment._tell("Closed forms", self.experiment.done)
+            self.experiment.tell("Closed forms", self.experiment.done)
             p = self.p(prefix)
-            drafts = len(prefix) < self.pair.tokens - 1  # the last token is never drafted
-            q = self.q(prefix) if drafts else None
             cases: dict[str, tuple[float, dict[int, float]]] = {}
-            if q is not None:
-                for name in lossy:
+            if len(prefix) < self.pair.tokens - 1:  # the last token is never drafted
+                q = self.q(prefix)
+                for name in self.lossy:
                     kept = q * accepts(name, p, q)
                     cases[name] = (1 - float(kept.sum()), {token: float(kept[token]) for token in tokens})
-            self._memo["step", prefix] = ({token: float(p[token]) for token in tokens}, cases)
+            self._steps[prefix] = ({token: float(p[token]) for token in tokens}, cases)
 
-    def ratio(self, name: str, outcome: Outcome) -> float:
+    def ratio(self, name: str, outcome: Continuation) -> float:
         """The rule's exact probability of a continuation over the target's: enumerated along its prefixes.
 
         weights[left] is the chance, over p's, of having come so far with `left` tokens of the draft still to be judged.
         A refused token is replaced by a draw from p itself (both lossy rules), a kept draft ends in a bonus token.
         """
-        total = self.pair.tokens
-        weights = {min(self.k, total - 1): 1.0}
+        k, total = self.ready.k, self.pair.tokens
+        weights = {min(k, total - 1): 1.0}
         for depth, token in enumerate(outcome):
-            p, cases = self._memo["step", outcome[:depth]]
-            after: dict[int, float] = {}
-            begin = min(self.k, total - (depth + 1) - 1)  # drafted in a round that begins after this token
+            p, cases = self._steps[outcome[:depth]]
+            after: dict[int, float] = defaultdict(float)
+            begin = min(k, total - (depth + 1) - 1)  # drafted in a round that begins after this token
             for left, weight in weights.items():
                 if left <= 0:
-                    after[begin] = after.get(begin, 0.0) + weight
+                    after[begin] += weight
                     continue
                 refused, kept = cases[name]
-                after[left - 1] = after.get(left - 1, 0.0) + weight * kept[token] / p[token]
-                after[begin] = after.get(begin, 0.0) + weight * refused
+                after[left - 1] += weight * kept[token] / p[token]
+                after[begin] += weight * refused
             weights = after
         return sum(weights.values())
-
-
-def _wide(row: Array) -> Floats:
-    """A distribution in float64 that sums to 1 there too."""
-    found = np.asarray(row, dtype=np.float64)
-    return found / found.sum()

@@ -1,13 +1,16 @@
-"""What an exactness test of a real pair found: results, the verdict in sentences, and the JSON document."""
+"""What an exactness test of a real pair found: results, the verdict in sentences, the report and the JSON document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from specview.errors import UsageError
-from specview.lab.exact_statistics import POWER, SIGNIFICANCE, p_text
+from specview.errors import require
+from specview.files.report import Block, Report, Table, Text, Tone
+from specview.files.schema import plain
+from specview.files.tables import Column
+from specview.lab.exact_statistics import POWER, SIGNIFICANCE, DepthTest, is_lossy, labelled, p_text, refused
 from specview.racing.settings import RunSettings
 from specview.settings.events import Equality
 
@@ -17,6 +20,7 @@ TOKENS = 3
 MIN_TOKENS, MAX_TOKENS = 2, 8
 GREEDY_TOKENS = 64
 MAX_GREEDY_TOKENS = 4096
+_PRINTED_FIRSTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,33 +33,12 @@ class PairSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        if not MIN_SAMPLES <= self.samples <= MAX_SAMPLES:
-            raise UsageError(f"samples is {self.samples}.", f"Use {MIN_SAMPLES} to {MAX_SAMPLES:,} continuations.")
-        if not MIN_TOKENS <= self.tokens <= MAX_TOKENS:
-            raise UsageError(
-                f"tokens is {self.tokens}.",
-                f"Use {MIN_TOKENS} to {MAX_TOKENS}: a continuation of one token drafts nothing.",
-            )
-        if not 1 <= self.greedy_tokens <= MAX_GREEDY_TOKENS:
-            raise UsageError(f"greedy tokens is {self.greedy_tokens}.", f"Use 1 to {MAX_GREEDY_TOKENS}.")
-
-
-@dataclass(frozen=True, slots=True)
-class DepthTest:
-    """Two samples compared over their first `depth` tokens.
-
-    cells are outcomes (rare ones pooled with their siblings); permutation_p and bound are of the total variation: the
-    share of random dealings as far apart, and what 99 in 100 of them stay under. least_caught is the smallest total
-    variation over the cells that the chi-square test would have caught.
-    """
-
-    depth: int
-    cells: int
-    tv: float
-    chi2_p: float | None
-    permutation_p: float | None
-    bound: float | None
-    least_caught: float | None
+        require(MIN_SAMPLES <= self.samples <= MAX_SAMPLES, f"samples is {self.samples}.",
+                f"Use {MIN_SAMPLES} to {MAX_SAMPLES:,} continuations.")  # fmt: skip
+        require(MIN_TOKENS <= self.tokens <= MAX_TOKENS, f"tokens is {self.tokens}.",
+                f"Use {MIN_TOKENS} to {MAX_TOKENS}: a continuation of one token drafts nothing.")  # fmt: skip
+        require(1 <= self.greedy_tokens <= MAX_GREEDY_TOKENS, f"greedy tokens is {self.greedy_tokens}.",
+                f"Use 1 to {MAX_GREEDY_TOKENS}.")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +60,7 @@ class Bias:
     @property
     def agrees(self) -> bool:
         """Whether the sampled bias is the closed form's."""
-        return self.p > SIGNIFICANCE
+        return not refused(self.p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +68,6 @@ class RuleResult:
     """One rule's continuations against plain decoding's."""
 
     name: str
-    lossy: bool
     samples: int
     tests: tuple[DepthTest, ...]
     judged: int
@@ -95,10 +77,9 @@ class RuleResult:
     bias: Bias | None = None
 
     @property
-    def differs(self) -> bool | None:
-        """Whether the chi-square tests found a difference, over all depths together; None where none could be made."""
-        p = self.p
-        return None if p is None else p <= SIGNIFICANCE
+    def lossy(self) -> bool:
+        """Whether the rule does not claim to be exact."""
+        return is_lossy(self.name)
 
     @property
     def p(self) -> float | None:
@@ -107,9 +88,19 @@ class RuleResult:
         return min(1.0, min(found) * len(self.tests)) if found else None
 
     @property
+    def differs(self) -> bool | None:
+        """Whether the chi-square tests found a difference, over all depths together; None where none could be made."""
+        return None if self.p is None else refused(self.p)
+
+    @property
     def least_caught(self) -> float | None:
         """The smallest total variation, over the first token, that would have been caught."""
         return self.tests[0].least_caught if self.tests else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / judged tokens of all its continuations."""
+        return self.accepted / self.judged if self.judged else None
 
     @property
     def holds(self) -> bool:
@@ -117,6 +108,11 @@ class RuleResult:
         if self.lossy:
             return self.bias is None or self.bias.agrees
         return self.differs is not True
+
+    @property
+    def tone(self) -> Tone:
+        """How it came out: a lossy rule is to be caught, any other not."""
+        return "bad" if not self.holds else "good" if self.differs is self.lossy else "warning"
 
     @property
     def words(self) -> str:
@@ -131,6 +127,21 @@ class RuleResult:
             agreement = "agreeing with" if self.bias.agrees else "NOT agreeing with"
             text += f"; bias {self.bias.measured:.3f} measured, {agreement} its closed form {self.bias.closed:.3f}"
         return text
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {
+            "lossy": self.lossy,
+            "samples": self.samples,
+            "differs": self.differs,
+            "p": self.p,
+            "least_tv_caught": self.least_caught,
+            "acceptance_rate": self.acceptance_rate,
+            "tokens_per_target_pass": self.emitted / self.rounds if self.rounds else None,
+            "tests": [asdict(test) for test in self.tests],
+            "bias": None if self.bias is None else asdict(self.bias) | {"agrees": self.bias.agrees},
+            "verdict": self.words,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +195,6 @@ class PairResult:
     cached: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     stopped: bool = False
-    phase: str = ""
 
     @property
     def holds(self) -> bool:
@@ -203,44 +213,47 @@ class PairResult:
         return control is not None and control.differs is True
 
     @property
+    def findings(self) -> list[tuple[str, Text]]:
+        """The verdict, a sentence each: "Rule", "Control", "Kernels" and "Greedy", as far as they are known."""
+        found: list[tuple[str, Text]] = []
+        check_mode = self.settings.check_mode
+        mode = "in check mode" if check_mode else "on rows of several-row passes"
+        for name, one in self.rules.items():
+            if not one.lossy:
+                text = f"Rule {name}, {mode}: {one.words}, {one.samples:,} continuations of {self.asked.tokens} tokens"
+                if one.least_caught is not None:
+                    text += f"; a bias of total variation {one.least_caught:.3f} or more in the first token would have been caught"
+                found.append(("Rule", Text(f"{text}.", one.tone)))
+        running = self.samples < self.asked.samples and not self.stopped
+        for name, one in self.rules.items():
+            if one.lossy:
+                text = f"Control {name}: {one.words}{' so far' if running and not one.differs else ''}."
+                if one.differs is False and name == "naive" and not running:
+                    text += " The test is too weak here: use more continuations, or a prompt with a more open answer."
+                found.append(("Control", Text(text, one.tone)))
+        if self.no_bias and self.rules:
+            found.append(("", Text(f"No closed form of the lossy rules' bias: {self.no_bias}.", "note")))
+        fault: Tone = "bad" if check_mode else "warning"  # outside of check mode it is to be expected
+        drift = self.drift
+        if drift is not None and drift.identical:
+            text = f"Kernels: rows of one-row and several-row passes have the same bits ({drift.prefixes} prefixes)."
+            found.append(("Kernels", Text(text, "good")))
+        elif drift is not None:
+            text = (
+                f"Kernels: one-row and several-row passes are apart by total variation {drift.mean_tv:.2g} a token on "
+                f"average (at most {drift.max_tv:.2g} of {drift.prefixes} prefixes), whatever the rule"
+            )
+            text += ": in check mode they must not be." if check_mode else "; check mode has none of it."
+            found.append(("Kernels", Text(text, fault)))
+        if self.greedy is not None:
+            text = greedy_sentence(self.greedy, check_mode=check_mode)
+            found.append(("Greedy", Text(text, "good" if self.greedy.equal else fault)))
+        return found or [("", Text("Nothing was tested."))]
+
+    @property
     def sentences(self) -> list[str]:
         """The verdict: rule, control, kernels, greedy, each in a sentence."""
-        return pair_sentences(self)
-
-
-def pair_sentences(result: PairResult) -> list[str]:
-    """What the experiment says: rule, control, kernels and greedy, a sentence each."""
-    found: list[str] = []
-    mode = "in check mode" if result.settings.check_mode else "on rows of several-row passes"
-    for name, one in result.rules.items():
-        if one.lossy:
-            continue
-        least = one.least_caught
-        text = f"Rule {name}, {mode}: {one.words}, {one.samples:,} continuations of {result.asked.tokens} tokens"
-        if least is not None:
-            text += f"; a bias of total variation {least:.3f} or more in the first token would have been caught"
-        found.append(text + ".")
-    for name, one in result.rules.items():
-        if one.lossy:
-            text = f"Control {name}: {one.words}."
-            if one.differs is False and name == "naive":
-                text += " The test is too weak here: use more continuations, or a prompt with a more open answer."
-            found.append(text)
-    if result.no_bias and result.rules:
-        found.append(f"No closed form of the lossy rules' bias: {result.no_bias}.")
-    drift = result.drift
-    if drift is not None and drift.identical:
-        found.append(f"Kernels: rows of one-row and several-row passes have the same bits ({drift.prefixes} prefixes).")
-    elif drift is not None:
-        text = (
-            f"Kernels: one-row and several-row passes are apart by total variation {drift.mean_tv:.2g} a token on "
-            f"average (at most {drift.max_tv:.2g} of {drift.prefixes} prefixes), whatever the rule"
-        )
-        text += ": in check mode they must not be." if result.settings.check_mode else "; check mode has none of it."
-        found.append(text)
-    if result.greedy is not None:
-        found.append(greedy_sentence(result.greedy, check_mode=result.settings.check_mode))
-    return found or ["Nothing was tested."]
+        return [text.text for _, text in self.findings]
 
 
 def greedy_sentence(greedy: Equality, *, check_mode: bool) -> str:
@@ -259,24 +272,21 @@ def greedy_sentence(greedy: Equality, *, check_mode: bool) -> str:
 
 def pair_document(result: PairResult) -> dict[str, Any]:
     """The experiment as a JSON document."""
-    settings, lane = result.settings, result.settings.lanes[1]
+    settings, drift = result.settings, result.drift
     return {
         "pair": {
-            "run": {**result.facts, **settings.flat(lane), "rule": result.rule},
+            "run": {**result.facts, **settings.flat(settings.lanes[1]), "rule": result.rule},
             "prompt": settings.prompt,
             "prompt_tokens": len(result.prompt_ids),
             "samples": result.samples,
             "asked": result.asked.samples,
             "tokens": result.asked.tokens,
             "check_mode": settings.check_mode,
-            "rules": {name: _rule_json(one) for name, one in result.rules.items()},
+            "rules": {name: one.as_dict() for name, one in result.rules.items()},
             "no_closed_form": result.no_bias or None,
-            "kernels": None if result.drift is None else _fields(result.drift) | {"identical": result.drift.identical},
-            "greedy": None if result.greedy is None else _fields(result.greedy),
-            "first_tokens": [
-                {"id": one.id, "text": one.text, "p": one.p, "q": one.q, "shares": dict(one.shares)}
-                for one in result.first
-            ],
+            "kernels": None if drift is None else asdict(drift) | {"identical": drift.identical},
+            "greedy": None if result.greedy is None else asdict(result.greedy),
+            "first_tokens": [asdict(one) for one in result.first],
             "cache": dict(result.cached),
             "significance": SIGNIFICANCE,
             "power": POWER,
@@ -289,21 +299,71 @@ def pair_document(result: PairResult) -> dict[str, Any]:
     }
 
 
-def _rule_json(one: RuleResult) -> dict[str, Any]:
-    bias = one.bias
-    return {
-        "lossy": one.lossy,
-        "samples": one.samples,
-        "differs": one.differs,
-        "p": one.p,
-        "least_tv_caught": one.least_caught,
-        "acceptance_rate": one.accepted / one.judged if one.judged else None,
-        "tokens_per_target_pass": one.emitted / one.rounds if one.rounds else None,
-        "tests": [_fields(test) for test in one.tests],
-        "bias": None if bias is None else _fields(bias) | {"agrees": bias.agrees},
-        "verdict": one.words,
-    }
+COLUMNS = (
+    Column("rule", "rule"),
+    Column("depth", "first tokens", "Compared over so many tokens", 0),
+    Column("cells", "cells", "Outcomes told apart; rare ones are put together with their siblings", 0),
+    Column("tv", "TV", "Total variation between this rule's sample and plain decoding's, over the cells", 4),
+    Column("bound", "bound", "What two samples of one distribution stay under 99 times in 100, by dealing them anew", 4),
+    Column("permutation_p", "permutation p", "Share of such dealings that are as far apart", 3, form=p_text),
+    Column("chi2_p", "χ² p", "Of both samples having one distribution", 3, form=p_text),
+    Column("least_caught", "would catch",
+           f"The smallest total variation that the chi-square test would have caught, {10 * POWER:.0f} times in 10", 4),
+    Column("acceptance_rate", "α", "Accepted / judged tokens of all the rule's continuations", 3),
+)  # fmt: skip
+"""Of one rule and depth."""
 
 
-def _fields(one: Any) -> dict[str, Any]:
-    return {item.name: getattr(one, item.name) for item in fields(one)}
+def rows_of(result: PairResult) -> list[dict[str, Any]]:
+    """A row under `COLUMNS` for each rule and depth."""
+    return [
+        {"rule": labelled(name), "acceptance_rate": one.acceptance_rate, **asdict(test)}
+        for name, one in result.rules.items()
+        for test in one.tests
+    ]
+
+
+def cached_words(result: PairResult) -> str:
+    """How far what was computed once per prefix went."""
+    cached = result.cached
+    words = (
+        f"Computed once per prefix: {cached['target_rows_computed']:,} rows of the target in "
+        f"{cached['target_passes']:,} passes answered {cached['target_rows_asked']:,} questions"
+    )
+    if "draft_passes" in cached:
+        words += (
+            f"; {cached['draft_rows_computed']:,} of the draft in {cached['draft_passes']:,} passes "
+            f"{cached['draft_rows_asked']:,}"
+        )
+    return f"{words}."
+
+
+def pair_report(result: PairResult) -> Report:
+    """The experiment for people, and its document."""
+    settings, sampling = result.settings, result.settings.sampling
+    filters = [f"temperature {sampling.temperature:g}"]
+    filters += [f"top-k {sampling.top_k}"] if sampling.top_k else []
+    filters += [f"top-p {sampling.top_p:g}"] if sampling.top_p < 1 else []
+    filters += [f"min-p {sampling.min_p:g}"] if sampling.min_p else []
+    about = (
+        f"Pair: {result.facts.get('target_model_name') or settings.target} with {settings.lanes[1].label}, "
+        f"{settings.engine}, {'check mode, ' if settings.check_mode else ''}{', '.join(filters)}; prompt of "
+        f"{len(result.prompt_ids)} tokens; {result.seconds:.1f} s"
+    )
+    blocks: list[Block] = [Text(about)]
+    if result.rules:
+        note = (
+            "TV: total variation from plain decoding's sample; bound: what two samples of one distribution stay under 99 "
+            "times in 100 (permutations); would catch: the smallest total variation that the chi-square test would have "
+            f"caught {10 * POWER:.0f} times in 10. Rare outcomes are pooled into cells."
+        )
+        blocks += [Table(COLUMNS, rows_of(result), name="pair-exactness"), Text(note, "note")]
+    if result.first:
+        columns = [Column("text", "first token"), Column("p", "p", "", 3), Column("q", "q", "", 3),
+                   *(Column(name, f"{name}, share", "", 3) for name in result.first[0].shares)]  # fmt: skip
+        rows = [{**asdict(one), **one.shares, "text": repr(one.text)} for one in result.first[:_PRINTED_FIRSTS]]
+        blocks.append(Table(columns, rows, name="first-tokens"))
+    if result.cached:
+        blocks.append(Text(cached_words(result), "note"))
+    blocks += [Text("Stopped early.", "warning")] if result.stopped else []
+    return Report("Exactness of a pair", [*blocks, *(text for _, text in result.findings)], plain(pair_document(result)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,23 @@ from specview.decoding.verification import RULES
 from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES, Constant
 from specview.drafting.registry import DEFAULT_METHOD, METHODS
+from specview.files.report import Report, Table, Text
+from specview.files.schema import plain
+from specview.files.tables import Column
 from specview.lab.exact_statistics import (
+    CHI2_TIP,
     SIGNIFICANCE,
-    Counts,
-    expected_variation,
+    TV_TIP,
+    Fit,
+    Floats,
     goodness_of_fit,
-    sampled_variation,
-    variation_bound,
+    labelled,
+    p_text,
+    refused,
+    verdict,
 )
-from specview.lab.exactness import check_samples
-from specview.lab.toy import BOS, Floats, Toy, ToySettings, logits_of, make_toy, target_distribution
+from specview.lab.exactness import ShouldStop, check_samples
+from specview.lab.toy import BOS, Toy, ToySettings, logits_of, make_toy, target_distribution
 from specview.settings.options import resolve
 
 SAMPLES = 4_000
@@ -57,47 +64,33 @@ _TOUCHY: dict[str, dict[str, Any]] = {
 }
 """Options under which a policy's lengths vary here, and leave tokens unjudged."""
 
-ShouldStop = Callable[[], bool]
 
-
-@dataclass(frozen=True, slots=True)
-class PolicyResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyResult(Fit):
     """A rule with a length policy (or a combined method): its sequences against the target.
 
-    behind_p is the chi-square p of the first tokens of `behind` rounds that followed unjudged tokens; line the total
-    variation that so many true samples show on average.
+    behind_unjudged_p is the chi-square p of the first tokens of as many rounds that followed unjudged tokens.
     """
 
-    rule: str
     policy: str
-    samples: int
-    tv: float
-    line: float
-    bound: float
-    chi2_p: float | None
-    behind: int
-    behind_p: float | None
+    behind_unjudged: int
+    behind_unjudged_p: float | None
     tokens_per_pass: float
 
     @property
-    def lossy(self) -> bool:
-        """Whether the rule does not claim to be exact."""
-        return not RULES[self.rule]
-
-    @property
     def differs(self) -> bool:
-        """Whether the samples are not the target's."""
-        refused = any(p is not None and p <= SIGNIFICANCE for p in (self.chi2_p, self.behind_p))
-        return refused or self.tv > self.bound
+        """Whether the samples, or what followed unjudged tokens, are not the target's."""
+        return any(map(refused, (self.chi2_p, self.behind_unjudged_p))) or self.tv > self.tv_bound
 
     @property
-    def words(self) -> str:
-        """The verdict in words."""
-        if self.chi2_p is None:
-            return "too few samples to test"
-        if self.lossy:
-            return "lossy, and caught" if self.differs else "lossy, not caught: too few samples"
-        return "DIFFERS from the target" if self.differs else "no difference from the target found"
+    def detail(self) -> str:
+        """What a verdict rests on."""
+        return ": too few samples" if self.outcome == "not caught" else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        found = asdict(self) | {"lossy": self.lossy, "differs": self.differs, "verdict": self.words}
+        return {key: value for key, value in found.items() if key != "freedom"}
 
 
 @dataclass(slots=True)
@@ -129,11 +122,17 @@ class PoliciesResult:
         tested = f"In {self.samples:,} sequences each"
         if wrong:
             return f"{tested}, {', '.join(wrong)} differs from the target: this build is NOT exact."
-        control = next((one for one in self.cases if one.lossy), None)
         text = f"{tested}, {len(exact)} pairs of a rule and a length policy or method show no difference from the target"
-        if control is not None:
-            text += f"; {control.rule} with {control.policy}, the control, was {'' if control.differs else 'NOT '}caught"
+        for control in self.cases:
+            if control.lossy:
+                text += f"; {control.rule} with {control.policy}, the control, was {'' if control.differs else 'NOT '}caught"
         return f"{text}."
+
+    @property
+    def verdict(self) -> Text:
+        """The sentence, and how it is meant."""
+        caught = any(one.lossy and one.differs for one in self.cases)
+        return verdict(self.sentence, self.holds, caught, self.stopped)
 
 
 OnCase = Callable[[PoliciesResult, str, float], None]
@@ -170,7 +169,7 @@ def run_policies(
             if should_stop():
                 result.stopped = True
                 return result
-            work.run((state + work.runs) % 2**63)
+            work.run((state + work.samples // RUN) % 2**63)
         result.cases.append(work.result())
         result.seconds = time.monotonic() - began
     return result
@@ -245,110 +244,108 @@ class _Case:
 
     def __init__(self, toy: Toy, rule: str, name: str) -> None:
         self.toy, self.rule, self.name = toy, rule, name
-        self.runs = self.samples = 0
-        self._length = RUN * toy.length
-        self._clock = _Clock()
-        self._target = logits_of(toy.target)
-        self._engine: Any = _TableEngine(logits_of(toy.draft), self._clock, self._length + toy.settings.k + 2)
-        self._counts: Counts = np.zeros((toy.vocab, toy.settings.outcomes), dtype=np.int64)
-        self._behind: Counts = np.zeros((toy.vocab, toy.vocab), dtype=np.int64)
-        self._rounds = 0
-        self._weights = toy.vocab ** np.arange(toy.length - 1, -1, -1)
+        self.samples = self.rounds = 0
+        self.length = RUN * toy.length
+        self.clock = _Clock()
+        self.counts = np.zeros((toy.vocab, toy.settings.outcomes), dtype=np.int64)
+        self.behind = np.zeros((toy.vocab, toy.vocab), dtype=np.int64)
 
     def run(self, seed: int) -> None:
-        """One run of `RUN` sequences, counted."""
+        """One run of `RUN` sequences, counted by the token before each."""
+        toy, k = self.toy, self.toy.settings.k
         sampling = SamplingParams(temperature=1.0, seed=seed)
-        costs = Costs({rows: _PASS + _ROW * rows for rows in range(1, self.toy.settings.k + 2)})
+        costs = Costs({rows: _PASS + _ROW * rows for rows in range(1, k + 2)})
         method = METHODS[self.name if self.name in COMBINED else DEFAULT_METHOD]
         assert method.make is not None
-        context = DrafterContext(
-            method.resolve({}), self._engine.context_length, self.toy.vocab, self._engine, rule=self.rule, costs=costs
+        draft: Any = _TableEngine(logits_of(toy.draft), self.clock, self.length + k + 2)
+        drafter = method.make(
+            DrafterContext(method.resolve({}), draft.context_length, toy.vocab, draft, rule=self.rule, costs=costs)
         )
-        drafter = method.make(context)
         kind = POLICIES.get(self.name, POLICIES["constant"])
         policy: LengthPolicy = kind.make(resolve(kind.options, _TOUCHY.get(kind.name, {}), kind.name), costs)
         if self.name == NOSY:
-            policy = _Nosy(self.toy.vocab)
-        policy.start(self.toy.settings.k)
+            policy = _Nosy(toy.vocab)
+        policy.start(k)
         drafter.start([BOS], sampling)
         sequence = TokenSequence([BOS])
-        target: Any = _TableSession(self._target, self._clock, _PASS, _ROW)
+        target: Any = _TableSession(logits_of(toy.target), self.clock, _PASS, _ROW)
         last: int | None = None
         for round_ in decode(
-            target,
-            sequence,
-            rule=self.rule,
-            sampling=sampling,
-            max_tokens=self._length,
-            drafter=drafter,
-            policy=policy,
-            clock=self._clock,
-        ):
+            target, sequence, rule=self.rule, sampling=sampling, max_tokens=self.length, drafter=drafter, policy=policy,
+            clock=self.clock,
+        ):  # fmt: skip
             costs.observe(round_)
             if last is not None:
-                self._behind[last, round_.emitted[0]] += 1
+                self.behind[last, round_.emitted[0]] += 1
             last = round_.emitted[-1] if round_.judged < round_.k else None
-            self._rounds += 1
+            self.rounds += 1
         drafter.close()
-        tokens = np.array(sequence.output).reshape(RUN, self.toy.length)
+        tokens = np.array(sequence.output).reshape(RUN, toy.length)
         before = np.concatenate([[BOS], tokens[:-1, -1]])
-        np.add.at(self._counts, (before, tokens @ self._weights), 1)
-        self.runs += 1
+        np.add.at(self.counts, (before, toy.numbers_of(tokens)), 1)
         self.samples += RUN
 
     def result(self) -> PolicyResult:
-        """What the runs so far say."""
-        expected = np.stack([target_distribution(self.toy, start) for start in range(self.toy.vocab)])
-        p = (expected * (self._counts.sum(axis=1, keepdims=True) / self.samples)).ravel()
-        counts, behind = self._counts.ravel(), int(self._behind.sum())
-        first = self.toy.target * (self._behind.sum(axis=1, keepdims=True) / max(behind, 1))
-        return PolicyResult(
+        """What the runs so far say: both tables of counts against the target's, row by row after the token before."""
+        toy, behind = self.toy, int(self.behind.sum())
+        outcomes = np.stack([target_distribution(toy, start) for start in range(toy.vocab)])
+        p = outcomes * (self.counts.sum(axis=1, keepdims=True) / self.samples)
+        first = toy.target * (self.behind.sum(axis=1, keepdims=True) / max(behind, 1))
+        return PolicyResult.of(
             self.rule,
-            self.name,
-            self.samples,
-            tv=sampled_variation(counts, p),
-            line=expected_variation(p, self.samples),
-            bound=variation_bound(p, self.samples),
-            chi2_p=goodness_of_fit(counts, p)[0],
-            behind=behind,
-            behind_p=goodness_of_fit(self._behind.ravel(), first.ravel())[0],
-            tokens_per_pass=self.samples * self.toy.length / self._rounds,
+            self.counts.ravel(),
+            p.ravel(),
+            policy=self.name,
+            behind_unjudged=behind,
+            behind_unjudged_p=goodness_of_fit(self.behind.ravel(), first.ravel())[0],
+            tokens_per_pass=self.samples * toy.length / self.rounds,
         )
+
+
+COLUMNS = (
+    Column("case", "rule and policy", f"auto and cascade are methods; {NOSY} is no policy of the program's: it looks at unjudged "
+                                      "tokens as hard as it can"),
+    Column("verdict", "verdict"),
+    Column("tv", "TV", TV_TIP, 4),
+    Column("expected_tv", "1/√N line", "What as many true samples show on average", 4),
+    Column("chi2_p", "χ² p", CHI2_TIP, 3, form=p_text),
+    Column("behind_unjudged", "behind unjudged", "Rounds after one that left drafted tokens unjudged", 0),
+    Column("behind_unjudged_p", "their χ² p", "Of the first tokens of those rounds being the target's", 3, form=p_text),
+    Column("tokens_per_pass", "tok/pass", "Emitted / target passes", 2),
+)  # fmt: skip
+"""Of one rule with one policy."""
+
+
+def rows_of(result: PoliciesResult) -> list[dict[str, Any]]:
+    """A row under `COLUMNS` for each case."""
+    return [one.as_dict() | {"case": f"{labelled(one.rule)}, {one.policy}"} for one in result.cases]
+
+
+def policies_report(result: PoliciesResult) -> Report:
+    """The experiment for people, and its document."""
+    settings = result.settings
+    about = (
+        f"Toy: {settings.vocab} tokens, length {settings.length}, k {settings.k}, model seed {settings.model_seed}, by the "
+        f"program's own loop; {result.samples:,} sequences each, {result.seconds:.1f} s"
+    )
+    note = (
+        "behind unjudged: rounds after one that left drafted tokens unjudged, and the p of their first tokens being the "
+        f"target's. {NOSY} is no policy of the program's: it looks at such tokens as hard as it can."
+    )
+    table = Table(COLUMNS, rows_of(result), name="policies-proof", identity="case")
+    return Report("Policies on the toy", [Text(about), table, Text(note, "note"), result.verdict],
+                  plain(policies_document(result)))  # fmt: skip
 
 
 def policies_document(result: PoliciesResult) -> dict[str, Any]:
     """The experiment as a JSON document."""
-    settings = result.settings
     return {
         "samples": result.samples,
         "asked": result.asked,
         "stopped": result.stopped,
         "seed": result.seed,
-        "toy": {
-            "vocab": settings.vocab,
-            "length": settings.length,
-            "k": settings.k,
-            "model_seed": settings.model_seed,
-            "outcomes": settings.outcomes,
-        },
-        "cases": [
-            {
-                "rule": one.rule,
-                "policy": one.policy,
-                "lossy": one.lossy,
-                "samples": one.samples,
-                "tv": one.tv,
-                "expected_tv": one.line,
-                "tv_bound": one.bound,
-                "chi2_p": one.chi2_p,
-                "behind_unjudged": one.behind,
-                "behind_unjudged_p": one.behind_p,
-                "tokens_per_pass": one.tokens_per_pass,
-                "differs": one.differs,
-                "verdict": one.words,
-            }
-            for one in result.cases
-        ],
+        "toy": result.settings.as_dict(),
+        "cases": [one.as_dict() for one in result.cases],
         "significance": SIGNIFICANCE,
         "holds": result.holds,
         "verdict": result.sentence,

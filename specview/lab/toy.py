@@ -8,7 +8,7 @@ again here: `rule_rows` asks `decoding.verification.verify` itself for them, cas
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from specview.decoding.ledger import Draft
 from specview.decoding.sampling import Purpose, SamplingParams
 from specview.decoding.verification import DecisionRows, verify
-from specview.errors import UsageError
+from specview.errors import require
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.intp]
@@ -45,28 +45,24 @@ class ToySettings:
 
     def __post_init__(self) -> None:
         """Refuse sizes that have no meaning or too many outcomes to tell apart."""
-        if self.vocab < 2:
-            raise UsageError(f"the toy's vocabulary is {self.vocab}.", "Use 2 tokens or more.")
-        if self.length < 1:
-            raise UsageError(f"the toy's length is {self.length}.", "Use 1 token or more.")
         # counted so that a length of a billion is no power of a billion digits
-        if self.vocab > MAX_OUTCOMES or self.length > 16 or self.vocab**self.length > MAX_OUTCOMES:
-            raise UsageError(
-                f"{self.vocab} tokens and length {self.length} have more than {MAX_OUTCOMES:,} outcomes, too many "
-                "to count each.",
-                "Use a smaller vocabulary or length: 4 and 4 have 256.",
-            )
-        if self.vocab > 64:
-            raise UsageError(f"the toy's vocabulary is {self.vocab}.", "Use 2 to 64 tokens.")
-        if not 1 <= self.k <= MAX_K:
-            raise UsageError(f"k is {self.k}.", f"Use 1 to {MAX_K} drafted tokens a round.")
-        if not 0 <= self.model_seed < 2**63:
-            raise UsageError(f"the toy's seed is {self.model_seed}.", "Use a whole number from 0 to 2^63 - 1.")
+        many = self.vocab > MAX_OUTCOMES or self.length > 16 or self.vocab**max(self.length, 1) > MAX_OUTCOMES
+        require(self.vocab >= 2, f"the toy's vocabulary is {self.vocab}.", "Use 2 tokens or more.")
+        require(self.length >= 1, f"the toy's length is {self.length}.", "Use 1 token or more.")
+        require(not many, f"{self.vocab} tokens and length {self.length} have more than {MAX_OUTCOMES:,} outcomes, too many "
+                          "to count each.", "Use a smaller vocabulary or length: 4 and 4 have 256.")  # fmt: skip
+        require(self.vocab <= 64, f"the toy's vocabulary is {self.vocab}.", "Use 2 to 64 tokens.")
+        require(1 <= self.k <= MAX_K, f"k is {self.k}.", f"Use 1 to {MAX_K} drafted tokens a round.")
+        require(0 <= self.model_seed < 2**63, f"the toy's seed is {self.model_seed}.", "Use a whole number from 0 to 2^63 - 1.")
 
     @property
     def outcomes(self) -> int:
         """How many sequences there are."""
         return int(self.vocab**self.length)
+
+    def as_dict(self) -> dict[str, int]:
+        """The sizes as JSON values."""
+        return {**asdict(self), "outcomes": self.outcomes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +82,11 @@ class Toy:
     def length(self) -> int:
         """Tokens of a sequence."""
         return self.settings.length
+
+    def numbers_of(self, sequences: Ids) -> Ids:
+        """The outcome numbers [n] of sequences [n, length]; see `target_distribution` for their order."""
+        number: Ids = sequences @ self.vocab ** np.arange(self.length - 1, -1, -1)
+        return number
 
 
 def make_toy(settings: ToySettings | None = None) -> Toy:
@@ -171,13 +172,13 @@ def target_distribution(toy: Toy, start: int = BOS) -> Floats:
     return found
 
 
-def rule_distribution(toy: Toy, rows: RuleRows, k: int | None = None) -> Floats:
+def rule_distribution(toy: Toy, rows: RuleRows) -> Floats:
     """Exact probability of each outcome [vocab^length] of the draft-verify loop, by enumeration.
 
     Every draft has k tokens; of a round that goes on beyond the sequence only its tokens count. weights[j] holds per
     prefix the chance that it came about with j drafted tokens of the round kept so far.
     """
-    k = toy.settings.k if k is None else k
+    k = toy.settings.k
     corrected = corrected_rows(rows)
     last: Ids = np.array([BOS])
     weights = [np.ones(1)] + [np.zeros(1) for _ in range(k)]
@@ -196,21 +197,6 @@ def corrected_rows(rows: RuleRows) -> Floats:
     """[last, y]: the chance that the drafted token is refused and y is put in its place."""
     refused = rows.q * (1 - rows.accept)
     return np.einsum("lx,lxy->ly", refused, rows.correction)
-
-
-def total_variation(a: Floats, b: Floats) -> float:
-    """Half the summed absolute difference of two distributions."""
-    return float(np.abs(a - b).sum()) / 2
-
-
-def overlap_per_context(toy: Toy) -> Floats:
-    """Per context sum min(p, q): the acceptance rate of `rejection` (and `naive`) after that token."""
-    return np.minimum(toy.target, toy.draft).sum(axis=1)
-
-
-def agreement_per_context(toy: Toy) -> Floats:
-    """Per context sum p q: the acceptance rate of `match`."""
-    return (toy.target * toy.draft).sum(axis=1)
 
 
 def alpha_per_context(rows: RuleRows) -> Floats:
@@ -315,11 +301,8 @@ class ToySampler:
         return tokens[:, :length]
 
     def outcomes(self, count: int, numbers: Numbers, tally: Tally | None = None) -> Ids:
-        """Outcome numbers [count] of as many sequences; see `target_distribution` for their order."""
-        found = self.sample(count, numbers, tally)
-        weights = self.toy.vocab ** np.arange(self.toy.length - 1, -1, -1)
-        number: Ids = found @ weights
-        return number
+        """Outcome numbers [count] of as many sequences."""
+        return self.toy.numbers_of(self.sample(count, numbers, tally))
 
     def run_rounds(self, starts: Floats, chains: int, rounds: int, rng: np.random.Generator) -> Tally:
         """Rounds of `chains` runs that go on and on, begun where `starts` says; the sequence's end is no end here."""
@@ -333,13 +316,7 @@ class ToySampler:
         return tally
 
     def _round(
-        self,
-        tokens: Ids,
-        sequences: Ids,
-        position: Ids,
-        last: Ids,
-        numbers: Numbers,
-        tally: Tally | None,
+        self, tokens: Ids, sequences: Ids, position: Ids, last: Ids, numbers: Numbers, tally: Tally | None
     ) -> tuple[Ids, Ids]:
         """One round of every sequence: writes into tokens, returns each one's last token and next position."""
         rows = self.rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,36 +14,41 @@ from specview.lab.exact_statistics import (
     LEAST_EXPECTED,
     POWER,
     SIGNIFICANCE,
+    Fit,
+    cells_of,
     chance_of_refusal,
     chi_square_tail,
+    compare_depth,
     expected_variation,
     goodness_of_fit,
     least_caught,
     permutation_p,
     permuted_variation,
     pool,
-    sampled_variation,
+    total_variation,
     two_sample_chi_square,
     uniform_p,
-    variation_between,
     variation_bound,
 )
 
-
-@given(st.floats(0.01, 500))
-def test_chi_square_of_two_degrees_is_exponential(x):
-    assert chi_square_tail(x, 2) == pytest.approx(math.exp(-x / 2), rel=1e-10)
+P = np.random.default_rng(1).dirichlet(np.ones(80))
 
 
-@given(st.floats(0.001, 300))
-def test_chi_square_of_one_degree_is_a_squared_normal(x):
+def draws(p: np.ndarray, n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).multinomial(n, p)
+
+
+@given(st.floats(0.01, 300))
+@settings(max_examples=30)
+def test_chi_square_of_one_and_two_degrees(x):
+    """A squared normal, and an exponential."""
     assert chi_square_tail(x, 1) == pytest.approx(math.erfc(math.sqrt(x / 2)), rel=1e-9)
+    assert chi_square_tail(x, 2) == pytest.approx(math.exp(-x / 2), rel=1e-10)
 
 
 @pytest.mark.parametrize(
     ("freedom", "statistic", "p"),
-    [(1, 1e-9, 0.999974768674784), (1, 300.0, 3.2943623833139784e-67), (2, 1e-12, 0.9999999999995), (255, 0.0, 1.0),
-     (3, 21.0, 0.00010527618177149754), (7, 1400.0, 3.859963181237519e-298), (255, 347.7, 9.93476931201147e-05),
+    [(3, 21.0, 0.00010527618177149754), (7, 1400.0, 3.859963181237519e-298), (255, 0.0, 1.0), (255, 347.7, 9.93476931201147e-05),
      (4095, 4500.0, 7.0292031355678666e-06), (50000, 50300.0, 0.17133581874774606)],
 )  # fmt: skip
 def test_chi_square_tails(freedom, statistic, p):
@@ -51,27 +57,23 @@ def test_chi_square_tails(freedom, statistic, p):
 
 
 @pytest.mark.parametrize(
-    ("freedom", "significance", "limit"), [(1, 0.05, 3.841459), (10, 0.01, 23.209251), (255, 1e-4, 347.654213)]
-)
-def test_limits_are_those_of_the_tables(freedom, significance, limit):
-    assert chi_square_tail(limit, freedom) == pytest.approx(significance, rel=1e-5)
-    assert chance_of_refusal(freedom, 0.0, significance) == pytest.approx(significance, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("freedom", "shift", "chance"),
-    [(3, 20.0, 0.5399310731492578), (255, 100.0, 0.5863157816248262), (255, 0.0, 1e-4), (1, 12.5, 0.36127307753651394),
-     (4095, 300.0, 0.31858080676535805), (50000, 1500.0, 0.8336177721523462)],
+    ("freedom", "shift", "significance", "chance"),
+    [(3, 20.0, 1e-4, 0.5399310731492578), (255, 100.0, 1e-4, 0.5863157816248262), (255, 0.0, 1e-4, 1e-4),
+     (1, 12.5, 1e-4, 0.36127307753651394), (4095, 300.0, 1e-4, 0.31858080676535805), (50000, 1500.0, 1e-4, 0.8336177721523462),
+     (1, 0.0, 0.05, 0.05), (10, 0.0, 0.01, 0.01)],
 )  # fmt: skip
-def test_chances_of_refusal(freedom, shift, chance):
+def test_chances_of_refusal(freedom, shift, significance, chance):
     """As by the Poisson mixture of central chi-squares."""
-    assert chance_of_refusal(freedom, shift) == pytest.approx(chance, abs=1e-9)
+    assert chance_of_refusal(freedom, shift, significance) == pytest.approx(chance, abs=1e-9)
 
 
-@pytest.mark.parametrize("freedom", [1, 3, 255, 4095, 250_000])
-def test_what_is_least_caught_is_refused_with_the_stated_power(freedom):
+@pytest.mark.parametrize("freedom", [1, 3, 255, 250_000])
+def test_what_is_least_caught_is_refused_with_the_stated_power_and_falls_with_the_root_of_the_samples(freedom):
     least = least_caught(freedom, 1e6)
     assert chance_of_refusal(freedom, 4 * 1e6 * least**2) == pytest.approx(POWER, abs=1e-9)
+    assert least_caught(freedom, 1e8) == pytest.approx(least / 10)
+    assert least_caught(0, 100) is None
+    assert least_caught(255, 20) is None  # nothing would be caught
 
 
 @settings(max_examples=50, deadline=None)
@@ -89,108 +91,118 @@ def test_pooled_cells_expect_enough(values):
     assert len(set(cell[own].tolist())) == own.sum()  # those with enough are not put together
 
 
-def draws(p: np.ndarray, n: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).multinomial(n, p)
+# -- honest: true samples are refused as rarely as stated ---------------------------------------------------------
 
 
-P = np.random.default_rng(1).dirichlet(np.ones(80))
+def fit_p(seed: int) -> float | None:
+    return goodness_of_fit(draws(P, 3000, seed), P)[0]
 
 
-def test_p_values_of_true_samples_are_uniform():
-    found = [goodness_of_fit(draws(P, 3000, seed), P)[0] for seed in range(400)]
-    spread = uniform_p(found)
-    assert spread is not None
-    assert spread > 1e-4
-
-
-def test_two_sample_p_values_are_uniform_and_so_are_the_permutations():
-    chi, dealt = [], []
+def two_samples(seed: int) -> tuple[np.ndarray, np.ndarray]:
     p = np.random.default_rng(2).dirichlet(np.ones(20))
-    for seed in range(200):
-        a, b = draws(p, 4000, seed), draws(p, 3000, 10_000 + seed)
-        chi.append(two_sample_chi_square(a, b)[0])
-        rng = np.random.default_rng(seed)
-        dealt.append(permutation_p(variation_between(a, b), permuted_variation(a, b, rng, 400)))
-    for found in (chi, dealt):
-        spread = uniform_p(found)
-        assert spread is not None
-        assert spread > 1e-4
+    return draws(p, 4000, seed), draws(p, 3000, 10_000 + seed)
+
+
+def dealt_p(seed: int) -> float:
+    a, b = two_samples(seed)
+    return permutation_p(total_variation(a, b), permuted_variation(a, b, np.random.default_rng(seed), 400))
+
+
+@pytest.mark.parametrize(
+    ("p_of", "count"), [(fit_p, 400), (lambda seed: two_sample_chi_square(*two_samples(seed))[0], 200), (dealt_p, 120)],
+    ids=["one sample", "two samples", "permutations"],
+)  # fmt: skip
+def test_p_values_of_true_samples_are_uniform(p_of, count):
+    assert uniform_p([p_of(seed) for seed in range(count)]) > 1e-4
 
 
 def test_uniform_p_refuses_what_is_not_uniform():
-    low = uniform_p([0.3 * i / 100 for i in range(100)])
-    even = uniform_p([(i + 0.5) / 100 for i in range(100)])
-    assert low is not None
-    assert low < 1e-9
-    assert even == pytest.approx(1.0)
-    assert low == pytest.approx(1.7480027859062787e-44, rel=1e-9, abs=0)
+    assert uniform_p([(i + 0.5) / 100 for i in range(100)]) == pytest.approx(1.0)
+    assert uniform_p([0.3 * i / 100 for i in range(100)]) == pytest.approx(1.7480027859062787e-44, rel=1e-9, abs=0)
     assert uniform_p([0.01, 0.02, 0.03, 0.5, 0.9, 0.95, 0.97]) == pytest.approx(0.16343079490207013, abs=1e-9)
     assert uniform_p([0.1, 0.2]) is None
 
 
-def test_an_impossible_outcome_refuses_outright():
-    p = np.array([0.5, 0.5, 0.0])
-    assert goodness_of_fit(np.array([50, 49, 1]), p)[0] == 0.0
-    assert goodness_of_fit(np.array([0, 0, 0]), p) == (None, 0)
-
-
-@pytest.mark.parametrize("bias", ["spread", "one cell"])
-def test_a_bias_of_the_stated_size_is_caught_as_often_as_stated(bias):
-    """The worst shape (in proportion to p) is caught with the stated power; another shape more often."""
-    n, cells = 4000, 40
-    p = np.full(cells, 1 / cells)
-    least = least_caught(cells - 1, n)
-    assert least is not None
-    other = p.copy()
-    if bias == "spread":
-        other[::2] += 2 * least / cells
-        other[1::2] -= 2 * least / cells
-    else:
-        other[0] += least
-        other[1:] -= least / (cells - 1)
-    assert np.abs(other - p).sum() / 2 == pytest.approx(least)
-    tries = 300
-    caught = sum((goodness_of_fit(draws(other, n, seed), p)[0] or 0) <= SIGNIFICANCE for seed in range(tries))
-    error = 4 * math.sqrt(POWER * (1 - POWER) / tries)
-    assert caught / tries > POWER - error
-    if bias == "spread":
-        assert caught / tries < POWER + error
-
-
-def test_half_the_stated_bias_is_mostly_missed():
-    n, cells = 4000, 40
-    p = np.full(cells, 1 / cells)
-    least = least_caught(cells - 1, n)
-    assert least is not None
-    other = p.copy()
-    other[::2] += least / cells
-    other[1::2] -= least / cells
-    caught = sum((goodness_of_fit(draws(other, n, seed), p)[0] or 0) <= SIGNIFICANCE for seed in range(200))
-    assert caught < 60
-
-
-def test_least_caught_falls_with_the_square_root_of_the_samples():
-    few, many = least_caught(255, 10_000), least_caught(255, 1_000_000)
-    assert few is not None
-    assert many is not None
-    assert few / many == pytest.approx(10)
-    assert least_caught(0, 100) is None
-    assert least_caught(255, 20) is None  # nothing would be caught
-
-
 def test_expected_variation_is_what_true_samples_show():
-    shown = [sampled_variation(draws(P, 20_000, seed), P) for seed in range(200)]
+    shown = [total_variation(draws(P, 20_000, seed), P) for seed in range(200)]
     error = np.std(shown) / math.sqrt(len(shown))
     assert np.mean(shown) == pytest.approx(expected_variation(P, 20_000), abs=4 * error + 1e-4)
     assert max(shown) < variation_bound(P, 20_000)
 
 
-def test_permutations_know_when_two_samples_differ():
-    rng = np.random.default_rng(0)
-    q = P.copy()
-    q[:40] *= 1.5
-    q /= q.sum()
-    a, b = draws(P, 5000, 1), draws(q, 5000, 2)
-    assert permutation_p(variation_between(a, b), permuted_variation(a, b, rng, 999)) == 1 / 1000
-    assert (two_sample_chi_square(a, b)[0] or 0) < 1e-7
+# -- awake: what differs is caught as often as stated ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "size"), [("spread", 1.0), ("one cell", 1.0), ("spread", 0.5)])
+def test_a_bias_of_the_stated_size_is_caught_as_often_as_stated(shape, size):
+    """The worst shape (in proportion to p) is caught with the stated power, another more often; of half the size mostly not."""
+    n, cells, tries = 4000, 40, 300
+    p = np.full(cells, 1 / cells)
+    bias = size * least_caught(cells - 1, n)
+    other = p.copy()
+    if shape == "spread":
+        other[::2] += 2 * bias / cells
+        other[1::2] -= 2 * bias / cells
+    else:
+        other[0] += bias
+        other[1:] -= bias / (cells - 1)
+    assert total_variation(other, p) == pytest.approx(bias)
+    caught = sum((goodness_of_fit(draws(other, n, seed), p)[0] or 0) <= SIGNIFICANCE for seed in range(tries)) / tries
+    error = 4 * math.sqrt(POWER * (1 - POWER) / tries)
+    if size < 1:
+        assert caught < 0.3
+    else:
+        assert caught > POWER - error
+        assert shape != "spread" or caught < POWER + error
+
+
+def test_what_cannot_be_refuses_outright_and_nothing_is_no_test():
+    p = np.array([0.5, 0.5, 0.0])
+    assert goodness_of_fit(np.array([50, 49, 1]), p)[0] == 0.0
+    assert goodness_of_fit(np.array([0, 0, 0]), p) == (None, 0)
     assert two_sample_chi_square(np.array([5, 0]), np.array([7, 0])) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "chi2_p", "tv", "outcome", "words"),
+    [("match", 0.4, 0.01, "no difference", "no difference from the target found"), ("rejection", 1e-5, 0.01, "differs", "DIFFERS"),
+     ("plain", 0.4, 0.3, "differs", "DIFFERS"), ("naive", 1e-5, 0.01, "caught", "lossy, and caught"),
+     ("typical", 0.4, 0.01, "not caught", "lossy, not caught"), ("match", None, 0.3, "untested", "too few samples to test")],
+)  # fmt: skip
+def test_verdicts(rule, chi2_p, tv, outcome, words):
+    one = Fit(rule=rule, samples=100, tv=tv, expected_tv=0.1, tv_bound=0.2, chi2_p=chi2_p, freedom=3)
+    assert one.outcome == outcome
+    assert one.words.startswith(words)
+    assert one.differs == (outcome in ("differs", "caught"))
+
+
+# -- continuations -------------------------------------------------------------------------------------------------------
+
+
+def continued(p: np.ndarray, n: int, seed: int) -> Counter:
+    rng = np.random.default_rng(seed)
+    return Counter(tuple(row) for row in rng.choice(len(p), size=(n, 3), p=p).tolist())
+
+
+def test_cells_have_enough_and_lose_nothing():
+    p = np.random.default_rng(0).dirichlet(np.full(40, 0.3))
+    plain, other = continued(p, 900, 1), continued(p, 700, 2)
+    for depth in (1, 2, 3):
+        a, b = cells_of(plain, other, depth)
+        assert (a.sum(), b.sum()) == (900, 700)
+        assert ((a + b) * 700 / 1600).min() >= LEAST_EXPECTED - 1e-9
+    # what ends early is a cell of its own beside those that go on from it
+    plain = Counter({(1,): 50, (1, 2): 50})
+    assert sorted(cells_of(plain, plain, 2)[0].tolist()) == [50, 50]
+
+
+def test_depth_tests_are_honest_and_awake():
+    p = np.random.default_rng(5).dirichlet(np.ones(12))
+    found = [compare_depth(continued(p, 600, seed), continued(p, 600, 1000 + seed), 2, 1).chi2_p for seed in range(60)]
+    assert sum(one <= 0.05 for one in found) <= 11  # 3 expected; as many in one of 10,000 seeds
+    q = p.copy()
+    q[np.argmax(p)] += 0.3
+    test = compare_depth(continued(p, 600, 1), continued(q / q.sum(), 600, 2), 1, 1, np.random.default_rng(0))
+    assert test.chi2_p < SIGNIFICANCE
+    assert test.permutation_p < 0.001
+    assert test.tv > test.bound

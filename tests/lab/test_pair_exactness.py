@@ -16,10 +16,9 @@ from specview.decoding.sampling import SamplingParams
 from specview.drafting.policies import POLICIES
 from specview.errors import SpecviewError, UsageError
 from specview.lab import pair_exactness
-from specview.lab.exact_statistics import SIGNIFICANCE
-from specview.lab.pair_exactness import run_pair, samplers_of
+from specview.lab.exact_statistics import SIGNIFICANCE, cells_of, compare_depth
+from specview.lab.pair_exactness import accepts, first_token_bias, run_pair, samplers_of
 from specview.lab.pair_results import PairResult, PairSettings, greedy_sentence, pair_document
-from specview.lab.pair_statistics import accepts, cells_of, compare_depth, first_token_bias
 from specview.racing.pool import ModelPool
 from specview.racing.settings import LaneSettings, RunSettings
 from specview.settings.events import Equality, Failed
@@ -160,7 +159,7 @@ def test_the_closed_form_is_the_enumeration(monkeypatch):
     def biases(self):
         honest(self)
         if not kept:
-            self._step_rows(list(itertools.product(range(VOCAB), repeat=LENGTH)))
+            self.keep_steps(list(itertools.product(range(VOCAB), repeat=LENGTH)))
             kept.update({outcome: self.ratio("naive", outcome) for outcome in toy_chain(TARGET)})
 
     monkeypatch.setattr(pair_exactness._Continuations, "biases", biases)

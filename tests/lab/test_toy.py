@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.sampling import SamplingParams, uniform
 from specview.errors import UsageError
+from specview.lab.exact_statistics import total_variation
 from specview.lab.toy import (
     BOS,
     SAMPLERS,
@@ -19,16 +20,13 @@ from specview.lab.toy import (
     Toy,
     ToySampler,
     ToySettings,
-    agreement_per_context,
     alpha_per_context,
     exact_rates,
     make_toy,
-    overlap_per_context,
     random_numbers,
     rule_distribution,
     rule_rows,
     target_distribution,
-    total_variation,
 )
 from tests.decoding import toy as reference
 from tests.decoding.toy import FakeEngine, constant, draft_model, toy_logits
@@ -37,84 +35,65 @@ LITERATURE = make_toy()
 RULES = SAMPLERS[1:]
 
 
+def rows_of(rule: str, toy: Toy = LITERATURE):
+    return rule_rows(rule, toy.target, toy.draft)
+
+
 def test_it_is_the_literatures_toy():
     assert np.array_equal(LITERATURE.target, reference.TARGET)
     assert np.array_equal(LITERATURE.draft, reference.DRAFT)
-    assert overlap_per_context(LITERATURE) == pytest.approx([0.672, 0.692, 0.856, 0.863], abs=5e-4)
-    agreement = agreement_per_context(LITERATURE)
+    assert alpha_per_context(rows_of("rejection")) == pytest.approx([0.672, 0.692, 0.856, 0.863], abs=5e-4)
+    agreement = alpha_per_context(rows_of("match"))
     assert (min(agreement), max(agreement)) == pytest.approx((0.245, 0.321), abs=5e-4)
+    target = target_distribution(LITERATURE)
+    assert target == pytest.approx(list(reference.chain_distribution(reference.TARGET).values()), abs=1e-15)
+    assert total_variation(rule_distribution(LITERATURE, rows_of("naive")), target) == pytest.approx(0.106, abs=5e-4)
 
 
-def test_target_distribution_is_the_reference_enumeration():
-    assert target_distribution(LITERATURE) == pytest.approx(
-        list(reference.chain_distribution(reference.TARGET).values()), abs=1e-15
-    )
-
-
-@pytest.mark.parametrize("rule", ["rejection", "match"])
-@pytest.mark.parametrize("k", [1, 2, 3, 5])
-def test_lossless_rules_give_the_target_exactly(rule, k):
-    toy = make_toy(ToySettings(vocab=5, length=3, k=k, model_seed=9))
-    found = rule_distribution(toy, rule_rows(rule, toy.target, toy.draft))
-    assert total_variation(found, target_distribution(toy)) < 1e-14
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 3), st.integers(1, 5), st.integers(0, 10_000), st.sampled_from(RULES))
+def test_every_rule_on_any_toy(vocab, length, k, seed, rule):
+    """Distributions are distributions, exact rules give the target's, and alphas are what the papers say."""
+    toy = make_toy(ToySettings(vocab=vocab, length=length, k=k, model_seed=seed))
+    rows = rows_of(rule, toy)
+    found = rule_distribution(toy, rows)
+    assert found.sum() == pytest.approx(1)
+    assert rows.correction.sum(axis=2) == pytest.approx(np.ones((vocab, vocab)))
+    if rule in ("rejection", "match"):
+        assert total_variation(found, target_distribution(toy)) < 1e-13
+    paper = {"rejection": np.minimum(toy.target, toy.draft), "match": toy.target * toy.draft}
+    paper["naive"] = paper["rejection"]
+    if rule in paper:
+        assert alpha_per_context(rows) == pytest.approx(paper[rule].sum(axis=1), abs=1e-12)
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_naive_distribution_is_the_reference_enumeration(k):
     """Two enumerations, written apart: weights over prefixes here, a recursion over trials there."""
-    rows = rule_rows("naive", LITERATURE.target, LITERATURE.draft)
     there = reference.rule_distribution(
         lambda last, x: min(1.0, float(reference.TARGET[last][x] / reference.DRAFT[last][x])),
         lambda last, x: reference.TARGET[last],
         k=k,
         beyond=True,
     )
-    assert rule_distribution(LITERATURE, rows, k) == pytest.approx(list(there.values()), abs=1e-14)
-
-
-def test_naive_bias_is_the_literatures():
-    rows = rule_rows("naive", LITERATURE.target, LITERATURE.draft)
-    bias = total_variation(rule_distribution(LITERATURE, rows), target_distribution(LITERATURE))
-    assert bias == pytest.approx(0.106, abs=5e-4)
+    found = rule_distribution(make_toy(ToySettings(k=k)), rows_of("naive"))
+    assert found == pytest.approx(list(there.values()), abs=1e-14)
 
 
 @pytest.mark.parametrize(
     ("k", "tokens"), [(1, 1.785), (2, 2.39), (3, 2.88), (4, 3.25), (6, 3.77), (8, 4.06)]
 )
 def test_tokens_per_pass_are_the_literatures(k, tokens):
-    rates = exact_rates(rule_rows("rejection", LITERATURE.target, LITERATURE.draft), k)
+    rates = exact_rates(rows_of("rejection"), k)
     assert rates.tokens_per_pass == pytest.approx(tokens, rel=0.006)  # those were measured
     assert rates.alpha == pytest.approx(0.78, abs=0.005)
     assert rates.tokens_per_pass == pytest.approx((1 - rates.alpha ** (k + 1)) / (1 - rates.alpha), rel=0.01)
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.integers(2, 6), st.integers(0, 10_000))
-def test_alphas_are_what_the_papers_say(vocab, seed):
-    toy = make_toy(ToySettings(vocab=vocab, length=2, model_seed=seed))
-    for rule, expected in (
-        ("rejection", overlap_per_context(toy)),
-        ("naive", overlap_per_context(toy)),
-        ("match", agreement_per_context(toy)),
-    ):
-        assert alpha_per_context(rule_rows(rule, toy.target, toy.draft)) == pytest.approx(expected, abs=1e-12)
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(2, 5), st.integers(1, 3), st.integers(1, 4), st.integers(0, 10_000), st.sampled_from(RULES))
-def test_distributions_are_distributions(vocab, length, k, seed, rule):
-    toy = make_toy(ToySettings(vocab=vocab, length=length, k=k, model_seed=seed))
-    rows = rule_rows(rule, toy.target, toy.draft)
-    assert rule_distribution(toy, rows).sum() == pytest.approx(1)
-    assert rows.correction.sum(axis=2) == pytest.approx(np.ones((vocab, vocab)))
-    if rule in ("rejection", "match"):
-        assert total_variation(rule_distribution(toy, rows), target_distribution(toy)) < 1e-12
-
-
 def test_a_draft_that_is_the_target_is_always_kept():
     toy = Toy(LITERATURE.target, LITERATURE.target, ToySettings(k=3))
     for rule in ("rejection", "naive"):
-        rows = rule_rows(rule, toy.target, toy.draft)
+        rows = rows_of(rule, toy)
         assert rows.accept == pytest.approx(np.ones((4, 4)))
         assert exact_rates(rows, 3).tokens_per_pass == pytest.approx(4)
         assert total_variation(rule_distribution(toy, rows), target_distribution(toy)) < 1e-12
@@ -127,7 +106,7 @@ def test_zeros_in_the_tables():
     toy = Toy(target, draft, ToySettings(vocab=3, length=3, k=2))
     expected = target_distribution(toy)
     for rule in ("rejection", "match"):
-        assert total_variation(rule_distribution(toy, rule_rows(rule, target, draft)), expected) < 1e-12
+        assert total_variation(rule_distribution(toy, rows_of(rule, toy)), expected) < 1e-12
     found = ToySampler(toy, "rejection").outcomes(5000, random_numbers(np.random.default_rng(0)))
     assert expected[found].min() > 0
 
@@ -147,21 +126,22 @@ def looped(sampler: str, toy: Toy, count: int) -> np.ndarray:
     vocab, length, k = toy.vocab, toy.length, toy.settings.k
     target = FakeEngine(toy_logits(toy.target), vocab)
     draft = FakeEngine(toy_logits(toy.draft), vocab)
+    plain = sampler == "plain"
     found = []
     for seed in range(count):
         sampling = SamplingParams(temperature=1.0, seed=seed)
-        drafter = None if sampler == "plain" else draft_model(draft, vocab, max_length=64)
+        drafter = None if plain else draft_model(draft, vocab, max_length=64)
         if drafter is not None:
             drafter.start([BOS], sampling)
         sequence = Sequence([BOS])
         steps = decode(
             target.new_session(64),
             sequence,
-            rule="rejection" if sampler == "plain" else sampler,
+            rule="rejection" if plain else sampler,
             sampling=sampling,
             max_tokens=length + k,
             drafter=drafter,
-            policy=constant(k) if drafter is not None else None,
+            policy=None if plain else constant(k),
         )
         while len(sequence.output) < length:
             next(steps)
@@ -171,43 +151,34 @@ def looped(sampler: str, toy: Toy, count: int) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "count"), [({}, 200), ({"vocab": 7, "length": 5, "k": 2, "model_seed": 5}, 60)], ids=["literature", "another"]
+)
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_the_same_numbers_give_the_loops_own_tokens(sampler):
+def test_the_same_numbers_give_the_loops_own_tokens(sampler, sizes, count):
     """The proof that the fast samplers are the product's rule: token for token, on the product's own draws."""
-    count = 400
-    mine = ToySampler(LITERATURE, sampler).sample(count, product_numbers)
-    assert np.array_equal(mine, looped(sampler, LITERATURE, count))
-
-
-@pytest.mark.parametrize("sampler", RULES)
-def test_the_same_numbers_give_the_loops_own_tokens_on_another_toy(sampler):
-    toy = make_toy(ToySettings(vocab=7, length=5, k=2, model_seed=5))
-    mine = ToySampler(toy, sampler).sample(120, product_numbers)
-    assert np.array_equal(mine, looped(sampler, toy, 120))
+    toy = make_toy(ToySettings(**sizes))
+    mine = ToySampler(toy, sampler).sample(count, product_numbers)
+    assert np.array_equal(mine, looped(sampler, toy, count))
 
 
 def test_samplers_differ_where_rules_do():
     """The token-for-token test can fail: on the same numbers another rule gives other tokens."""
-    found = {name: ToySampler(LITERATURE, name).sample(400, product_numbers) for name in SAMPLERS}
+    found = {name: ToySampler(LITERATURE, name).sample(60, product_numbers) for name in SAMPLERS}
     for one, other in itertools.combinations(SAMPLERS, 2):
-        if {one, other} != {"plain", "match"}:  # match draws the target's own token at every position
-            assert not np.array_equal(found[one], found[other])
-    assert np.array_equal(found["plain"], found["match"])
+        # match draws the target's own token at every position
+        assert np.array_equal(found[one], found[other]) == ({one, other} == {"plain", "match"})
 
 
 @pytest.mark.parametrize("sampler", RULES)
-def test_acceptance_follows_the_closed_form_in_every_context(sampler):
-    tally = Tally.empty(4)
+def test_rates_follow_their_closed_forms(sampler):
+    """Acceptance in every context, over sequences; acceptance and tokens per pass, over endless runs."""
     drafted = ToySampler(LITERATURE, sampler)
+    tally = Tally.empty(4)
     drafted.outcomes(40_000, random_numbers(np.random.default_rng(4)), tally)
     alpha = alpha_per_context(drafted.rows)
     error = np.sqrt(np.maximum(alpha * (1 - alpha), 1e-12) / tally.judged)
     assert np.all(np.abs(tally.accepted / tally.judged - alpha) <= 4.5 * error + 1e-9)
-
-
-@pytest.mark.parametrize("sampler", RULES)
-def test_tokens_per_pass_follow_their_closed_form(sampler):
-    drafted = ToySampler(LITERATURE, sampler)
     rates = exact_rates(drafted.rows, drafted.k)
     tally = drafted.run_rounds(rates.starts, 20_000, 5, np.random.default_rng(8))
     # rounds of one chain hang together, so the error is taken as if each chain gave one round
@@ -221,19 +192,9 @@ def test_tokens_per_pass_follow_their_closed_form(sampler):
 
 @pytest.mark.parametrize(
     "sizes",
-    [
-        {"vocab": 1},
-        {"vocab": 0},
-        {"vocab": 17, "length": 4},
-        {"vocab": 2, "length": 17},
-        {"vocab": 10, "length": 10**9},
-        {"vocab": 65, "length": 1},
-        {"length": 0},
-        {"k": 0},
-        {"k": 17},
-        {"model_seed": -1},
-    ],
-)
+    [{"vocab": 1}, {"vocab": 0}, {"vocab": 17, "length": 4}, {"vocab": 2, "length": 17}, {"vocab": 10, "length": 10**9},
+     {"vocab": 65, "length": 1}, {"length": 0}, {"k": 0}, {"k": 17}, {"model_seed": -1}],
+)  # fmt: skip
 def test_sizes_that_cannot_be_are_refused_in_one_line(sizes):
     with pytest.raises(UsageError) as caught:
         ToySettings(**sizes)

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QFrame, QSizePolicy
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import UsageError
-from specview.files.tables import Column
+from specview.files.report import MARKS, Text, Tone
 from specview.gui.link.job import ShouldStop, Tell, Work
 from specview.gui.link.pace import Throttle
 from specview.gui.parts import layout, theme
@@ -26,6 +26,7 @@ from specview.gui.state.display_text import tooltip, visible
 from specview.lab.exact_statistics import p_text
 from specview.lab.pair_exactness import run_pair
 from specview.lab.pair_results import (
+    COLUMNS,
     MAX_GREEDY_TOKENS,
     MAX_SAMPLES,
     MAX_TOKENS,
@@ -35,21 +36,12 @@ from specview.lab.pair_results import (
     TOKENS,
     PairResult,
     PairSettings,
-    greedy_sentence,
+    cached_words,
+    rows_of,
 )
 from specview.racing.settings import LaneSettings, RunSettings
 
 _TEMPERATURE, _TOP_K = 1.0, 8
-_COLUMNS = (
-    Column("name", "rule"),
-    Column("depth", "first tokens", "Compared over so many tokens", 0),
-    Column("cells", "cells", "Outcomes told apart; rare ones are put together with their siblings", 0),
-    Column("tv", "TV", "Total variation between this rule's sample and plain decoding's, over the cells", 4),
-    Column("bound", "bound", "What two samples of one distribution stay under 99 times in 100, by dealing them anew", 4),
-    Column("permutation_p", "permutation p", "Share of such dealings that are as far apart"),
-    Column("chi2_p", "χ² p", "Of both samples having one distribution"),
-    Column("least_caught", "would catch", "The smallest total variation that the chi-square test would have caught, 9 times in 10", 4),
-)
 _EMPTY = (
     "Run draws thousands of short continuations of the prompt by plain decoding and by the lane chosen, and compares "
     "them. Every prefix is computed once, so that they cost few passes."
@@ -100,7 +92,7 @@ class PairPanel(LabPanel):
                             "stay under 99 times in 100. An exact rule lies under it.",
                             x="first tokens compared", y="total variation")  # fmt: skip
         self.findings = tuple(Finding(title, tip) for title, tip in _FINDINGS)
-        self.table = ResultsTable(_COLUMNS, name="pair-exactness")
+        self.table = ResultsTable(COLUMNS, name="pair-exactness")
         self.table.setMaximumHeight(theme.px(330))
         cards = layout.grid(self.findings, len(self.findings), gap=theme.px(8), shares=(1, 0))
         layout.column(
@@ -189,18 +181,13 @@ class PairPanel(LabPanel):
         self._draw_first(found)
         self._draw_depths(found)
         self.table.set_rows([] if found is None else rows_of(found))
-        for card, (mark, text) in zip(self.findings, findings_of(found), strict=True):
-            card.show_finding(mark, text)
+        for card, finding in zip(self.findings, findings_of(found), strict=True):
+            card.show_finding(finding)
         if found is None:
             self.say("")
             return
-        cached = found.cached
         words = f"{found.samples:,} continuations of {found.asked.tokens} tokens of each sampler. "
-        if cached:
-            words += (
-                f"Computed once per prefix: {cached['target_rows_computed']:,} rows of the target in "
-                f"{cached['target_passes']:,} passes answered {cached['target_rows_asked']:,} questions. "
-            )
+        words += f"{cached_words(found)} " if found.cached else ""
         words += f"{found.no_bias[:1].upper()}{found.no_bias[1:]}. " if found.no_bias else ""
         self.say(("Stopped early. " if found.stopped else "") + words)
 
@@ -287,15 +274,16 @@ class Finding(QFrame):
             margins=(theme.px(9), theme.px(5), theme.px(9), theme.px(6))
         )
 
-    def show_finding(self, mark: str, text: str) -> None:
-        """mark: '✓', '✕', '–' (nothing shown either way) or ''."""
+    def show_finding(self, finding: Text) -> None:
+        """A note has no mark."""
+        mark = MARKS[finding.tone].strip()
         self.mark.setText(mark)
         self.mark.setVisible(bool(mark))
-        self.words.setText(text)
-        self.setAccessibleDescription(f"{_MARKS.get(mark, '')} {text}".strip())
+        self.words.setText(finding.text)
+        self.setAccessibleDescription(f"{_HEARD.get(finding.tone, '')} {finding.text}".strip())
 
 
-_MARKS = {"✓": "passed:", "✕": "failed:", "–": "open:"}
+_HEARD: dict[Tone, str] = {"good": "passed:", "bad": "failed:", "warning": "open:"}
 
 
 def snapshot(result: PairResult) -> PairResult:
@@ -303,75 +291,20 @@ def snapshot(result: PairResult) -> PairResult:
     return replace(result, rules=dict(result.rules), cached=dict(result.cached))
 
 
-def findings_of(found: PairResult | None) -> list[tuple[str, str]]:
-    """Mark and words of the four cards."""
-    if found is None:
-        return [("", tip) for _, tip in _FINDINGS]
-    running = "not yet"
-    sampled = not found.settings.sampling.greedy
-    nothing = running if sampled else "at temperature 0 nothing is sampled"
-    cards: list[tuple[str, str]] = []
-    rule = found.rules.get(found.rule)
-    if rule is None:
-        cards.append(("", nothing))
-    else:
-        mark = "✓" if rule.differs is False and not rule.lossy else "✕" if not rule.holds else "–"
-        text = f"{rule.name}: {rule.words}"
-        if rule.least_caught is not None:
-            text += f". A bias of total variation {rule.least_caught:.3f} or more in the first token would have been caught"
-        cards.append((mark, f"{text}."))
-    control = found.rules.get("naive")
-    going_on = found.samples < found.asked.samples and not found.stopped
-    if control is None:
-        cards.append(("", nothing))
-    else:
-        text = f"{control.words}{' so far' if going_on and not control.differs else ''}."
-        if control.differs is False and not going_on:
-            text += " The test is too weak: use more continuations, or a prompt with a more open answer."
-        mark = "✕" if not control.holds else "✓" if control.differs else "–"
-        typical = found.rules.get("typical")
-        if typical is not None and typical.bias is not None:
-            text += f" typical: bias {typical.bias.measured:.3f} measured, {typical.bias.closed:.3f} by its closed form."
-            mark = mark if typical.holds else "✕"
-        cards.append((mark, text))
-    drift, check = found.drift, found.settings.check_mode
-    if drift is None:
-        cards.append(("", nothing))
-    elif drift.identical:
-        cards.append(("✓", f"One-row and several-row passes give rows with the same bits ({drift.prefixes} prefixes)."))
-    else:
-        cards.append(("✕" if check else "–", (
-            f"One-row and several-row passes are apart by total variation {drift.mean_tv:.2g} a token on average, at most "
-            f"{drift.max_tv:.2g}, with {drift.argmax_flips} of {drift.prefixes} likeliest tokens changed; whatever the rule."
-        )))  # fmt: skip
-    if found.greedy is None:
-        cards.append(("", running))
-    else:
-        mark = "✓" if found.greedy.equal else "✕" if check else "–"
-        cards.append((mark, _sentence(greedy_sentence(found.greedy, check_mode=check).removeprefix("Greedy: "))))
+def findings_of(found: PairResult | None) -> list[Text]:
+    """The four cards' words: what was found so far, or why there is nothing."""
+    cards = []
+    for title, tip in _FINDINGS:
+        parts = [] if found is None else [text for what, text in found.findings if what and title.startswith(what)]
+        if parts:
+            tone: Tone = "bad" if any(part.tone == "bad" for part in parts) else parts[0].tone
+            cards.append(Text(" ".join(part.text for part in parts), tone))
+        elif found is None:
+            cards.append(Text(tip, "note"))
+        else:
+            sampled = title == "Greedy" or not found.settings.sampling.greedy
+            cards.append(Text("not yet" if sampled else "at temperature 0 nothing is sampled", "note"))
     return cards
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def rows_of(found: PairResult) -> list[dict[str, Any]]:
-    """The table's rows: a rule and a depth each."""
-    return [
-        {
-            "name": f"{one.name} (lossy)" if one.lossy else one.name,
-            "depth": test.depth,
-            "cells": test.cells,
-            "tv": test.tv,
-            "bound": test.bound,
-            "permutation_p": p_text(test.permutation_p),
-            "chi2_p": p_text(test.chi2_p),
-            "least_caught": test.least_caught,
-        }
-        for one in found.rules.values()
-        for test in one.tests
-    ]
 
 
 def short(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from specview.files.tables import Column
+from specview.files.report import MARKS
 from specview.gui.link.job import ShouldStop, Tell, Work
 from specview.gui.link.pace import Throttle
 from specview.gui.parts import layout, theme
@@ -13,23 +13,10 @@ from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
 from specview.gui.parts.widgets import Field, NumberEdit
-from specview.lab.exact_statistics import p_text
 from specview.lab.exactness import MAX_SAMPLES, MIN_SAMPLES
-from specview.lab.policy_exactness import NOSY, SAMPLES, PoliciesResult, PolicyResult, run_policies
+from specview.lab.policy_exactness import COLUMNS, SAMPLES, PoliciesResult, rows_of, run_policies
 from specview.lab.toy import MAX_K, ToySettings
 from specview.racing.settings import RunSettings
-
-_COLUMNS = (
-    Column("case", "rule and policy", f"auto and cascade are methods; {NOSY} is no policy of the program's: it looks at unjudged "
-                                      "tokens as hard as it can"),
-    Column("verdict", "verdict"),
-    Column("tv", "TV", "Total variation: half the summed difference of the sampled frequencies from the target's exact probabilities", 4),
-    Column("line", "1/√N line", "What as many true samples show on average", 4),
-    Column("chi2_p", "χ² p", "Of the samples being the target's; a correct one is refused once in 10,000 tests"),
-    Column("behind", "behind unjudged", "Rounds after one that left drafted tokens unjudged", 0),
-    Column("behind_p", "their χ² p", "Of the first tokens of those rounds being the target's"),
-    Column("tokens", "tok/pass", "Emitted / target passes", 2),
-)  # fmt: skip
 
 
 class PoliciesPanel(LabPanel):
@@ -52,7 +39,7 @@ class PoliciesPanel(LabPanel):
             Field("k", self.k, "Drafted tokens a round, as the policy takes it"),
             Field("seed", self.seed, "Of the samples"),
         )
-        self.table = ResultsTable(_COLUMNS, identity="case", name="policies-proof")
+        self.table = ResultsTable(COLUMNS, identity="case", name="policies-proof")
         layout.column(
             row, self.verdict, (self.table, 1), on=self, gap=theme.px(5),
             margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
@@ -84,23 +71,10 @@ class PoliciesPanel(LabPanel):
     def draw(self) -> None:
         """Show the table and the verdict."""
         found = self.found
-        self.table.set_rows([] if found is None else [_row(one) for one in found.cases])
+        self.table.set_rows([] if found is None else rows_of(found))
         if found is None:
             self.say("Every length policy, auto and cascade draft for a target that is known exactly, with each rule that "
                      "claims to be exact. None may differ from it; naive, the control, must.")  # fmt: skip
             return
-        mark = "✕" if not found.holds else "✓" if any(one.lossy and one.differs for one in found.cases) else "–"
-        self.say(f"{mark}  {'Stopped early. ' if found.stopped else ''}{found.sentence}")
+        self.say(MARKS[found.verdict.tone] + found.verdict.text)
 
-
-def _row(one: PolicyResult) -> dict[str, Any]:
-    return {
-        "case": f"{one.rule}{' (lossy)' if one.lossy else ''}, {one.policy}",
-        "verdict": one.words,
-        "tv": one.tv,
-        "line": one.line,
-        "chi2_p": p_text(one.chi2_p),
-        "behind": one.behind,
-        "behind_p": p_text(one.behind_p),
-        "tokens": one.tokens_per_pass,
-    }

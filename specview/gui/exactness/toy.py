@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from specview.errors import UsageError
-from specview.files.tables import Column
-from specview.gui.link.job import JobProgress, ShouldStop, Tell, Work
+from specview.files.report import MARKS
+from specview.gui.link.job import ShouldStop, Tell, Work
 from specview.gui.link.pace import Throttle
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
@@ -18,14 +18,16 @@ from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
 from specview.gui.parts.widgets import Field, NumberEdit
-from specview.lab.exact_statistics import p_text
+from specview.lab.exact_statistics import labelled, p_text
 from specview.lab.exactness import (
+    COLUMNS,
     MAX_SAMPLES,
     MAX_SEEDS,
     MIN_SAMPLES,
     SAMPLES,
     ToyResult,
     check_seeds,
+    rows_of,
     run_toy,
 )
 from specview.lab.toy import BOS, MAX_K, MODEL_SEED, SAMPLERS, ToySettings
@@ -33,18 +35,6 @@ from specview.racing.settings import RunSettings
 
 SEEDS = 100
 BINS = 10
-_COLUMNS = (
-    Column("sampler", "sampler"),
-    Column("verdict", "verdict"),
-    Column("tv", "TV", "Total variation: half the summed difference of the sampled frequencies from the target's exact probabilities", 4),
-    Column("bias", "exact bias", "The sampler's own exact distribution against the target's, enumerated over all outcomes", 4),
-    Column("chi2_p", "χ² p", "Of the samples being the target's; a correct sampler is refused once in 10,000 tests"),
-    Column("own_p", "own χ² p", "Chi-square p of the samples following the sampler's own closed form"),
-    Column("alpha", "α", "Accepted / judged, measured over endless runs", 3),
-    Column("exact_alpha", "α exact", "The same by closed form, weighed by how often each context comes about", 3),
-    Column("tokens", "tok/pass", "Emitted / target passes, measured over endless runs", 3),
-    Column("exact_tokens", "exact", "The same by closed form", 3),
-)
 _EMPTY = (
     "Run draws hundreds of thousands of sequences from a target small enough to be known exactly. A correct sampler's "
     "distance falls along the 1/√N line for ever; a biased one's stops at its bias."
@@ -90,7 +80,7 @@ class ToyPanel(LabPanel):
         self.contexts = Chart("Acceptance rate by context", "Σ min(p, q); match: Σ p q",
                               "By the last token. Bars: closed form; points: measured.",
                               x="last token", y="α")  # fmt: skip
-        self.table = ResultsTable(_COLUMNS, identity="sampler", name="toy-proof")
+        self.table = ResultsTable(COLUMNS, identity="sampler", name="toy-proof")
         self._fit()
         theme.signals.changed.connect(self._fit)
         plots = layout.row(
@@ -120,9 +110,9 @@ class ToyPanel(LabPanel):
         def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> ToyResult:
             due = Throttle()
 
-            def on_part(part: ToyResult) -> None:
+            def on_part(part: ToyResult, text: str, fraction: float) -> None:
                 if due():
-                    tell(_progress(part, seeds))
+                    tell.progress(text, fraction)
                     tell(snapshot(part))
 
             return run_toy(settings, samples, seed, seeds, on_part, should_stop)
@@ -152,13 +142,8 @@ class ToyPanel(LabPanel):
         self._draw_line(found)
         self._draw_seeds(found)
         self._draw_contexts(found)
-        self.table.set_rows([] if found is None else [_row(found, name) for name in found.samplers])
-        if found is None:
-            self.say("")
-        else:
-            mark = "✓" if found.holds and found.conclusive else "✕" if not found.holds else "–"
-            stopped = "Stopped early. " if found.stopped else ""
-            self.say(f"{mark}  {stopped}{found.sentence}")
+        self.table.set_rows([] if found is None else rows_of(found))
+        self.say("" if found is None else MARKS[found.verdict.tone] + found.verdict.text)
 
     def _draw_line(self, found: ToyResult | None) -> None:
         chart = self.chart
@@ -167,12 +152,12 @@ class ToyPanel(LabPanel):
         if found is None:
             return
         for lane, name in enumerate(SAMPLERS):
-            points = found.curves.get(name, [])
+            points = found.curves.get(name, ())
             tips = [
                 f"{name}, {point.samples:,} samples: total variation {point.tv:.4f}, chi-square p {p_text(point.chi2_p)}"
                 for point in points
             ]
-            title = f"{name} (lossy)" if found.samplers[name].lossy else name
+            title = labelled(name)
             chart.curve(title, [point.samples for point in points], [point.tv for point in points], lane=lane,
                         points=True, tips=tips)  # fmt: skip
         samples, line = zip(*found.line, strict=True)
@@ -206,10 +191,10 @@ class ToyPanel(LabPanel):
             most = max(most, float(share.max()))
             at = edges[:-1] + (lane + 1) * width
             tips = [
-                f"{name}: {count} of {len(one.p_values)} seeds with p {low:.1f} to {high:.1f}; uniform: p {p_text(one.spread)}"
+                f"{name}: {count} of {len(one.p_values)} seeds with p {low:.1f} to {high:.1f}; uniform: p {p_text(one.uniform_p)}"
                 for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
             ]
-            title = f"{name} (lossy)" if one.lossy else name
+            title = labelled(name)
             chart.bars(title, at, share, width=width, colour=theme.current().lane_colors[lane % 5], tips=tips)
         chart.mark("even", y=1 / BINS, text="evenly spread")
         chart.ticks("x", [(edge, f"{edge:.1f}") for edge in edges[::2]])
@@ -224,9 +209,9 @@ class ToyPanel(LabPanel):
             return
         chart.say("")
         places = np.arange(found.settings.vocab, dtype=float)
-        for shift, name, values in ((-0.2, "rejection", found.exact.overlap), (0.2, "match", found.exact.agreement)):
+        for shift, name in ((-0.2, "rejection"), (0.2, "match")):
             lane = SAMPLERS.index(name)
-            measured = found.samplers[name].context_alphas
+            values, measured = found.exact.alphas[name], found.samplers[name].alpha_per_context
             tips = [f"{name} after token {int(place)}: {value:.4f} exactly" for place, value in zip(places, values, strict=True)]
             chart.bars(f"{name}, exact", places + shift, values, width=0.36, lane=lane, tips=tips)
             chart.curve(f"{name}, measured", places + shift, [np.nan if one is None else one for one in measured],
@@ -241,31 +226,8 @@ def snapshot(result: ToyResult) -> ToyResult:
     """A copy that stays as it is while the run goes on."""
     return replace(
         result,
-        curves={name: list(points) for name, points in result.curves.items()},
-        line=list(result.line),
+        curves=dict(result.curves),
         samplers=dict(result.samplers),
         seeds=dict(result.seeds),
     )
 
-
-def _progress(part: ToyResult, seeds: int) -> JobProgress:
-    done = max((len(one.p_values) for one in part.seeds.values()), default=0)
-    if done:
-        return JobProgress(f"Seed {done} of {seeds}", done / seeds)
-    return JobProgress(f"{part.samples:,} of {part.asked:,} samples", part.samples / part.asked)
-
-
-def _row(found: ToyResult, name: str) -> dict[str, Any]:
-    one = found.samplers[name]
-    return {
-        "sampler": f"{name} (lossy)" if one.lossy else name,
-        "tv": one.tv,
-        "bias": one.bias if one.lossy else 0.0,
-        "chi2_p": p_text(one.chi2_p),
-        "own_p": p_text(one.own_p),
-        "alpha": one.alpha,
-        "exact_alpha": one.exact_alpha,
-        "tokens": one.tokens_per_pass,
-        "exact_tokens": one.exact_tokens_per_pass,
-        "verdict": one.words,
-    }

@@ -13,11 +13,11 @@ from PySide6.QtCore import Qt
 from specview.errors import UsageError
 from specview.gui.exactness import pair as exactness_pair
 from specview.gui.exactness import toy as exactness_toy
-from specview.gui.exactness.pair import findings_of, rows_of, short
+from specview.gui.exactness.pair import findings_of, short
 from specview.gui.parts import theme
 from specview.lab import policy_exactness
 from specview.lab.exactness import run_toy
-from specview.lab.pair_results import Drift
+from specview.lab.pair_results import Drift, rows_of
 from specview.lab.toy import SAMPLERS
 from specview.racing.pool import ModelPool
 from specview.settings.events import Equality
@@ -143,7 +143,7 @@ def test_a_stopped_run_is_not_mixed_with_the_next(page, qtbot):
 
 def test_a_snapshot_does_not_grow():
     taken = []
-    run_toy(samples=2000, on_part=lambda part: taken.append(exactness_toy.snapshot(part)))
+    run_toy(samples=2000, on_part=lambda part, text, fraction: taken.append(exactness_toy.snapshot(part)))
     assert [len(one.line) for one in taken] == list(range(1, len(taken) + 1))
 
 
@@ -238,25 +238,20 @@ def test_findings_in_words(pair, qtbot):
     found = pair.found
     drift = Drift(40, 0.01, 0.02, 0.3, 0.06, 1.5, 3)
     outside = replace(found, drift=drift, settings=replace(found.settings, check_mode=False))
-    mark, words = findings_of(outside)[2]
-    assert mark == "–"
-    assert "0.02 a token" in words
-    assert "3 of 40" in words
-    assert findings_of(replace(found, drift=drift))[2][0] == "✕"
-    unequal = replace(outside, greedy=Equality(False, 30, 4, 0.01, 0.2))
-    mark, words = findings_of(unequal)[3]
-    assert mark == "–"
-    assert "token 5" in words
-    assert [mark for mark, _ in findings_of(None)] == [""] * 4
+    kernels = findings_of(outside)[2]
+    assert kernels.tone == "warning"
+    assert "0.02 a token" in kernels.text and "at most 0.3 of 40" in kernels.text
+    assert findings_of(replace(found, drift=drift))[2].tone == "bad"
+    greedy = findings_of(replace(outside, greedy=Equality(False, 30, 4, 0.01, 0.2)))[3]
+    assert greedy.tone == "warning" and "token 5" in greedy.text
+    assert [one.tone for one in findings_of(None)] == ["note"] * 4
     rejection = found.rules["rejection"]
     wrong = replace(rejection, tests=tuple(replace(test, chi2_p=1e-9) for test in rejection.tests))
-    mark, words = findings_of(replace(found, rules={**found.rules, "rejection": wrong}))[0]
-    assert mark == "✕"
-    assert "DIFFERS" in words
+    rule = findings_of(replace(found, rules={**found.rules, "rejection": wrong}))[0]
+    assert rule.tone == "bad" and "DIFFERS" in rule.text
     weak = replace(found.rules["naive"], tests=rejection.tests)
-    mark, words = findings_of(replace(found, rules={**found.rules, "naive": weak}))[1]
-    assert mark == "–"
-    assert "too weak" in words
+    control = findings_of(replace(found, rules={**found.rules, "naive": weak}))[1]
+    assert control.tone == "warning" and "too weak" in control.text
     for test in rows_of(found):
         assert set(test) == {column.key for column in pair.table.columns}
 
@@ -371,7 +366,7 @@ def test_plots_and_table_can_be_exported(page, tmp_path):
     assert page.toy.table.export_to("csv", tmp_path / "table.csv")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "table.csv").read_text())))
     assert len(rows) == 5
-    assert float(rows[4]["bias"]) == pytest.approx(0.1058, abs=1e-4)
+    assert float(rows[4]["exact_tv"]) == pytest.approx(0.1058, abs=1e-4)
 
 
 def test_everything_is_reached_by_keyboard(page):
