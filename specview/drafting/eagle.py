@@ -29,7 +29,7 @@ from specview.drafting.method import DrafterContext, MethodInfo
 from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
     from specview.heads.running import HeadRun
 
 _CPU: Mapping[str, Value] = {"depth": 2, "top_k": 3, "total_tokens": 6}

@@ -22,7 +22,7 @@ from specview.settings.options import WEIGHTS
 
 if TYPE_CHECKING:
     from specview.drafting.method import DrafterContext
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
     from specview.heads.running import HeadRun
 
 MOST_WAITING = 64

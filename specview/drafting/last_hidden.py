@@ -10,7 +10,7 @@ from specview.decoding.ledger import Array, Round
 from specview.decoding.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
 
 LAST = "last"
 

@@ -25,7 +25,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
 
 _CHILDREN: Mapping[str, Mapping[tuple[int, ...], int]] = {
     # Seven rows with the last token's: on a CPU they cost less than two passes.

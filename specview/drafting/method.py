@@ -25,7 +25,7 @@ from specview.settings.options import (
 )
 
 if TYPE_CHECKING:
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
 
 Family = Literal["baseline", "draft model", "n-gram", "self", "trained head", "combined"]
 

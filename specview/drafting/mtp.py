@@ -19,7 +19,7 @@ from specview.errors import SpecviewError
 from specview.settings.options import Option
 
 if TYPE_CHECKING:
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
 
 OPTIONS = (
     Option(

@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = frozenset({
     "_unsloth_version", "quantization", "license", "pad_token", "bos_token", "eos_token", "unk_token", "auto_class",
 })  # fmt: skip
 """Fields that change no logits."""
-_SCALINGS: Mapping[str, tuple[str, ...]] = {
+SCALINGS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
@@ -186,14 +186,19 @@ def rotary_frequencies(config: Mapping[str, Any], shape: LlamaShape) -> list[flo
     """
     parameters: Mapping[str, Any] = config["rope_parameters"]
     kind = parameters["rope_type"]
-    known = {"rope_type", "type", "rope_theta", *_SCALINGS.get(kind, ())}
-    if kind not in _SCALINGS or not known >= set(parameters):
+    known = {"rope_type", "type", "rope_theta", *SCALINGS.get(kind, ())}
+    if kind not in SCALINGS or not known >= set(parameters):
         raise ValueError(f"rope_parameters of type {kind}")
-    numbers = {key: parameters[key] for key in ("rope_theta", *_SCALINGS[kind])}
+    numbers = {key: parameters[key] for key in ("rope_theta", *SCALINGS[kind])}
     if not all(isinstance(value, int | float) and 0 < value < math.inf for value in numbers.values()):
         raise ValueError("unusual rope_parameters")
+    return scaled_frequencies(kind, shape.width, numbers)
+
+
+def scaled_frequencies(kind: str, width: int, numbers: Mapping[str, float]) -> list[float]:
+    """The rotary frequencies [width / 2] of a kind in SCALINGS; raises ValueError where low_freq_factor is not the lower."""
     base = float(numbers["rope_theta"])
-    frequencies = [base ** (-index / shape.width) for index in range(0, shape.width, 2)]
+    frequencies = [base ** (-index / width) for index in range(0, width, 2)]
     if kind == "linear":
         return [frequency / numbers["factor"] for frequency in frequencies]
     if kind == "llama3":

@@ -1,43 +1,27 @@
-"""Pieces that the heads' forward passes share: RMS norm, rotary positions, attention over a small cache."""
+"""The Llama layer's parts as torch modules, which trained heads and the small draft are made of.
+
+Parameters have the names of transformers' Llama, so that a state dict is a checkpoint. They are what is trained and
+stored; a head drafts through fast.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-_FIRST_BLOCK = 256
 
+def rotary_tables(frequencies: Sequence[float], length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [length, head width] of rotary positions, halves apart as transformers' Llama has them.
 
-def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """Root-mean-square norm over the last dimension (Zhang and Sennrich 2019)."""
-    if weight is not None:
-        x = x.to(weight.dtype)  # under autocast a product's rows are narrower than the gain
-    return functional.rms_norm(x, (x.shape[-1],), weight, eps)
-
-
-class Rotary:
-    """Rotary positions (Su et al. 2021, arXiv 2104.09864), halves apart as transformers' Llama has them.
-
-    frequencies are [head width / 2], radians per position.
+    frequencies are [head width / 2], radians per position (Su et al. 2021, arXiv 2104.09864).
     """
-
-    def __init__(self, frequencies: Sequence[float]) -> None:
-        self.frequencies = torch.tensor(frequencies, dtype=torch.float32)
-        self._cos = self._sin = torch.empty(0, 0)
-
-    def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [..., head width] at positions [...]."""
-        longest = int(positions.max()) + 1 if positions.numel() else 0
-        if len(self._cos) < longest:
-            steps = torch.arange(max(longest, 2 * len(self._cos), _FIRST_BLOCK), dtype=torch.float32)
-            angles = torch.outer(steps, self.frequencies)
-            angles = torch.cat([angles, angles], -1)
-            self._cos, self._sin = angles.cos(), angles.sin()
-        where = positions.cpu()
-        return self._cos[where].to(positions.device), self._sin[where].to(positions.device)
+    steps = torch.arange(length, dtype=torch.float32)
+    angles = torch.outer(steps, torch.tensor(frequencies, dtype=torch.float32))
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -46,52 +30,73 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-high, low], -1) * sin
 
 
-class LayerCache:
-    """Keys and values of one layer of a head, for one sequence: [kv heads, length, width] each."""
+class Norm(nn.Module):
+    """A root-mean-square norm (Zhang and Sennrich 2019) with its gain."""
 
-    def __init__(self, kv_heads: int, width: int, device: torch.device, dtype: torch.dtype) -> None:
-        self.length = 0
-        self._keys = torch.zeros(kv_heads, _FIRST_BLOCK, width, device=device, dtype=dtype)
-        self._values = torch.zeros_like(self._keys)
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self._eps = eps
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values [kv heads, n, width]; return all there are, [kv heads, length, width]."""
-        end = self.length + keys.shape[1]
-        capacity = self._keys.shape[1]
-        if end > capacity:
-            room = max(end, 2 * capacity) - capacity
-            self._keys = functional.pad(self._keys, (0, 0, 0, room))
-            self._values = functional.pad(self._values, (0, 0, 0, room))
-        self._keys[:, self.length : end] = keys
-        self._values[:, self.length : end] = values
-        self.length = end
-        return self._keys[:, :end], self._values[:, :end]
-
-    def truncate(self, length: int) -> None:
-        """Forget all but the first `length` entries: a pointer move."""
-        self.length = min(self.length, length)
+    def forward(self, x: Tensor) -> Tensor:
+        """Normed rows of x [..., size]."""
+        # Under autocast a product's rows are narrower than the gain.
+        return functional.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self._eps)
 
 
-def new_caches(layers: int, kv_heads: int, like: Tensor, width: int) -> list[LayerCache]:
-    """Empty caches, one for each layer, on the device and in the dtype of a weight."""
-    return [LayerCache(kv_heads, width, like.device, like.dtype) for _ in range(layers)]
+class Attention(nn.Module):
+    """The four products of attention, and the norms that Qwen3 has on q and k (qk_eps is theirs, None: none).
 
-
-def attend(q: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None) -> Tensor:
-    """Attention of q [n, heads, width] over keys and values [kv heads, length, width]; gives [n, heads * width].
-
-    sees [n, length] is True where a row may look; None is causal, the rows being the last n entries.
+    bias is that of q, k and v; output_bias that of the output product.
     """
-    rows, heads, width = q.shape
-    kv_heads, length, _ = keys.shape
-    if sees is None and rows > 1:
-        sees = torch.ones(rows, length, dtype=torch.bool, device=q.device).tril(length - rows)
-    # The heads of a group are the batch, over the same keys and values.
-    grouped = q.view(rows, kv_heads, heads // kv_heads, width).permute(2, 1, 0, 3)
-    mixed = functional.scaled_dot_product_attention(
-        grouped,
-        keys.expand(heads // kv_heads, -1, -1, -1),
-        values.expand(heads // kv_heads, -1, -1, -1),
-        attn_mask=sees,
-    )
-    return mixed.permute(2, 1, 0, 3).reshape(rows, heads * width)
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        width: int,
+        *,
+        bias: bool = False,
+        output_bias: bool = False,
+        qk_eps: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(inputs, heads * width, bias=bias)
+        self.k_proj = nn.Linear(inputs, kv_heads * width, bias=bias)
+        self.v_proj = nn.Linear(inputs, kv_heads * width, bias=bias)
+        self.o_proj = nn.Linear(heads * width, hidden, bias=output_bias)
+        self._qk_norm = qk_eps is not None
+        if qk_eps is not None:
+            self.q_norm = Norm(width, qk_eps)
+            self.k_norm = Norm(width, qk_eps)
+        self._q, self._kv = (heads, width), (kv_heads, width)
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Turned q [..., heads, width], turned k and v [..., kv heads, width], from x [..., inputs].
+
+        cos and sin are [..., width] of x's rows.
+        """
+        q = self.q_proj(x).unflatten(-1, self._q)
+        k = self.k_proj(x).unflatten(-1, self._kv)
+        v = self.v_proj(x).unflatten(-1, self._kv)
+        if self._qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        cos, sin = cos.unsqueeze(-2).to(q.dtype), sin.unsqueeze(-2).to(q.dtype)
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+
+class Mlp(nn.Module):
+    """Llama's gated MLP."""
+
+    def __init__(self, hidden: int, intermediate: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows of x [..., hidden] to rows of the same shape."""
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out

@@ -1,7 +1,7 @@
 """A head of the EAGLE family as it drafts: few rows at a time, where every operation's overhead counts.
 
-The same rows as the modules' own `run` (which training uses), with q, k and v as one product, the fastest
-products that this machine has for few rows, and few small operations around them.
+q, k and v are one product, products are the fastest that this machine has for few rows, and small operations around
+them are few.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from specview.engines.transformers_linear import (
     is_half,
     maker,
 )
-from specview.heads.blocks import LayerCache
-from specview.heads.eagle import EagleHead
-from specview.heads.eagle3 import Eagle3Head
+from specview.heads.blocks import rotary_tables
+from specview.heads.eagle import Eagle3Head, EagleHead
 
-_FIRST_POSITIONS = 1024
+_FIRST_POSITIONS, _FIRST_BLOCK = 1024, 256
 _WIDE = 64
 """Rows from which torch's fused attention is the faster one."""
 
@@ -45,7 +44,7 @@ def fast_head(module: Any, weights: str = "auto") -> Any:
 
     weights: int8, stored (as they are), or auto: int8 where the processor is quick at it and the head is large.
     """
-    if not isinstance(module, EagleHead | Eagle3Head):
+    if not isinstance(module, EagleHead):
         return module
     # Training goes on in place.
     changes = (weights, *(0 if one.is_inference() else one._version for one in module.parameters()))
@@ -53,6 +52,32 @@ def fast_head(module: Any, weights: str = "auto") -> Any:
     if made is None or made[0] != changes:
         made = module.__dict__["_fast"] = (changes, FastHead(module, weights))
     return made[1]
+
+
+class LayerCache:
+    """Keys and values of one layer of a head, for one sequence: [kv heads, length, width] each."""
+
+    def __init__(self, kv_heads: int, width: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.length = 0
+        self._keys = torch.zeros(kv_heads, _FIRST_BLOCK, width, device=device, dtype=dtype)
+        self._values = torch.zeros_like(self._keys)
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add keys and values [kv heads, n, width]; return all there are, [kv heads, length, width]."""
+        end = self.length + keys.shape[1]
+        capacity = self._keys.shape[1]
+        if end > capacity:
+            room = max(end, 2 * capacity) - capacity
+            self._keys = functional.pad(self._keys, (0, 0, 0, room))
+            self._values = functional.pad(self._values, (0, 0, 0, room))
+        self._keys[:, self.length : end] = keys
+        self._values[:, self.length : end] = values
+        self.length = end
+        return self._keys[:, :end], self._values[:, :end]
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` entries: a pointer move."""
+        self.length = min(self.length, length)
 
 
 class _Norm:
@@ -103,7 +128,10 @@ class _Layer:
 
 
 class FastHead:
-    """An EagleHead or an Eagle3Head for inference, with the same methods; it shares the module's small weights."""
+    """An EagleHead or an Eagle3Head for inference; it shares the module's small weights.
+
+    target_ids are the module's. mask_hidden is P-EAGLE's.
+    """
 
     def __init__(self, module: Any, weights: str = "auto") -> None:
         with torch.inference_mode():
@@ -118,12 +146,10 @@ class FastHead:
         if takes_int8(where.device, where.dtype) and (weights == "int8" or (weights == "auto" and large)):
             make = int8_maker(make)
         self.target_ids: Tensor | None = module.target_ids
-        self.new_cache = module.new_cache
         self._third = isinstance(module, Eagle3Head)  # EAGLE-3; else EAGLE-1
         self._fc: Linear = make(where.detach(), _bias(module.fc))
         self._layers = [_Layer(layer, shape, make) for layer in module.layers]
         self._norm_first = bool(getattr(shape, "norm_before_residual", False))
-        self._fuse = module.fuse
         if self._third:
             norms = list(module.fc_norm) if shape.fc_norm else [module.input_norm] if shape.norm_before_fc else []
             self._feature_norms = [_Norm(norm, norm.weight.numel(), shape.eps) for norm in norms]
@@ -131,16 +157,19 @@ class FastHead:
             self._norm = _Norm(module.norm, shape.hidden, shape.eps)
             self._head: Linear = make(module.lm_head.weight.detach(), None)
             self.logits = self._logits
-        self._frequencies: Tensor = module.rotary.frequencies
         self._device = where.device
         self._dtype = where.dtype
         self._cos = self._sin = torch.empty(0, 0)
 
+    def new_cache(self) -> list[LayerCache]:
+        """An empty cache, one for each layer."""
+        s = self.shape
+        return [LayerCache(s.kv_heads, s.width, self._device, self._dtype) for _ in self._layers]
+
     def fuse(self, features: Tensor) -> Tensor:
-        """g [..., hidden] from the features side by side (Eagle3Head.fuse, EagleHead.fuse)."""
+        """g [..., hidden] from the features side by side (Eagle3Head.fuse); EAGLE-1's are taken as they are."""
         if not self._third:
-            g: Tensor = self._fuse(features)
-            return g
+            return features
         if len(self._feature_norms) == 1:
             features = self._feature_norms[0](features)
         elif self._feature_norms:
@@ -164,7 +193,11 @@ class FastHead:
         cache: Sequence[LayerCache],
         sees: Tensor | None = None,
     ) -> Tensor:
-        """Feed rows after the cache's end, as the module's `run` does; positions are plain numbers."""
+        """Feed rows after the cache's end: embedded tokens and g [n, hidden]; give their outputs [n, hidden].
+
+        positions [n] are the rotary ones. sees [n, length] is True where a row may look at the entries, its
+        own n last; None is causal.
+        """
         s = self.shape
         rows, grouped = len(embedded), s.heads // s.kv_heads
         cos, sin = self._turns(positions)
@@ -219,11 +252,9 @@ class FastHead:
         """Cosines and signed sines [n, 1, width] at positions."""
         longest = max(positions) + 1
         if len(self._cos) < longest:
-            steps = torch.arange(max(longest, 2 * len(self._cos), _FIRST_POSITIONS), dtype=torch.float32)
-            angles = torch.outer(steps, self._frequencies)
-            cos, sin = angles.cos(), angles.sin()
-            self._cos = torch.cat([cos, cos], -1)[:, None].to(self._device, self._dtype)
-            self._sin = torch.cat([-sin, sin], -1)[:, None].to(self._device, self._dtype)
+            cos, sin = rotary_tables(self.shape.frequencies, max(longest, 2 * len(self._cos), _FIRST_POSITIONS))
+            sin[:, : sin.shape[1] // 2].neg_()
+            self._cos, self._sin = (table[:, None].to(self._device, self._dtype) for table in (cos, sin))
         if isinstance(positions, range) or len(positions) == 1:
             first, end = positions[0], positions[-1] + 1
             return self._cos[first:end], self._sin[first:end]

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specview.errors import SpecviewError
-from specview.heads.layouts import HeadFacts, Tensors, part, short, trained_for
-from specview.heads.rope import frequencies
+from specview.heads.layouts import HeadFacts, Tensors, part, rotary_frequencies, short, trained_for
 
 USUAL_LAYERS = 3
 _AGAIN = "Download the head again."
@@ -179,7 +178,7 @@ def _layer_sizes(tensors: Tensors, config: Mapping[str, Any]) -> dict[str, Any]:
         "kv_heads": kv_heads,
         "width": width,
         "eps": tensors.real("rms_norm_eps", 1e-6, config),
-        "frequencies": frequencies(config, width, tensors.folder),
+        "frequencies": rotary_frequencies(config, width, tensors.folder),
     }
 
 
@@ -287,6 +286,6 @@ def read_eagle(tensors: Tensors) -> HeadFacts | None:
         own_embedding=own_embedding,
         config=config,
         parameters=sum(stored.numel for _, stored in taken.values()),
-        sizes={**sizes, "vocab": vocab, "layers": layers, "fc_bias": bias, "qkv_bias": qkv_bias, "own_embedding": own_embedding},
+        sizes={**sizes, "vocab": vocab, "layers": layers, "fc_bias": bias, "attention_bias": qkv_bias, "own_embedding": own_embedding},
         tensors=taken,
     )

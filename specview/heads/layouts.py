@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from specview.engines.transformers_llama_shape import SCALINGS, scaled_frequencies
 from specview.engines.transformers_weights import StoredTensor
 from specview.errors import SpecviewError
 
@@ -189,6 +190,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+_THETA = 10000.0
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "U8", "BOOL")
 _SHOWN, _MOST_MISSING = 3, 1000
@@ -218,3 +220,36 @@ def trained_for(config: Mapping[str, Any]) -> str:
         if isinstance(place.get(key), str):
             return str(place[key][:200])
     return ""
+
+
+def rotary_frequencies(config: Mapping[str, Any], width: int, folder: Any) -> tuple[float, ...]:
+    """Radians per position [width / 2] of a head of `width`, from the config of its layer.
+
+    config has `rope_theta` and `rope_scaling` (transformers 4) or `rope_parameters` (5), which take precedence as in
+    transformers: what rope_scaling says stands in place of rope_parameters, and a theta in either before one beside it.
+    Raises SpecviewError for a scaling that is not computed here, and for a number that is none above 0.
+    """
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    scaling: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+
+    def number(key: str, default: float) -> float:
+        return real_number(config if scaling.get(key) is None else scaling, key, folder, default)
+
+    numbers = {"rope_theta": number("rope_theta", _THETA)}
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    kind = "default" if kind == "mrope" else kind
+    share = number("partial_rotary_factor", 1.0)
+    if share != 1.0:
+        raise SpecviewError(
+            f"{folder} turns only {share:g} of each attention head, which is not read here.", "Choose another head."
+        )
+    if kind not in SCALINGS:
+        raise SpecviewError(f"{folder} scales its rotary positions by {kind[:60]}, which is not read here.", "Choose another head.")
+    numbers |= {key: real_number(scaling, key, folder) for key in SCALINGS[kind]}
+    try:
+        return tuple(scaled_frequencies(kind, width, numbers))
+    except ValueError:
+        raise SpecviewError(
+            f"the config.json of {folder} has a low_freq_factor that is not below its high_freq_factor.",
+            "Download the head again.",
+        ) from None

@@ -11,12 +11,11 @@ from torch.overrides import TorchFunctionMode
 
 from specview.decoding.interfaces import Engine
 from specview.errors import SpecviewError
-from specview.heads.eagle import EagleHead, EagleShape
-from specview.heads.eagle3 import Eagle3Head, Eagle3Shape
+from specview.heads.eagle import Eagle3Head, Eagle3Shape, EagleHead, EagleShape
 from specview.heads.files import load_tensors
 from specview.heads.fit import map_problem, mask_problem, target_ids, target_of_engine
 from specview.heads.layouts import KIND_WORDS, HeadFacts
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 from specview.heads.medusa import MedusaHeads, MedusaShape
 from specview.heads.mlp_speculator import MlpSpeculator, MlpSpeculatorShape
 from specview.heads.mtp import MtpModules, MtpShape

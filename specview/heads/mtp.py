@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 
 Layout = Literal["deepseek", "qwen", "mimo"]
 """How the checkpoint names its modules; see layout_mtp.py."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from specview.engines.llama_cpp_mtp import MtpContext, mtp_problem
 from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 from specview.heads.mtp import MtpRun
 
 if TYPE_CHECKING:

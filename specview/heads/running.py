@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specview.decoding.ledger import Array
 from specview.heads.fast import fast_head
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 
 
 class HeadRun:
@@ -33,7 +33,7 @@ class HeadRun:
         self._layers = tuple(layers)
         self._cache = self._module.new_cache()
         self._target_ids: Tensor | None = head.module.target_ids
-        self._own_logits = hasattr(head.module, "logits")
+        self._own_logits = hasattr(self._module, "logits")
         self._waiting: list[Tensor] = []  # features of the positions from `length` on
         self._last: Tensor | None = None  # output of the context's last row [1, hidden]
         self._behind: Tensor | None = None  # those of the rows that were fed with it, before it [n, hidden]

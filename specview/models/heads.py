@@ -25,7 +25,7 @@ from specview.models.loading import engine_available
 from specview.models.model_folder import has_tokenizer
 
 if TYPE_CHECKING:
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
 
 _LOADING_BYTES = 8  # a float32 and, for a moment, the copy that is read from the file
 

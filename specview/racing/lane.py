@@ -20,7 +20,7 @@ from specview.errors import SpecviewError
 from specview.racing.settings import LaneSettings, RunSettings
 
 if TYPE_CHECKING:
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
 
 
 def default_k(lane: LaneSettings, engine: Engine) -> int:

@@ -12,7 +12,7 @@ from specview.models.loading import load_engine
 from specview.racing.settings import HeadChoice, RunSettings
 
 if TYPE_CHECKING:
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
 
 OnProgress = Callable[[str, float | None], None]
 ShouldStop = Callable[[], bool]

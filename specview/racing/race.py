@@ -45,7 +45,7 @@ from specview.settings.events import (
 from specview.settings.options import WEIGHTS
 
 if TYPE_CHECKING:
-    from specview.heads.loading import LoadedHead
+    from specview.heads.loaded import LoadedHead
 
 log = logging.getLogger(__name__)
 Emit = Callable[[Event], None]

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specview.heads.eagle3 import Eagle3Head
+from specview.heads.blocks import rotary_tables
+from specview.heads.eagle import Eagle3Head
 from specview.training.evaluate import Acceptance, Results, add_rounds
 from specview.training.features import FeatureStore, StoredText
 from specview.training.loop import LoopSettings, TrainingLoop, packed_batches
@@ -123,7 +124,7 @@ def chain_outputs(head: Eagle3Head, embedding: Tensor, batch: HeadBatch, depth: 
     rows, length = batch.next_tokens.shape
     embedded = embedding[batch.next_tokens]
     positions = torch.arange(length, device=embedded.device)
-    cos, sin = head.rotary.tables(positions)
+    cos, sin = (table.to(embedded.device) for table in rotary_tables(shape.frequencies, length))
     g = head.fuse(batch.states)
     if mask_id is not None:
         masked = head.fuse(head.mask_hidden[0, 0]).expand_as(g)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from specview.disk import same_place, within
 from specview.errors import SpecviewError, UsageError
-from specview.heads.eagle3 import Eagle3Shape
+from specview.heads.eagle import Eagle3Shape
 from specview.heads.medusa import MedusaShape
 from specview.models.cache import size_words
 from specview.training.teacher import TargetFiles

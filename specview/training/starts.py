@@ -18,13 +18,12 @@ from torch import Tensor
 
 from specview.engines.transformers_weights import read_headers
 from specview.errors import SpecviewError
-from specview.heads.eagle3 import Eagle3Head, Eagle3Shape
+from specview.heads.eagle import Eagle3Head, Eagle3Shape
 from specview.heads.files import load_tensors
 from specview.heads.fit import usual_layers
-from specview.heads.layouts import KIND_WORDS, HeadFacts
+from specview.heads.layouts import KIND_WORDS, HeadFacts, rotary_frequencies
 from specview.heads.medusa import MedusaHeads, MedusaShape
 from specview.heads.read import read_head
-from specview.heads.rope import frequencies
 from specview.training.shards import Labelled
 from specview.training.teacher import TargetFiles
 
@@ -97,13 +96,13 @@ def eagle3_shape(
         kv_heads = int(config.get("num_key_value_heads") or heads)
         width = int(config.get("head_dim") or hidden // heads)
         intermediate = int(config["intermediate_size"])
-        turns = frequencies(config, width, target.folder)
+        turns = rotary_frequencies(config, width, target.folder)
         eps = float(config["rms_norm_eps"])
     else:
         width = 64 if hidden % 64 == 0 else hidden // 2 if hidden % 4 == 0 else hidden
         heads = kv_heads = max(1, hidden // width)
         intermediate = (8 * hidden // 3 + 63) // 64 * 64
-        turns, eps = frequencies({}, width, target.folder), 1e-5
+        turns, eps = rotary_frequencies({}, width, target.folder), 1e-5
     return Eagle3Shape(
         hidden=hidden,
         target_hidden=hidden,

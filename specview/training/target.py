@@ -26,11 +26,11 @@ from specview.engines.transformers_llama_shape import (
     read_shape,
     rotary_frequencies,
 )
-from specview.heads.blocks import Rotary, rotate
+from specview.heads.blocks import rotary_tables, rotate
 
 
-def computed_shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rotary]:
-    """The sizes and rotary positions that a parsed config.json gives, as transformers reads it.
+def computed_shape(config: Mapping[str, Any]) -> tuple[LlamaShape, list[float]]:
+    """The sizes and rotary frequencies that a parsed config.json gives, as transformers reads it.
 
     Raises ValueError for another architecture, for biases, and for every other field that this code does not compute.
     """
@@ -41,7 +41,7 @@ def computed_shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rotary]:
     if problem is not None:
         raise ValueError(f"this Llama model is not computed here: {problem}")
     shape = read_shape(read)
-    return shape, Rotary(rotary_frequencies(read, shape))
+    return shape, rotary_frequencies(read, shape)
 
 
 class SlotCache:
@@ -85,7 +85,7 @@ class TargetModel:
 
         Raises FileNotFoundError where the folder lacks a file, ValueError for another architecture.
         """
-        self.shape, rotary = computed_shape(json.loads((folder / "config.json").read_text("utf-8")))
+        self.shape, frequencies = computed_shape(json.loads((folder / "config.json").read_text("utf-8")))
         self.dtype = dtype
         weights: dict[str, Tensor] = {}
         for file in sorted(folder.glob("*.safetensors")):
@@ -115,7 +115,7 @@ class TargetModel:
                     tensor(f"{at}mlp.down_proj").to(dtype),
                 )
             )
-        self.cos, self.sin = rotary.tables(torch.arange(longest))
+        self.cos, self.sin = rotary_tables(frequencies, longest)
 
     def next_logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits [n, vocab] of final hidden states [n, hidden] as `prefill` and `step` give them."""

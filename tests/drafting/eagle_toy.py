@@ -18,16 +18,19 @@ from specview.decoding.ledger import Round
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
-from specview.heads.eagle import EagleHead, EagleShape
-from specview.heads.eagle3 import Eagle3Head, Eagle3Shape
+from specview.heads.eagle import Eagle3Head, Eagle3Shape, EagleHead, EagleShape
 from specview.heads.layouts import HeadFacts
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 from tests.decoding.toy import FakeEngine, FakeSession, constant
 
 HIDDEN, LAYERS, WIDTH, HEADS, KV_HEADS = 16, 6, 4, 4, 2
 AUX = (1, 3, 5)
 EPS = 1e-5
 FREQUENCIES = tuple(100.0 ** (-2 * i / WIDTH) for i in range(WIDTH // 2))
+SIZES: dict[str, Any] = {
+    "hidden": HIDDEN, "intermediate": 24, "heads": HEADS, "kv_heads": KV_HEADS, "width": WIDTH, "eps": EPS,
+    "frequencies": FREQUENCIES,
+}  # fmt: skip
 
 
 def feature(layer: Any, prefix: Sequence[int], order: int | None = None) -> np.ndarray:
@@ -110,9 +113,7 @@ def eagle3_head(
     """A random float64 EAGLE-3 head (with mask_token_id a P-EAGLE one) that drafts these ids, None for all."""
     vocab = target.vocab_size
     draft_vocab = vocab if draft_ids is None else len(draft_ids)
-    shape = Eagle3Shape(
-        HIDDEN, HIDDEN, 24, HEADS, KV_HEADS, WIDTH, vocab, draft_vocab, EPS, FREQUENCIES, AUX, **more
-    )
+    shape = Eagle3Shape(**SIZES, target_hidden=HIDDEN, vocab=vocab, draft_vocab=draft_vocab, aux_layers=AUX, **more)
     module = Eagle3Head(shape).double()
     if draft_ids is not None and draft_vocab != vocab:
         module.set_target_ids(torch.tensor(draft_ids))
@@ -124,7 +125,7 @@ def eagle3_head(
 def eagle_head(target: FeatureEngine, *, seed: int = 0, **more: Any) -> LoadedHead:
     """A random float64 EAGLE-1 head."""
     vocab = target.vocab_size
-    shape = EagleShape(HIDDEN, 24, HEADS, KV_HEADS, WIDTH, vocab, EPS, FREQUENCIES, **more)
+    shape = EagleShape(**SIZES, vocab=vocab, **more)
     facts = HeadFacts("eagle", "toy", Path("toy"), HIDDEN, vocab, vocab, own_embedding=shape.own_embedding)
     return LoadedHead(facts, randomised(EagleHead(shape).double(), seed), target)
 
@@ -210,7 +211,7 @@ class NaiveHead:
         self.w = {name: tensor.numpy() for name, tensor in head.module.state_dict().items()}
         self.shape = head.module.shape
         self.target = target
-        self.first = isinstance(head.module, EagleHead)
+        self.first = not isinstance(head.module, Eagle3Head)
         ids = head.module.target_ids
         self.ids = list(range(target.vocab_size)) if ids is None else ids.tolist()
 

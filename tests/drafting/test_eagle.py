@@ -60,7 +60,7 @@ SWITCHES = [
     {"norm_before_fc": True, "qk_norm": True, "layers": 2},
     {"attention_bias": True, "own_embedding": True, "norm_before_residual": True},
 ]
-E1_SWITCHES = [{}, {"fc_bias": False}, {"layers": 2, "qkv_bias": True}, {"own_embedding": True}]
+E1_SWITCHES = [{}, {"fc_bias": False}, {"layers": 2, "attention_bias": True}, {"own_embedding": True}]
 
 
 def engine(namespace="numpy", **more) -> FeatureEngine:
@@ -695,7 +695,7 @@ def test_the_heads_state_dicts_have_the_published_names():
         )
     }  # fmt: skip
     assert names == {"fc.weight", "fc.bias", *layer}
-    two = set(eagle_head(engine(), layers=2, fc_bias=False, own_embedding=True, qkv_bias=True).module.state_dict())
+    two = set(eagle_head(engine(), layers=2, fc_bias=False, own_embedding=True, attention_bias=True).module.state_dict())
     assert "layers.1.input_layernorm.weight" in two
     assert "embed_tokens.weight" in two
     assert "layers.0.input_layernorm.weight" not in two

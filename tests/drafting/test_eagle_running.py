@@ -11,10 +11,11 @@ import torch
 from specview.engines.transformers_linear import Int8Linear, PlainLinear, has_int8_products, int8_maker
 from specview.errors import UsageError
 from specview.heads.fast import FastHead, fast_head
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 from specview.heads.running import HeadRun
 from tests.decoding.toy import TableModel
 from tests.drafting.eagle_toy import AUX, HIDDEN, FeatureEngine, eagle3_head, eagle_head, make
+from tests.heads.slow_head import module_logits
 
 WIDE = 9
 TOKENS = [1, 2, 3, 1, 2, 4, 8, 0, 5, 1, 2, 3]
@@ -35,10 +36,7 @@ def as_type(head, dtype, rounded=None):
 
 def whole(head, tokens, features):
     """Logits of every row by the module itself, all at once."""
-    module = head.module
-    g = module.fuse(head.tensor(features))
-    y = module.run(head.embed(tokens[1:]), g, torch.arange(len(g)), module.new_cache())
-    return module.logits(y) if hasattr(module, "logits") else head.project(y)
+    return module_logits(head, tokens[1:], head.tensor(features))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.heads.layouts import HeadFacts
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 from specview.heads.medusa import MedusaHeads, MedusaShape
 from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound

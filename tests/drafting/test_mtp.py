@@ -20,7 +20,7 @@ from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 from specview.heads.mtp import MtpModules, MtpShape
 from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound

@@ -13,7 +13,7 @@ from specview.engines.llama_cpp_engine import load
 from specview.engines.llama_cpp_mtp import MtpContext, modules_in, mtp_problem
 from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 from specview.heads.mtp_gguf import gguf_head
 from tests.heads.mtp_checkpoints import HIDDEN, LAYERS, VOCAB, model_of, modules_of
 from tests.heads.mtp_gguf import write_glm

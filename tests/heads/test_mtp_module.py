@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specview.heads.layouts import HeadFacts
-from specview.heads.loading import LoadedHead
+from specview.heads.loaded import LoadedHead
 from specview.heads.mtp import MtpModules, MtpRun, canonical_state
 from tests.heads.mtp_checkpoints import CONFIGS, HIDDEN, LAYERS, VOCAB, model_of, modules_of, published
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from specview.heads.fast import fast_head
 from specview.heads.running import HeadRun
 from specview.models.heads import load_head
 from tests.heads import fabricate as make
@@ -66,8 +67,9 @@ def test_eagle3_drafts_as_economize_does(
     positions = torch.arange(rows)
     with torch.inference_mode():
         features = np.concatenate([target.features[layer][:rows] for layer in aux], -1)
-        module, cache = head.module, head.module.new_cache()
-        y = module.run(head.embed(TEXT[1:]), module.fuse(head.tensor(features)), positions, cache)
+        module = fast_head(head.module, "stored")
+        cache = module.new_cache()
+        y = module.run(head.embed(TEXT[1:]), module.fuse(head.tensor(features)), range(rows), cache)
         ours = HeadRun(head, aux).spread(module.logits(y), -torch.inf)
 
         source = technique.fuse([torch.tensor(target.features[layer][None, :rows]) for layer in aux])
@@ -79,7 +81,7 @@ def test_eagle3_drafts_as_economize_does(
         token = int(ours[-1].argmax())
 
         # The next step reads the layer's own output.
-        y = module.run(head.embed([token]), module.next_hidden(y[-1:]), torch.tensor([rows]), cache)
+        y = module.run(head.embed([token]), module.next_hidden(y[-1:]), [rows], cache)
         ours = HeadRun(head, aux).spread(module.logits(y), -torch.inf)
         at = technique.rotary_table(torch.tensor([[rows]]))
         residual, q, k, v = technique.layer.project(out[:, -1:], technique.embed(torch.tensor([[token]])), at)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from specview.heads.loading import LoadedHead
+from specview.heads.fast import fast_head
+from specview.heads.loaded import LoadedHead
 from specview.heads.read import read_head
 from specview.models.heads import load_head
 from tests.heads import fabricate as make
@@ -43,7 +44,7 @@ def close(ours: Any, theirs: np.ndarray) -> None:
 @torch.inference_mode()
 def compare_chain(head: LoadedHead, twin: Any, parts: list[np.ndarray], output: np.ndarray | None = None) -> None:
     """Feed the context's rows, then draft steps on the head's own outputs; compare every row's logits."""
-    module = head.module
+    module = fast_head(head.module, "stored")
     embedding = reference.array(twin.state, "embed_tokens.weight") if "embed_tokens.weight" in twin.state else None
     cache = module.new_cache()
     fused = module.fuse(head.tensor(np.concatenate(parts, -1)))
@@ -51,7 +52,7 @@ def compare_chain(head: LoadedHead, twin: Any, parts: list[np.ndarray], output: 
     theirs = twin.fuse(double) if hasattr(twin, "fuse") else double[0]
     embedded = head.embed(TOKENS)
     own = embedding if embedding is not None else np.asarray(head._target.embedding, dtype=np.float64)  # type: ignore[attr-defined]
-    y = module.run(embedded, fused, torch.arange(ROWS), cache)
+    y = module.run(embedded, fused, range(ROWS), cache)
     z = twin.rows(own[TOKENS], theirs, range(ROWS))
     for step, token in enumerate([*DRAFTED, None]):
         ours = module.logits(y) if hasattr(module, "logits") else head.project(y)
@@ -59,7 +60,7 @@ def compare_chain(head: LoadedHead, twin: Any, parts: list[np.ndarray], output: 
         if token is None:
             return
         at = ROWS + step
-        y = module.run(head.embed([token]), module.next_hidden(y[-1:]), torch.tensor([at]), cache)
+        y = module.run(head.embed([token]), module.next_hidden(y[-1:]), [at], cache)
         following = twin.next_g(z[-1:]) if hasattr(twin, "next_g") else z[-1:]
         z = twin.rows(own[[token]], following, [at])
 
@@ -156,12 +157,13 @@ def test_p_eagle(tmp_path: Path, prefix: str, first: str, config: dict[str, Any]
     head = load("p-eagle", make.write(tmp_path, config, stored))
     twin = reference.Eagle3(tensors, make.LLAMA, first)
     assert head.module.shape.mask_token_id == 7
-    parts, module, cache = features(), head.module, head.module.new_cache()
+    module = fast_head(head.module, "stored")
+    parts, cache = features(), module.new_cache()
     masked = tensors["mask_hidden"].numpy().reshape(3, make.HIDDEN)
     embedding = tensors["embed_tokens.weight"].double().numpy()
     with torch.inference_mode():
         g = torch.cat([module.fuse(head.tensor(np.concatenate(parts, -1))), *[module.fuse(module.mask_hidden[0])] * 2])
-        y = module.run(head.embed([*TOKENS, 7, 7]), g, torch.arange(ROWS + 2), cache)
+        y = module.run(head.embed([*TOKENS, 7, 7]), g, range(ROWS + 2), cache)
         ours = module.logits(y)
     fused = twin.fuse([part.astype(np.float64) for part in parts])
     mask = twin.fuse([masked[i : i + 1].astype(np.float64) for i in range(3)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specview.heads.rope import frequencies
+from specview.heads.layouts import rotary_frequencies
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -31,4 +31,4 @@ def test_as_transformers_reads_them(values: tuple[Any, ...]) -> None:
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 128}
     llama = transformers.LlamaConfig(**sizes, **copied)
     rotary = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(llama)
-    torch.testing.assert_close(torch.tensor(frequencies(config, 16, "head")), rotary.inv_freq, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(torch.tensor(rotary_frequencies(config, 16, "head")), rotary.inv_freq, rtol=1e-5, atol=1e-8)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from specview.decoding.sampling import SamplingParams
-from specview.heads.eagle3 import Eagle3Head, Eagle3Shape
+from specview.heads.eagle import Eagle3Head, Eagle3Shape
 from specview.racing.oracle import member_accepts
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
@@ -36,19 +36,9 @@ def write_head(folder: Path, draft_vocab: int, seed: int) -> Path:
     torch.manual_seed(seed)
     frequencies = tuple(50000.0 ** (-index / WIDTH) for index in range(0, WIDTH, 2))
     shape = Eagle3Shape(
-        HIDDEN,
-        HIDDEN,
-        96,
-        HEADS,
-        KV_HEADS,
-        WIDTH,
-        VOCAB,
-        draft_vocab,
-        1e-5,
-        frequencies,
-        (0, 1, 2),
-        fc_norm=True,
-    )
+        hidden=HIDDEN, target_hidden=HIDDEN, intermediate=96, heads=HEADS, kv_heads=KV_HEADS, width=WIDTH, vocab=VOCAB,
+        draft_vocab=draft_vocab, eps=1e-5, frequencies=frequencies, aux_layers=(0, 1, 2), fc_norm=True,
+    )  # fmt: skip
     head = Eagle3Head(shape)
     with torch.no_grad():
         head.lm_head.weight.mul_(20)  # distributions that are far from flat

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from specview.heads.eagle3 import Eagle3Head, Eagle3Shape
+from specview.heads.eagle import Eagle3Head, Eagle3Shape
+from specview.heads.fast import FastHead
 from specview.training.evaluate import walk
 from specview.training.features import FeatureStore, FeatureWriter, Text
 from specview.training.heads import Eagle3Training, HeadBatch, HeadSettings, HeadTrainer, chain_outputs
@@ -21,7 +22,10 @@ def make_head(**more: Any) -> Eagle3Head:
     torch.manual_seed(1)
     frequencies = tuple(100.0 ** (-2 * i / 4) for i in range(2))
     head = Eagle3Head(
-        Eagle3Shape(HIDDEN, HIDDEN, 24, 4, 2, 4, VOCAB, VOCAB, 1e-5, frequencies, (1, 3, 5), **more)
+        Eagle3Shape(
+            hidden=HIDDEN, target_hidden=HIDDEN, intermediate=24, heads=4, kv_heads=2, width=4, vocab=VOCAB, draft_vocab=VOCAB,
+            eps=1e-5, frequencies=frequencies, aux_layers=(1, 3, 5), **more,
+        )  # fmt: skip
     )
     with torch.no_grad():
         for parameter in head.parameters():
@@ -44,6 +48,7 @@ def make_head(**more: Any) -> Eagle3Head:
 @torch.inference_mode()
 def test_chains_in_training_are_those_of_drafting(more: dict[str, Any], mask: int | None) -> None:
     head = make_head(**more, mask_token_id=mask)
+    drafting = FastHead(head)
     embedding = torch.randn(VOCAB, HIDDEN)
     states = torch.randn(1, ROWS, 3 * HIDDEN)
     following = torch.randint(0, VOCAB, (1, ROWS))
@@ -52,16 +57,13 @@ def test_chains_in_training_are_those_of_drafting(more: dict[str, Any], mask: in
     assert len(trained) == DEPTH
     for start in range(ROWS):
         steps = min(DEPTH, ROWS - start)
-        cache = head.new_cache()
-        begin = torch.arange(start + 1)
-        y = head.run(embedding[following[0, : start + 1]], head.fuse(states[0, : start + 1]), begin, cache)[
-            -1:
-        ]
+        cache, begin = drafting.new_cache(), slice(start + 1)
+        y = drafting.run(embedding[following[0, begin]], head.fuse(states[0, begin]), range(start + 1), cache)[-1:]
         torch.testing.assert_close(trained[0][0, start], y[0], atol=1e-4, rtol=1e-4)
         if mask is not None and steps > 1:
             masked = head.fuse(head.mask_hidden[0, 0])[None].expand(steps - 1, -1)
             tokens = embedding[mask][None].expand(steps - 1, -1)
-            later = head.run(tokens, masked, torch.arange(start + 1, start + steps), cache)
+            later = drafting.run(tokens, masked, range(start + 1, start + steps), cache)
             for step in range(1, steps):
                 torch.testing.assert_close(
                     trained[step][0, start + step], later[step - 1], atol=1e-4, rtol=1e-4
@@ -69,9 +71,7 @@ def test_chains_in_training_are_those_of_drafting(more: dict[str, Any], mask: in
         elif mask is None:
             for step in range(1, steps):
                 at = start + step
-                y = head.run(
-                    embedding[following[0, at]][None], head.next_hidden(y), torch.tensor([at]), cache
-                )
+                y = drafting.run(embedding[following[0, at]][None], head.next_hidden(y), [at], cache)
                 torch.testing.assert_close(trained[step][0, at], y[0], atol=1e-4, rtol=1e-4)
 
 
