@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from specview.errors import SpecviewError
-from specview.gui.link.job import Job, JobEnded, JobProgress, ShouldStop, Tell
+from specview.gui.link.job import JobEnded, JobProgress
 from specview.gui.parts.pages import PageContext, ViewsPage
+from specview.gui.parts.pass_times import PassMeasuring
 from specview.gui.parts.widgets import Scrolled
 from specview.gui.state.view_model import target_of
 from specview.gui.theory.concurrency import ConcurrencyPanel
 from specview.gui.theory.explorer import ASSUMPTION, MODES, Point, TheoryPanel
-from specview.lab.calibrate import MOST_K, calibrate_passes
+from specview.lab.calibrate import MOST_K
 from specview.lab.theory_points import lane_passes, point_of
 from specview.racing.settings import MAX_K, LaneSettings
 
 VIEWS = ("Theory", "Concurrency")
-MEASURE_JOB = "measuring v(k)"
 _SHARE = 0.05
 """Of the Qt thread's time: what following a running race may take."""
 
@@ -31,10 +31,7 @@ class TheoryPage(ViewsPage):
         self.controller = context.controller
         self._open = False
         self._shown: Any = None
-        self._measuring = Job(self.controller, MEASURE_JOB)
-        self._calibrated: dict[int, float] | None = None  # seconds of this machine's passes by rows
-        self._calibrated_of: tuple[Any, ...] = ()  # by `target_of`
-        self._measuring_of: tuple[Any, ...] = ()
+        self._measuring = PassMeasuring(context)
         self._rest_until = 0.0
         self.theory = TheoryPanel()
         self.concurrency = ConcurrencyPanel(context)
@@ -78,9 +75,9 @@ class TheoryPage(ViewsPage):
                 lanes.append((place, point))
         plain = race.baseline
         passes: Mapping[int, float] | None = None
-        ran = target_of(plain.settings) if plain is not None and plain.settings else self._calibrated_of
-        if self._calibrated and ran == self._calibrated_of:
-            passes = self._calibrated
+        ran = target_of(plain.settings) if plain is not None and plain.settings else self._measuring.target
+        if known := self._measuring.known.get(ran):
+            passes = known
         elif plain is not None and plain.rounds and not self.controller.racing:
             beside = [lane.rounds for lane in race.lanes if lane is not plain and not lane.differs]
             passes = lane_passes(beside, plain.rounds)
@@ -101,11 +98,7 @@ class TheoryPage(ViewsPage):
             self.context.show_message(str(error))
             return
 
-        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> dict[int, float]:
-            return calibrate_passes(pool, settings, MOST_K, tell=tell.progress, should_stop=should_stop)
-
-        self._measuring.start(work, settings)
-        self._measuring_of = target_of(settings.flat(LaneSettings()))
+        self._measuring.measure(settings, target_of(settings.flat(LaneSettings())), MOST_K, afresh=False)
         self.theory.assumption.set_full("Measuring the target's passes…")
 
     def _progressed(self, news: JobProgress) -> None:
@@ -114,7 +107,7 @@ class TheoryPage(ViewsPage):
     def _measured(self, ended: JobEnded) -> None:
         self.theory.assumption.set_full(ASSUMPTION)
         if ended.result:
-            self._calibrated, self._calibrated_of, self._shown = ended.result, self._measuring_of, None
+            self._shown = None
             self.refresh()
             self.theory.show_measured()
         elif ended.message:

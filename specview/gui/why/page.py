@@ -22,9 +22,10 @@ from PySide6.QtWidgets import (
 from specview.decoding.details import details_of
 from specview.errors import SpecviewError
 from specview.files.report import Report
-from specview.gui.link.job import Job, JobEnded, JobProgress, ShouldStop, Tell
+from specview.gui.link.job import JobEnded, JobProgress
 from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, Page, PageContext
+from specview.gui.parts.pass_times import PassMeasuring
 from specview.gui.parts.report_view import ReportView
 from specview.gui.parts.widgets import Choice, ElidedLabel, Scrolled, label, set_kind, set_tip
 from specview.gui.state import lane_words
@@ -38,8 +39,6 @@ from specview.lab.explain_report import explanation_blocks
 from specview.lab.explanation import Banner, Explanation
 from specview.racing.settings import RunSettings
 
-MEASURE = "measuring v(k)"
-"""The job's name."""
 VIEWS = ("Explanation", "Rounds and tokens", "All figures")
 WHAT_IF = "What-if"
 _SHARE = 0.05
@@ -127,9 +126,7 @@ class WhyPage(Page):
         self._open = False
         self._lane_place = -1
         self._followed: tuple[int, int] = (-1, -1)
-        self._calibrated: dict[tuple[Any, ...], dict[int, float]] = {}
-        self._measuring = Job(self.controller, MEASURE)
-        self._measuring_of: tuple[Any, ...] = ()
+        self._measuring = PassMeasuring(context)
         self._not_measured = ""
         self._rest_until = self._began = 0.0
         self._drawn = QTimer(self)  # once the charts have drawn, which they do in timers of their own
@@ -248,9 +245,7 @@ class WhyPage(Page):
         font = QFont(theme.ui_font(18, bold=True))
         self.sentence.setFont(font)
         self.sentence.setFixedHeight(2 * self.sentence.fontMetrics().lineSpacing() + theme.px(4))
-        self._shown = ()
-        if self._open:
-            self.refresh()
+        self._again()
 
     # -- the page --------------------------------------------------------------------------------
 
@@ -289,7 +284,7 @@ class WhyPage(Page):
     @property
     def calibrated(self) -> dict[int, float] | None:
         """Seconds of the target's passes by rows, where they were measured for the lane's target."""
-        return None if self.lane is None else self._calibrated.get(target_of(self.lane.settings))
+        return None if self.lane is None else self._measuring.known.get(target_of(self.lane.settings))
 
     def show_lane(self, place: int) -> None:
         """Explain this lane of the race."""
@@ -299,30 +294,30 @@ class WhyPage(Page):
             self._shown = ()
             self.refresh()
 
+    def _again(self) -> None:
+        """What is shown is stale: show it anew, now or when the page is opened."""
+        self._shown = ()
+        if self._open:
+            self.refresh()
+
     def set_per_round(self, on: bool) -> None:
         """Show single rounds in the waterfall, or their medians."""
         (self.per_round if on else self.median).setChecked(True)
         self.waterfall.set_per_round(on)
-        self._shown = ()
-        if self._open:
-            self.refresh()
+        self._again()
 
     def _view_changed(self, place: int) -> None:
         self.stack.setCurrentIndex(place)
         for button in (self.median, self.per_round):
             button.setVisible(place == 0)
-        self._shown = ()
-        if self._open:
-            self.refresh()
+        self._again()
 
     def _lanes_changed(self) -> None:
         lanes = self.controller.race.lanes
         if not 0 <= self._lane_place < len(lanes) or lanes[self._lane_place].plain:
             self._lane_place = next((place for place, lane in enumerate(lanes) if not lane.plain), 0 if lanes else -1)
         self._name_lanes()
-        self._shown = ()
-        if self._open:
-            self.refresh()
+        self._again()
 
     def _name_lanes(self) -> None:
         items = tuple(
@@ -477,14 +472,7 @@ class WhyPage(Page):
         if not self.context.confirm_models(settings):
             return
         k = max((round_.k for round_ in lane.rounds), default=0)
-
-        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> dict[int, float]:
-            from specview.lab.calibrate import calibrate_passes
-
-            return calibrate_passes(pool, settings, k, tell=tell.progress, should_stop=should_stop, afresh=True)
-
-        self._measuring_of = target_of(lane.settings)
-        self._measuring.start(work, settings)
+        self._measuring.measure(settings, target_of(lane.settings), k, afresh=True)
         self._not_measured = ""
         set_kind(self.measured_words, "small")
         self.measured_words.set_full("Measuring the target's passes…")
@@ -502,13 +490,9 @@ class WhyPage(Page):
         self.measured_words.set_full(news.words)
 
     def _measured(self, ended: JobEnded) -> None:
-        if ended.result:
-            self._calibrated[self._measuring_of] = ended.result
-        else:
+        if not ended.result:
             self._not_measured = "v(k) was not measured: stopped." if ended.stopped else "v(k) was not measured."
         if ended.message:
             self.context.show_message(ended.message)
         self._name_measure()
-        self._shown = ()
-        if self._open:
-            self.refresh()
+        self._again()

@@ -17,7 +17,6 @@ from specview.gui.parts.pages import PageContext
 from specview.gui.parts.selection import Selection
 from specview.gui.shell import app as application
 from specview.gui.theory import concurrency as concurrency_panel
-from specview.gui.theory import page as theory_page
 from specview.gui.theory.explorer import Point
 from specview.gui.theory.page import TheoryPage
 from specview.lab.concurrency import combine, stated_acceptance
@@ -245,12 +244,12 @@ def test_while_a_race_runs_what_is_typed_or_chosen_stays(bench, panel):
 def test_v_of_this_machine_is_measured_as_a_job(bench, panel, qtbot, monkeypatch):
     asked = []
 
-    def calibrate(pool, settings, k, *, tell, should_stop):
+    def calibrate(pool, settings, k, *, tell, should_stop, afresh):
         asked.append((settings.prompt, k))
         tell("Measuring the target's passes", 0.5)
         return {1: 0.1, 3: 0.2, 9: 0.5}
 
-    monkeypatch.setattr(theory_page, "calibrate_passes", calibrate)
+    monkeypatch.setattr("specview.lab.calibrate.calibrate_passes", calibrate)
     panel.mode.setCurrentIndex(panel.mode.findData("measure"))
     assert panel.mode.value() == "constant"  # until there is something
     qtbot.waitUntil(lambda: panel.mode.value() == "measured")
@@ -271,7 +270,7 @@ def test_v_of_this_machine_is_measured_as_a_job(bench, panel, qtbot, monkeypatch
     def fail(*_, **__):
         raise SpecviewError("the target is gone.", "Choose another.")
 
-    monkeypatch.setattr(theory_page, "calibrate_passes", fail)
+    monkeypatch.setattr("specview.lab.calibrate.calibrate_passes", fail)
     bench.page.measure_v()
     qtbot.waitUntil(lambda: bool(bench.messages))
     assert bench.messages == ["the target is gone. Choose another."] and panel.mode.value() == "measured"

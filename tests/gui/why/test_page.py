@@ -19,12 +19,13 @@ from specview.gui.link.engine_thread import EngineThread
 from specview.gui.parts import theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.pages import RACE, WHY, PageContext
+from specview.gui.parts.pass_times import MEASURE
 from specview.gui.parts.selection import Selection
 from specview.gui.shell import app as application
 from specview.gui.state.figures import MISSING
 from specview.gui.state.view_model import target_of
 from specview.gui.why.figures import ORDER, row_of
-from specview.gui.why.page import MEASURE, WhyPage
+from specview.gui.why.page import WhyPage
 from specview.lab.explain import explain_lane
 from specview.lab.explanation import Banner
 from specview.racing.settings import RunSettings
@@ -355,7 +356,7 @@ def test_what_if_gets_the_lane_and_what_was_measured(bench, page, monkeypatch):
     monkeypatch.setattr("specview.gui.why.what_if.WhatIfPanel.show_lane", show_lane)
     page.views.setCurrentIndex(3)
     assert shown[-1] == ("draft-model", "plain", None)
-    page._calibrated[target_of(page.lane.settings)] = {1: 0.05, 5: 0.08}
+    page._measuring.known[target_of(page.lane.settings)] = {1: 0.05, 5: 0.08}
     page._shown = ()
     page.refresh()
     assert shown[-1][2] == {1: 0.05, 5: 0.08}
@@ -365,7 +366,7 @@ def test_what_if_gets_the_lane_and_what_was_measured(bench, page, monkeypatch):
 
 def test_another_targets_measurement_is_not_used(bench, page):
     feed(bench, standard())
-    page._calibrated[("llama.cpp", "bundled", None, None, None, 0, False)] = {1: 1.0, 2: 9.0}
+    page._measuring.known[("llama.cpp", "bundled", None, None, None, 0, False)] = {1: 1.0, 2: 9.0}
     assert page.calibrated is None
 
 
