@@ -33,10 +33,10 @@ def engines(monkeypatch):
         return made[more["role"]]
 
     monkeypatch.setattr("specview.racing.pool.load_engine", load)
-    from specview.lab import concurrency_run
+    from specview.lab import concurrency
 
-    real = concurrency_run.measure_batches
-    monkeypatch.setattr(concurrency_run, "measure_batches", lambda *a, **more: real(*a, **{**more, "clock": clock}))
+    real = concurrency.measure_batches
+    monkeypatch.setattr(concurrency, "measure_batches", lambda *a, **more: real(*a, **{**more, "clock": clock}))
     return made | {"asked": asked}
 
 
@@ -49,7 +49,7 @@ def test_the_table_the_verdict_and_the_best_of_each_number(capsys, engines):
     assert set(rows) == {(size, k) for size in "1248" for k in "02"}
     # 2.44 tokens in 6 s against 1 in 6 s; with 4 sequences 12 rows take 12 s, with 8 24 against 8.
     assert [rows[size, "2"][7] for size in "1248"] == ["2.44", "2.44", "1.22", "0.81"]
-    assert [rows[size, "2" if size != "8" else "0"][-1] for size in "1248"] == ["best"] * 4
+    assert [rows[size, k][-1] for size in "1248" for k in "02"] == ["no", "yes"] * 3 + ["yes", "no"]
     assert "the gain ends at about" in out and "modelled: c 0 of a plain pass" in out
     assert [role for role, _, _ in engines["asked"]] == ["target"]
     assert engines["target"].closed
@@ -95,7 +95,7 @@ def test_a_trace_brings_its_engine_and_its_draft(tmp_path, capsys, engines, monk
     monkeypatch.setattr("specview.commands.concurrency.resolve", lambda name, engine, role: SimpleNamespace(path=tmp_path))
     path = recording(tmp_path / "trace.jsonl", target="some.gguf", draft="small.gguf")
     assert cli.main([*ARGUMENTS, "--trace", str(path)]) == 0
-    assert "acceptance: fast, 0.750 per judged token" in capsys.readouterr()[0]
+    assert "Acceptance: fast, 0.750 per judged token" in capsys.readouterr()[0]
     assert engines["asked"] == [("target", "some.gguf", "llama.cpp"), ("draft", "small.gguf", "llama.cpp")]
     engines["asked"].clear()
     assert cli.main([*ARGUMENTS, "--trace", str(path), "--engine", "transformers", "--draft-cost", "0.1"]) == 0

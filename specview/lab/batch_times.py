@@ -9,16 +9,16 @@ from typing import Any
 
 from specview.decoding.interfaces import BatchProbe, Engine
 from specview.decoding.metrics import percentile
-from specview.errors import SpecviewError, Stopped, UsageError
+from specview.errors import SpecviewError, Stopped, require
 from specview.lab.roofline import Roofline, measure_roofline
 from specview.racing.load_meter import LoadMeter
 from specview.racing.settings import MAX_K
 
 BATCHES = (1, 2, 4, 8, 16)
+KS = (0, 2, 4)
 CONTEXT = 256
 REPEATS = 7
 SECONDS = 60.0
-"""After which no further repeat begins; everything is measured once in any case."""
 MAX_SEQUENCES = 1024
 _SPARE_BYTES = 300 << 20
 
@@ -27,6 +27,37 @@ Cell = tuple[int, int]
 
 OnProgress = Callable[[str, float | None], None]
 ShouldStop = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is timed: passes of k + 1 rows, k in ks and 0, of each of B sequences that hold `context` tokens.
+
+    After `seconds` no further repeat begins; everything is measured once in any case.
+    """
+
+    batches: tuple[int, ...] = BATCHES
+    ks: tuple[int, ...] = KS
+    context: int = CONTEXT
+    repeats: int = REPEATS
+    seconds: float = SECONDS
+
+    def __post_init__(self) -> None:
+        """Refuse, in one line, what cannot be measured."""
+        require(bool(self.batches), "there are no batch sizes.", "Give some, as in --batch 1,2,4,8.")
+        for size in self.batches:
+            require(1 <= size <= MAX_SEQUENCES, f"a batch size is {size}.", f"Use 1 to {MAX_SEQUENCES} sequences.")
+        require(bool(self.ks), "there are no draft lengths.", "Give some, as in --k 0,2,4.")
+        for k in self.ks:
+            require(0 <= k <= MAX_K, f"a draft length k is {k}.", f"Use 0 (plain) to {MAX_K}.")
+        require(self.context >= 1, f"context is {self.context}.", "Use 1 token or more.")
+        require(1 <= self.repeats <= 1000, f"repeats is {self.repeats}.", "Use 1 to 1000.")
+        require(self.seconds > 0, f"seconds is {self.seconds:g}.", "Use more than 0.")
+
+    @property
+    def rows(self) -> list[int]:
+        """Row counts of a pass, in order; plain decoding's always."""
+        return sorted({1, *(k + 1 for k in self.ks)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +102,18 @@ class BatchTimes:
     def as_dict(self) -> dict[str, Any]:
         """The measurements as JSON values; the roofline's bounds stand beside each pass."""
         roof = self.roofline
-        rows = []
-        for (sequences, each), times in sorted(self.passes.items()):
+
+        def timed(sequences: int, each: int, times: Sequence[float]) -> dict[str, Any]:
             low, median, high = middle(times)
-            rows.append({
-                "sequences": sequences, "rows_each": each, "rows": sequences * each, "source": "measured",
-                "median_s": median, "low_s": low, "high_s": high, "repeats_s": list(times),
-                "roofline": None if roof is None else {
-                    "source": "modelled", "memory_s": roof.memory_s(sequences),
-                    "compute_s": roof.compute_s(sequences * each), "bound": roof.bound(sequences, each),
-                },
-            })  # fmt: skip
-        drafts = []
-        for sequences, times in sorted(self.drafts.items()):
-            low, median, high = middle(times)
-            drafts.append({
-                "sequences": sequences, "rows_each": 1, "source": "measured", "median_s": median, "low_s": low,
-                "high_s": high, "repeats_s": list(times),
-            })  # fmt: skip
+            return {"sequences": sequences, "rows_each": each, "source": "measured", "median_s": median, "low_s": low,
+                    "high_s": high, "repeats_s": list(times)}  # fmt: skip
+
+        def bounds(sequences: int, each: int) -> dict[str, Any] | None:
+            return None if roof is None else {
+                "source": "modelled", "memory_s": roof.memory_s(sequences),
+                "compute_s": roof.compute_s(sequences * each), "bound": roof.bound(sequences, each),
+            }  # fmt: skip
+
         return {
             "engine": self.engine,
             "target": self.model,
@@ -97,10 +122,13 @@ class BatchTimes:
             "threads": self.threads,
             "context": self.context,
             "timed": self.how,
-            "passes": rows,
+            "passes": [
+                timed(*cell, times) | {"rows": cell[0] * cell[1], "roofline": bounds(*cell)}
+                for cell, times in sorted(self.passes.items())
+            ],
             "draft_model": self.draft_model or None,
             "draft_timed": self.draft_how or None,
-            "draft_passes": drafts,
+            "draft_passes": [timed(sequences, 1, times) for sequences, times in sorted(self.drafts.items())],
             "roofline": None if roof is None else roof.as_dict(),
             "skipped": list(self.skipped),
             "stopped": self.stopped,
@@ -110,99 +138,71 @@ class BatchTimes:
 
 def middle(times: Sequence[float]) -> tuple[float, float, float]:
     """First quartile, median and third quartile."""
-    quartiles = [percentile(times, percent) for percent in (25, 50, 75)]
-    return (quartiles[0] or 0.0, quartiles[1] or 0.0, quartiles[2] or 0.0)
-
-
-def require_plan(batches: Sequence[int], ks: Sequence[int], context: int) -> None:
-    """Raise UsageError, one line, for sizes that cannot be measured."""
-    if not batches:
-        raise UsageError("there are no batch sizes.", "Give some, as in --batch 1,2,4,8.")
-    for size in batches:
-        if not 1 <= size <= MAX_SEQUENCES:
-            raise UsageError(f"a batch size is {size}.", f"Use 1 to {MAX_SEQUENCES} sequences.")
-    if not ks:
-        raise UsageError("there are no draft lengths.", "Give some, as in --k 0,2,4.")
-    for k in ks:
-        if not 0 <= k <= MAX_K:
-            raise UsageError(f"a draft length k is {k}.", f"Use 0 (plain) to {MAX_K}.")
-    if context < 1:
-        raise UsageError(f"context is {context}.", "Use 1 token or more.")
+    low, median, high = (percentile(times, percent) or 0.0 for percent in (25, 50, 75))
+    return low, median, high
 
 
 def measure_batches(
     engine: Engine,
     prompt_ids: Sequence[int],
-    batches: Sequence[int] = BATCHES,
-    ks: Sequence[int] = (0, 2, 4),
-    context: int = CONTEXT,
+    sizes: Sizes,
     *,
     draft: Engine | None = None,
-    repeats: int = REPEATS,
-    seconds: float = SECONDS,
     roofline: bool = True,
     should_stop: ShouldStop = lambda: False,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda text, fraction: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> BatchTimes:
-    """Time target passes of k + 1 rows, k in ks and 0, of each of B sequences that hold `context` tokens.
+    """Time target passes of the sizes, each for every number of sequences.
 
     Sizes are interleaved, so that a noisy moment hits all alike; each pass is run once before it is timed (a pass of
     another shape went before it). The context is prompt_ids, repeated to length; every sequence is fed other tokens.
     draft: its one-row passes are timed in the same order. Sizes that do not fit the memory at hand are left out, with
     a line. Stopping keeps what there is, once the smallest size was measured. Raises SpecviewError where no size
-    fits, UsageError for sizes that cannot be, Stopped where it was stopped before there was anything.
+    fits, Stopped where it was stopped before there was anything.
     """
-    require_plan(batches, ks, context)
-    plan = _Measurement(engine, draft, prompt_ids, context, should_stop, on_progress, clock)
+    require(bool(prompt_ids), "the prompt is empty.", "Give one that has a token.")
+    tokens = [prompt_ids[place % len(prompt_ids)] for place in range(sizes.context)]
+    work = _Measurement(engine, draft, tokens, sizes, should_stop, on_progress, clock)
     try:
-        return plan.run(sorted(set(batches)), sorted({1, *(k + 1 for k in ks)}), repeats, seconds, roofline)
+        return work.run(roofline)
     finally:
-        plan.close()
+        work.close()
 
 
+@dataclass(slots=True)
 class _Measurement:
-    """The probes of one measurement, one per number of sequences."""
+    """The probes of one measurement, one per number of sequences, and what they took so far."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        draft: Engine | None,
-        prompt_ids: Sequence[int],
-        context: int,
-        should_stop: ShouldStop,
-        on_progress: OnProgress | None,
-        clock: Callable[[], float],
-    ) -> None:
-        self.engine, self.draft, self.context = engine, draft, context
-        self.should_stop, self.clock = should_stop, clock
-        self.on_progress = on_progress or (lambda text, fraction: None)
-        if not prompt_ids:
-            raise UsageError("the prompt is empty.", "Give one that has a token.")
-        self.tokens = [prompt_ids[place % len(prompt_ids)] for place in range(context)]
-        self.targets: dict[int, BatchProbe] = {}
-        self.drafts: dict[int, BatchProbe] = {}
-        self.skipped: list[str] = []
+    engine: Engine
+    draft: Engine | None
+    tokens: list[int]
+    sizes: Sizes
+    should_stop: ShouldStop
+    on_progress: OnProgress
+    clock: Callable[[], float]
+    targets: dict[int, BatchProbe] = field(default_factory=dict)
+    drafts: dict[int, BatchProbe] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    pass_s: dict[Cell, list[float]] = field(default_factory=dict)
+    draft_s: dict[int, list[float]] = field(default_factory=dict)
 
-    def run(self, batches: list[int], rows: list[int], repeats: int, seconds: float, roofline: bool) -> BatchTimes:
+    def run(self, roofline: bool) -> BatchTimes:
         """Do all of it."""
         meter = LoadMeter()
         stopped = False
-        passes: dict[Cell, list[float]] = {}
-        drafts: dict[int, list[float]] = {}
         roof: Roofline | None = None
         try:
-            self.make_probes(batches, max(rows))
+            self.make_probes()
             if roofline:
-                roof = self.measure_roofline(max(rows))
+                roof = self.measure_roofline()
             self.fill()
-            self.repeat(rows, repeats, seconds, passes, drafts)
+            self.repeat()
         except Stopped:
             stopped = True
-            if not any(each == 1 for _, each in passes):
+            if not any(each == 1 for _, each in self.pass_s):
                 raise
-        some = next(iter(self.targets.values()))
-        left = set(self.targets)  # a size that failed on the way is left out wholly
+        left = self.targets  # a size that failed on the way is left out wholly
         engine, draft = self.engine, self.draft
         return BatchTimes(
             engine=engine.name,
@@ -210,11 +210,11 @@ class _Measurement:
             device=engine.device,
             dtype=engine.dtype,
             threads=getattr(engine, "threads", None),
-            context=self.context,
-            how=some.how,
-            passes={cell: tuple(times) for cell, times in sorted(passes.items()) if cell[0] in left},
-            drafts={sequences: tuple(times) for sequences, times in sorted(drafts.items()) if sequences in left},
-            draft_model="" if draft is None or not drafts else draft.model_name,
+            context=self.sizes.context,
+            how=next(iter(left.values())).how,
+            passes={cell: tuple(times) for cell, times in sorted(self.pass_s.items()) if cell[0] in left},
+            drafts={sequences: tuple(times) for sequences, times in sorted(self.draft_s.items()) if sequences in left},
+            draft_model="" if draft is None or not self.draft_s else draft.model_name,
             draft_how=next((probe.how for probe in self.drafts.values()), ""),
             roofline=roof,
             skipped=tuple(self.skipped),
@@ -222,37 +222,37 @@ class _Measurement:
             busy=meter.busy_text(),
         )
 
-    def make_probes(self, batches: list[int], rows: int) -> None:
+    def make_probes(self) -> None:
         """Make the probes that fit the memory at hand, the smaller ones first."""
         import psutil
 
         refused: SpecviewError | None = None
+        context, rows = self.sizes.context, self.sizes.rows[-1]
         free = int(psutil.virtual_memory().available) - _SPARE_BYTES
-        for sequences in batches:
+        for sequences in sorted(set(self.sizes.batches)):
             self.proceed("Making caches", None)
-            needed = self.engine.batch_bytes(sequences, self.context, rows)
+            needed = self.engine.batch_bytes(sequences, context, rows)
             if self.draft is not None:
-                needed += self.draft.batch_bytes(sequences, self.context, 1)
+                needed += self.draft.batch_bytes(sequences, context, 1)
             if self.engine.device == "cpu" and needed > free:
                 line = (
-                    f"{sequences} sequences of {self.context:,} tokens need {needed / 1e9:.1f} GB of memory, "
+                    f"{sequences} sequences of {context:,} tokens need {needed / 1e9:.1f} GB of memory, "
                     f"and {max(free, 0) / 1e9:.1f} GB are left."
                 )
                 refused = SpecviewError(line, "Measure fewer sequences or a shorter context, or close other programs.")
                 self.skipped.append(f"Left out: {line}")
                 continue
             try:
-                target = self.engine.batch_probe(sequences, self.context, rows)
+                self.targets[sequences] = self.engine.batch_probe(sequences, context, rows)
             except SpecviewError as error:
                 if error.usage or not self.targets:
                     raise
                 self.skipped.append(f"Left out: {error.cause}")
                 continue
-            self.targets[sequences] = target
             free -= needed  # all are held at once, and not every engine takes its memory at once
             if self.draft is not None:
                 try:
-                    self.drafts[sequences] = self.draft.batch_probe(sequences, self.context, 1)
+                    self.drafts[sequences] = self.draft.batch_probe(sequences, context, 1)
                 except SpecviewError as error:
                     self.skipped.append(f"The draft model's passes are modelled: {error.cause}")
                     self.draft = None
@@ -260,13 +260,13 @@ class _Measurement:
             assert refused is not None
             raise refused
 
-    def measure_roofline(self, rows: int) -> Roofline:
+    def measure_roofline(self) -> Roofline:
         """Measure what the machine can do at best, before the caches are filled."""
         self.proceed("Measuring memory and matrix products", None)
         wide = min(self.engine.context_length - 1, 256)
         probe = self.engine.batch_probe(1, max(1, wide - 1), 1)
         try:
-            return measure_roofline(self.engine, probe, self.context)
+            return measure_roofline(self.engine, probe, self.sizes.context)
         finally:
             probe.close()
 
@@ -278,7 +278,7 @@ class _Measurement:
             def on_chunk(done: int, total: int, place: int = place) -> None:
                 self.proceed("Prefill", (place + done / total) / len(probes))
 
-            self.proceed("Prefill", place / len(probes))
+            on_chunk(0, 1)
             if sequences in self.targets:
                 try:
                     probe.fill(self.tokens_of(probe), on_chunk)
@@ -294,15 +294,14 @@ class _Measurement:
             raise error
         self.skipped.append(f"Left out: {sequences} sequences. {error.cause}")
 
-    def repeat(
-        self, rows: list[int], repeats: int, seconds: float, passes: dict[Cell, list[float]], drafts: dict[int, list[float]]
-    ) -> None:
+    def repeat(self) -> None:
         """Time every size in turn, again and again."""
-        cells = [(sequences, each) for sequences in self.targets for each in rows]
+        cells = [(sequences, each) for sequences in self.targets for each in self.sizes.rows]
         work = sum(sequences * each for sequences, each in cells)
+        repeats = self.sizes.repeats
         begin = self.clock()
         for repeat in range(repeats):
-            if repeat and self.clock() - begin > seconds:
+            if repeat and self.clock() - begin > self.sizes.seconds:
                 break
             done = 0
             for sequences, each in cells:
@@ -311,21 +310,19 @@ class _Measurement:
                 self.proceed(f"Passes {repeat + 1}/{repeats}", (repeat + done / work) / repeats)
                 try:
                     spent = self.time(self.targets[sequences], each, repeat)
-                    drafting = each == 1 and sequences in self.drafts
-                    draft_s = self.time(self.drafts[sequences], 1, repeat) if drafting else None
+                    if each == 1 and sequences in self.drafts:
+                        self.draft_s.setdefault(sequences, []).append(self.time(self.drafts[sequences], 1, repeat))
                 except SpecviewError as error:
                     self.leave_out(sequences, error)
                     continue
-                passes.setdefault((sequences, each), []).append(spent)
-                if draft_s is not None:
-                    drafts.setdefault(sequences, []).append(draft_s)
+                self.pass_s.setdefault((sequences, each), []).append(spent)
                 done += sequences * each
 
     def time(self, probe: BatchProbe, each: int, repeat: int) -> float:
         """Seconds of a pass of `each` rows of every sequence, run once before it is timed."""
-        tokens = self.tokens_of(probe)
+        tokens, context = self.tokens_of(probe), self.sizes.context
         fed = [
-            [tokens[(7 * sequence + 3 * repeat + place) % self.context] for place in range(each)]
+            [tokens[(7 * sequence + 3 * repeat + place) % context] for place in range(each)]
             for sequence in range(probe.sequences)
         ]
         spent = 0.0
@@ -334,7 +331,7 @@ class _Measurement:
             probe.forward(fed)
             probe.synchronize()
             spent = self.clock() - begin
-            probe.truncate(self.context)
+            probe.truncate(context)
         return spent
 
     def tokens_of(self, probe: BatchProbe) -> list[int]:

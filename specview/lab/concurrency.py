@@ -8,7 +8,8 @@ the rest is modelled, and every figure says which it is:
     tokens/s of one sequence = tokens(k) / round(B, k);  of all of them B times that
     speedup(B, k) = tokens(k) * plain(B) / round(B, k), the median of the repeats' ratios
 
-Assumed: acceptance does not depend on B; sequences are equally long and none waits for another.
+Assumed: acceptance does not depend on B; sequences are equally long and none waits for another. `run_concurrency` does
+all of it from settings; where no acceptance is given a short race records one.
 """
 
 from __future__ import annotations
@@ -16,21 +17,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
-from specview.decoding.ledger import Round
-from specview.decoding.metrics import fold
-from specview.drafting.plain import baseline_of
-from specview.drafting.registry import DEFAULT_METHOD, METHODS
-from specview.errors import SpecviewError, UsageError
-from specview.lab.batch_times import BatchTimes, middle
-from specview.lab.measured import measured_costs
-
-Scaling = Literal["pass", "sequence"]
-"""How a draft cost grows with B: a model's with its passes, a copying drafter's with every sequence."""
+from specview.drafting.registry import DEFAULT_METHOD
+from specview.errors import SpecviewError
+from specview.files.report import Report, Table, Text
+from specview.files.schema import Json, plain
+from specview.files.tables import Column
+from specview.lab.acceptance import Acceptance, raced_acceptance
+from specview.lab.batch_times import BatchTimes, OnProgress, ShouldStop, Sizes, measure_batches, middle
+from specview.racing.pool import ModelPool, draft_key, target_key
+from specview.racing.race import tokenize_prompt
+from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
 
 RESAMPLES = 200
 """Draws of the repeats, with replacement, that a crossing's spread is over."""
@@ -43,140 +43,11 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
-    """What a run accepted, and what it paid beside passes.
-
-    alpha         accepted / judged
-    by_position   accepted at position i / judged at i, where a run measured it; () is the closed form with alpha alone
-    draft_cost    c: a draft step in plain steps; None is unknown (then only a measured draft model has a cost)
-    scaling       how that cost grows with B
-    other_s, plain_other_s  the rest of a round of one sequence, seconds
-    run           how it was run, where a run it was: engine, target; and draft, draft_engine of a draft model
-    """
-
-    name: str
-    alpha: float
-    by_position: tuple[float, ...] = ()
-    k: int | None = None
-    draft_cost: float | None = None
-    scaling: Scaling = "pass"
-    other_s: float = 0.0
-    plain_other_s: float = 0.0
-    run: Mapping[str, Any] = field(default_factory=dict)
-
-    def tokens(self, k: int) -> float:
-        """Expected tokens of a round that drafts k: 1 + a1 + a1 a2 + ... over the positions' own acceptances.
-
-        Beyond the measured positions, or without any, alpha stands for them (Leviathan et al. 2023, equation 1).
-        """
-        total, reached = 1.0, 1.0
-        for place in range(k):
-            reached *= self.by_position[place] if place < len(self.by_position) else self.alpha
-            total += reached
-        return total
-
-    def measured_to(self, k: int) -> bool:
-        """Whether the run itself tried every position of a draft of k."""
-        return 0 < k <= len(self.by_position)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures as JSON values."""
-        return {
-            "name": self.name,
-            "acceptance_rate": self.alpha,
-            "position_acceptance_conditional": list(self.by_position),
-            "k": self.k,
-            "draft_cost": self.draft_cost,
-            "draft_cost_grows_with": self.scaling,
-            "other_s": self.other_s,
-            "plain_other_s": self.plain_other_s,
-            "run": dict(self.run),
-        }
-
-
-def stated_acceptance(alpha: float, draft_cost: float | None) -> Acceptance:
-    """An acceptance given as a number; raises UsageError where it is none."""
-    if not 0 <= alpha <= 1:
-        raise UsageError(f"acceptance is {alpha}.", "Use a number from 0 to 1.")
-    if draft_cost is not None and not (math.isfinite(draft_cost) and draft_cost >= 0):
-        raise UsageError(f"draft cost is {draft_cost}.", "Use 0 or more, in plain steps.")
-    return Acceptance(f"acceptance {alpha:g}, as given", alpha, draft_cost=draft_cost)
-
-
-def lane_acceptance(
-    name: str, settings: Mapping[str, Any], rounds: Sequence[Round], plain: Sequence[Round] = ()
-) -> Acceptance:
-    """The acceptance of a run's lane, with its costs where the race's plain lane is there.
-
-    Raises SpecviewError, one line, for a lane that says nothing about batches: plain, a tree, lookahead's riders, or
-    nothing judged.
-    """
-    if any(round_.parents is not None or round_.riders for round_ in rounds):
-        raise SpecviewError(f"lane {name} verifies trees, whose rows are not k + 1.", "Choose a lane that drafts chains.")
-    figures = fold(rounds)
-    if figures.acceptance_rate is None:
-        raise SpecviewError(f"lane {name} drafted nothing, so it has no acceptance.", "Choose a lane that drafts.")
-    tried: list[float] = []
-    for value in figures.position_acceptance_conditional:
-        if value is None:
-            break
-        tried.append(value)
-    method = METHODS.get(str(settings.get("method")))
-    copies = method is not None and method.copies
-    costs = measured_costs(rounds, plain)
-    longest = round(figures.mean_k or 1)
-    keys = ("engine", "target", "method", *(("draft", "draft_engine") if steps_draft_model(settings) else ()))
-    return Acceptance(
-        name=name,
-        alpha=figures.acceptance_rate,
-        by_position=tuple(tried),
-        k=max(round_.k for round_ in rounds),
-        draft_cost=None if costs is None else costs.c_at(max(1, longest)),
-        scaling="sequence" if copies else "pass",
-        other_s=0.0 if costs is None else costs.other_s,
-        plain_other_s=0.0 if costs is None else costs.plain_other_s,
-        run={key: settings.get(key) for key in keys},
-    )
-
-
-def steps_draft_model(ran: Mapping[str, Any]) -> bool:
-    """Whether what ran (the default method, where that is not said) drafts token by token with a draft model."""
-    method = METHODS.get(str(ran.get("method", DEFAULT_METHOD)))
-    return method is not None and method.steps_draft_model
-
-
-def trace_acceptance(path: str | Path, lane: str | None = None) -> Acceptance:
-    """The acceptance of a trace's lane: the named one, or the first that drafted a chain.
-
-    Raises SpecviewError, one line, where the file is no trace or has no such lane.
-    """
-    from specview.files.reader import read_trace
-
-    records = read_trace(path, keep="figures").records
-    plain = baseline_of(records)
-    baseline = plain.rounds if plain is not None else ()
-    chosen = [record for record in records if record is not plain and (lane is None or record.name == lane)]
-    if not chosen:
-        names = ", ".join(record.name for record in records if record is not plain) or "none"
-        what = "no lane that drafts" if lane is None else f"no lane {lane!r}"
-        raise SpecviewError(f"the trace {str(path)!r} has {what}.", f"Its drafting lanes: {names}.")
-    refused: SpecviewError | None = None
-    for record in chosen:
-        try:
-            return lane_acceptance(record.name, record.settings, record.rounds, baseline)
-        except SpecviewError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
-
-
-@dataclass(frozen=True, slots=True)
 class Point:
     """One number of sequences at one draft length; seconds, and tokens per second.
 
-    spread is the speedup's middle half over the measured repeats. pass_source and draft_source say "measured",
-    "interpolated" (between measured row counts), "modelled" or "none"; tokens_source "measured" (by position) or
-    "modelled" (the closed form).
+    pass_s is measured; draft_source says "measured", "modelled" or "none" (plain decoding), tokens_source "measured"
+    (by position) or "modelled" (the closed form). spread is the speedup's middle half over the measured repeats.
     """
 
     sequences: int
@@ -187,7 +58,6 @@ class Point:
     other_s: float
     speedup: float
     spread: tuple[float, float] | None
-    pass_source: str
     draft_source: str
     tokens_source: str
 
@@ -212,13 +82,10 @@ class Point:
             "sequences": self.sequences,
             "k": self.k,
             "tokens_per_round": {"value": self.tokens, "source": self.tokens_source},
-            "pass_s": {"value": self.pass_s, "source": self.pass_source},
+            "pass_s": {"value": self.pass_s, "source": "measured"},
             "draft_s": {"value": self.draft_s, "source": self.draft_source},
             "other_s": {"value": self.other_s, "source": "modelled"},
-            "round_s": self.round_s,
-            "user_tokens_per_s": self.user_tokens_per_s,
-            "total_tokens_per_s": self.total_tokens_per_s,
-            "speedup": self.speedup,
+            **{name: getattr(self, name) for name in ("round_s", "user_tokens_per_s", "total_tokens_per_s", "speedup")},
             "speedup_spread": None if self.spread is None else list(self.spread),
         }
 
@@ -358,8 +225,7 @@ def _point(times: BatchTimes, acceptance: Acceptance, sequences: int, k: int) ->
     tokens = acceptance.tokens(k)
     plain_other_s = sequences * acceptance.plain_other_s
     if not k:
-        source = ("measured", "none", "measured")
-        return Point(sequences, 0, 1.0, pass_s, 0.0, plain_other_s, 1.0, None, *source), ()
+        return Point(sequences, 0, 1.0, pass_s, 0.0, plain_other_s, 1.0, None, "none", "measured"), ()
     draft_s, draft_source = _draft_s(times, acceptance, sequences, k, plain_pass_s)
     other_s = sequences * acceptance.other_s
     own, plain = times.passes[sequences, k + 1], times.passes[sequences, 1]
@@ -371,15 +237,10 @@ def _point(times: BatchTimes, acceptance: Acceptance, sequences: int, k: int) ->
         else:
             drafting = draft_s * (theirs / plain_pass_s if acceptance.scaling == "pass" else 1.0)
         ratios.append(tokens * (theirs + plain_other_s) / (drafting + mine + other_s))
-    speedup = median(ratios)
-    spread = None
-    if len(ratios) >= 3:
-        low, _, high = middle(ratios)
-        spread = (low, high)
+    low, _, high = middle(ratios)
+    spread = (low, high) if len(ratios) >= 3 else None
     tokens_source = "measured" if acceptance.measured_to(k) else "modelled"
-    point = Point(
-        sequences, k, tokens, pass_s, draft_s, other_s, speedup, spread, "measured", draft_source, tokens_source
-    )
+    point = Point(sequences, k, tokens, pass_s, draft_s, other_s, median(ratios), spread, draft_source, tokens_source)
     return point, tuple(ratios)
 
 
@@ -458,3 +319,114 @@ def _crossing_words(crossing: Crossing) -> str:
 
 def _many(sequences: int) -> str:
     return "one sequence" if sequences == 1 else f"{sequences} sequences"
+
+
+# -- running ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure.
+
+    settings     target, engine, device, prompt: the context's tokens are the prompt's
+    acceptance   of a run, or a number; None races plain and the draft model on the prompt first
+    draft        the draft model whose passes are timed, "" for none; draft_engine None is the target's
+    """
+
+    settings: RunSettings
+    sizes: Sizes = field(default_factory=Sizes)
+    acceptance: Acceptance | None = None
+    draft: str = BUNDLED
+    draft_engine: str | None = None
+
+
+def run_concurrency(
+    plan: Plan, pool: ModelPool, should_stop: ShouldStop = lambda: False, on_progress: OnProgress = lambda text, fraction: None
+) -> Concurrency:
+    """Do all of it on the calling thread; the models stay in the pool.
+
+    Raises SpecviewError, one line, where it cannot be, and Stopped where it was stopped before there was anything.
+    """
+    acceptance = plan.acceptance
+    if acceptance is None:
+        lane = LaneSettings(
+            DEFAULT_METHOD, draft=plan.draft or BUNDLED, draft_engine=plan.draft_engine, k=max(plan.sizes.ks) or 1
+        )
+        acceptance = raced_acceptance(plan.settings, lane, pool, should_stop, on_progress)
+    settings = plan.settings.checked()
+    target = pool.get(target_key(settings), on_progress, should_stop)
+    notes: list[str] = []
+    draft = None
+    if plan.draft:
+        try:
+            draft = pool.get(draft_key(settings, plan.draft, plan.draft_engine), on_progress, should_stop)
+        except SpecviewError as error:
+            if acceptance.draft_cost is None:
+                raise
+            notes.append(f"The draft model's passes are modelled: {error}")
+    ran = acceptance.run
+    if ran.get("engine") not in (None, settings.engine) or ran.get("target") not in (None, settings.target):
+        notes.append(
+            f"The acceptance is of a run in {ran.get('engine')} with target {ran.get('target')}; the passes are not."
+        )
+    times = measure_batches(
+        target, tokenize_prompt(settings, target), plan.sizes, draft=draft, should_stop=should_stop, on_progress=on_progress
+    )
+    return combine(replace(times, skipped=(*notes, *times.skipped)), acceptance)
+
+
+# -- the report ------------------------------------------------------------------------------------------
+
+
+_COLUMNS = (
+    Column("sequences", "B", "Sequences that share the device", 0),
+    Column("k", "k", "Drafted tokens a round; 0 is plain decoding", 0),
+    Column("pass_s", "pass ms", "Measured", 1, 1000),
+    Column("draft_s", "draft ms", "Measured, or modelled", 1, 1000),
+    Column("round_s", "round ms", "draft + pass + the rest, modelled", 1, 1000),
+    Column("user_tokens_per_s", "tok/s each", "Of one sequence", 1),
+    Column("total_tokens_per_s", "tok/s all", "Of all sequences", 1),
+    Column("speedup", "speedup", "Median of the repeats' ratios; in brackets their middle half", 2, spread=("low", "high")),
+    Column("bound", "bound", "Which of the roofline's bounds rules the pass"),
+    Column("best", "best", "Whether this draft length is the best of those measured for as many sequences"),
+)
+
+
+def concurrency_notes(found: Concurrency) -> list[str]:
+    """What the figures rest on, a line each."""
+    times, roof = found.times, found.times.roofline
+    lines = [*times.skipped]
+    lines += ["Stopped: what was measured so far."] if times.stopped else []
+    lines += [times.busy] if times.busy else []
+    lines.append(
+        f"{times.model} in {times.engine} on {times.device}, {times.context} tokens in each cache; timed: {times.how}."
+    )
+    lines.append(
+        f"Acceptance: {found.acceptance.name}, {found.acceptance.alpha:.3f} per judged token; draft cost {found.draft_how}."
+    )
+    if roof is not None and roof.ridge_rows is not None:
+        lines.append(
+            f"Roofline (modelled from measured rates): {(roof.bytes_per_s or 0) / 1e9:.1f} GB/s ({roof.bytes_how}), "
+            f"{(roof.operations_per_s or 0) / 1e9:.0f} Gop/s ({roof.operations_how}); products rule in passes of more than "
+            f"{roof.ridge_rows:.1f} rows."
+        )
+    return lines
+
+
+def concurrency_report(found: Concurrency, facts: Json, prompt: str) -> Report:
+    """The figures for people, by number of sequences and draft length, and the document; facts are the run's."""
+    roof = found.times.roofline
+    rows = [
+        {**asdict(point), **{name: getattr(point, name) for name in ("round_s", "user_tokens_per_s", "total_tokens_per_s")},
+         "draft_s": point.draft_s if point.k else None, "low": point.spread and point.spread[0],
+         "high": point.spread and point.spread[1], "bound": roof and roof.bound(point.sequences, point.k + 1),
+         "best": found.best_k.get(point.sequences) == point.k}
+        for point in sorted(found.points, key=lambda point: (point.sequences, point.k))
+    ]  # fmt: skip
+    note = "pass: measured; draft: measured unless it says modelled; round = draft + pass + the rest, modelled"
+    return Report(
+        "",
+        [Table(_COLUMNS, rows, name="concurrency"), Text(note, "note"),
+         *(Text(line, "note") for line in concurrency_notes(found)), Text(found.sentence)],
+        {"name": "concurrency", "run": plain(facts), "prompt": prompt, **plain(found.as_dict())},
+    )  # fmt: skip

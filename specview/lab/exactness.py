@@ -455,4 +455,4 @@ def toy_report(result: ToyResult) -> Report:
                  "refused": one.refused, "uniform_p": one.uniform_p, "verdict": one.words}
                 for name, one in result.seeds.items()]  # fmt: skip
         blocks.append(Table(_SEED_COLUMNS, rows, f"Chi-square p over seeds, {result.seed_samples:,} samples each"))
-    return Report("Toy proof", [*blocks, result.verdict], plain(toy_document(result)))
+    return Report("", [*blocks, result.verdict], plain(toy_document(result)))

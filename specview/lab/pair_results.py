@@ -366,4 +366,4 @@ def pair_report(result: PairResult) -> Report:
     if result.cached:
         blocks.append(Text(cached_words(result), "note"))
     blocks += [Text("Stopped early.", "warning")] if result.stopped else []
-    return Report("Exactness of a pair", [*blocks, *(text for _, text in result.findings)], plain(pair_document(result)))
+    return Report("", [*blocks, *(text for _, text in result.findings)], plain(pair_document(result)))

@@ -333,7 +333,7 @@ def policies_report(result: PoliciesResult) -> Report:
         f"target's. {NOSY} is no policy of the program's: it looks at such tokens as hard as it can."
     )
     table = Table(COLUMNS, rows_of(result), name="policies-proof", identity="case")
-    return Report("Policies on the toy", [Text(about), table, Text(note, "note"), result.verdict],
+    return Report("", [Text(about), table, Text(note, "note"), result.verdict],
                   plain(policies_document(result)))  # fmt: skip
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from specview.decoding import theory
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.files.schema import dumps, plain
-from specview.lab.batch_times import BatchTimes, measure_batches
-from specview.lab.concurrency import Acceptance, combine, lane_acceptance, stated_acceptance, trace_acceptance
+from specview.lab.acceptance import Acceptance, lane_acceptance, stated_acceptance, trace_acceptance
+from specview.lab.batch_times import BatchTimes, Sizes, measure_batches
+from specview.lab.concurrency import combine
 from tests.decoding.toy import FakeClock
 from tests.lab.batch_fake import BatchEngine, FakeProbe
 from tests.lab.test_explain import PLAIN_OTHER, lane_of, make_lane, make_round, plain_lane
@@ -27,9 +28,18 @@ def roofed(flat: float, each: float):
     return lambda sequences, rows: max(flat, each * sequences * rows)
 
 
-def measured(cost, batches=(1, 2, 4, 8), ks=(0, 2), limit_s=1e9, **more) -> BatchTimes:
-    clock = FakeClock()
-    return measure_batches(BatchEngine(cost, clock), PROMPT, batches, ks, 8, seconds=limit_s, clock=clock, **more)
+def timed(engine: BatchEngine, batches, ks, context=8, repeats=7, seconds=1e9, **more) -> BatchTimes:
+    sizes = Sizes(batches, ks, context, repeats, seconds)
+    return measure_batches(engine, PROMPT, sizes, **{"roofline": False, "clock": engine.clock, **more})
+
+
+def measured(cost, batches=(1, 2, 4, 8), ks=(0, 2), **more) -> BatchTimes:
+    return timed(BatchEngine(cost, FakeClock()), batches, ks, roofline=True, **more)
+
+
+def flat(**more) -> BatchEngine:
+    """Each pass takes a second."""
+    return BatchEngine(lambda sequences, rows: 1.0, FakeClock(), **more)
 
 
 # -- measuring -------------------------------------------------------------------------------------------
@@ -48,9 +58,8 @@ def test_each_size_is_timed_by_itself_after_a_pass_of_its_shape():
 
 
 def test_sizes_are_interleaved_so_that_a_slow_moment_hits_all():
-    clock = FakeClock()
-    engine = BatchEngine(lambda sequences, rows: 1.0, clock)
-    measure_batches(engine, PROMPT, (2, 1), (0, 1), 8, repeats=3, seconds=1e9, roofline=False, clock=clock)
+    engine = flat()
+    timed(engine, (2, 1), (0, 1), repeats=3)
     once = engine.passes[::2]
     assert once == [(1, 1), (1, 2), (2, 1), (2, 2)] * 3
     assert engine.passes[1::2] == once  # each once before it is timed
@@ -58,15 +67,14 @@ def test_sizes_are_interleaved_so_that_a_slow_moment_hits_all():
 
 
 def test_sequences_are_fed_different_tokens_after_the_same_context():
-    clock = FakeClock()
-    engine = BatchEngine(lambda sequences, rows: 1.0, clock)
-    measure_batches(engine, PROMPT, (4,), (2,), 16, repeats=1, roofline=False, clock=clock)
+    engine = flat()
+    timed(engine, (4,), (2,), 16, 1)
     wide = [fed for probe in engine.probes for fed in probe.fed if len(fed[0]) == 3]
     assert wide and all(len({tuple(row) for row in fed}) > 1 for fed in wide)
 
 
 def test_time_ends_the_repeats_but_every_size_is_measured_once():
-    times = measured(lambda sequences, rows: 100.0, repeats=9, limit_s=1.0)
+    times = measured(lambda sequences, rows: 100.0, repeats=9, seconds=1.0)
     assert {len(spent) for spent in times.passes.values()} == {1}
 
 
@@ -74,7 +82,7 @@ def test_a_draft_model_is_timed_beside_its_target():
     clock = FakeClock()
     draft = BatchEngine(lambda sequences, rows: 0.1 * sequences, clock, vocab=3)  # ids beyond it wrap
     target = BatchEngine(lambda sequences, rows: 2.0, clock)
-    times = measure_batches(target, PROMPT, (1, 4), (0, 3), 8, draft=draft, repeats=2, seconds=1e9, clock=clock)
+    times = timed(target, (1, 4), (0, 3), repeats=2, draft=draft)
     assert times.drafts == {1: (pytest.approx(0.1),) * 2, 4: (pytest.approx(0.4),) * 2}
     found = combine(times, stated_acceptance(0.5, 9.0))
     assert [point.draft_s for point in found.line(3)] == pytest.approx([0.3, 1.2])
@@ -84,31 +92,29 @@ def test_a_draft_model_is_timed_beside_its_target():
 def test_what_memory_does_not_hold_is_left_out_with_a_line(monkeypatch):
     import psutil
 
-    clock = FakeClock()
-    engine = BatchEngine(lambda sequences, rows: 1.0, clock, bytes_each=1 << 20)
+    engine = flat(bytes_each=1 << 20)
     engine.device = "cpu"
     free = psutil.virtual_memory()._replace(available=(300 << 20) + 50 * (1 << 20))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    times = measure_batches(engine, PROMPT, (1, 2, 64), (0, 1), 8, repeats=1, roofline=False, clock=clock)
+    times = timed(engine, (1, 2, 64), (0, 1), repeats=1)
     assert times.batches == [1, 2]
     (line,) = times.skipped
     assert line.startswith("Left out: 64 sequences of 8 tokens need 0.7 GB of memory, and 0.0 GB are left.")
     with pytest.raises(SpecviewError, match="64 sequences of 8 tokens need 0.7 GB.*Measure fewer"):
-        measure_batches(engine, PROMPT, (64,), (0, 1), 8, roofline=False, clock=clock)
+        timed(engine, (64,), (0, 1))
     engine.most = 1
-    times = measure_batches(engine, PROMPT, (1, 2), (0,), 8, repeats=1, roofline=False, clock=clock)
+    times = timed(engine, (1, 2), (0,), repeats=1)
     assert times.skipped == ("Left out: 2 sequences are too many.",)
 
 
 def test_all_sizes_are_held_at_once_so_their_memory_adds_up(monkeypatch):
     import psutil
 
-    clock = FakeClock()
-    engine = BatchEngine(lambda sequences, rows: 1.0, clock, bytes_each=1 << 20)
+    engine = flat(bytes_each=1 << 20)
     engine.device = "cpu"  # 10 MiB a sequence of 8 + 2 tokens: 1 and 2 take 30 of 60 MiB, 4 would take 40 more
     free = psutil.virtual_memory()._replace(available=(300 << 20) + 60 * (1 << 20))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    times = measure_batches(engine, PROMPT, (1, 2, 4), (0, 1), 8, repeats=1, roofline=False, clock=clock)
+    times = timed(engine, (1, 2, 4), (0, 1), repeats=1)
     assert times.batches == [1, 2] and "4 sequences" in times.skipped[0]
 
 
@@ -124,29 +130,28 @@ def test_a_size_that_the_device_refuses_on_the_way_is_left_out(monkeypatch, wher
 
     monkeypatch.setattr(FakeProbe, where, refuse)
     engine = BatchEngine(lambda sequences, rows: 1.0, clock)
-    times = measure_batches(engine, PROMPT, (1, 4, 2), (0, 2), 8, repeats=2, seconds=1e9, roofline=False, clock=clock)
+    times = timed(engine, (1, 4, 2), (0, 2), repeats=2)
     assert times.batches == [1, 2] and all(sequences != 4 for sequences, _ in times.passes)
     assert times.skipped == ("Left out: 4 sequences. 4 sequences do not fit the memory of cuda.",)
     assert len(combine(times, stated_acceptance(0.5, 0.1)).points) == 4
     with pytest.raises(SpecviewError, match="do not fit the memory of cuda. Measure fewer."):
-        measure_batches(engine, PROMPT, (4,), (0, 2), 8, repeats=2, roofline=False, clock=clock)
+        timed(engine, (4,), (0, 2), repeats=2)
     assert not any(probe.open for probe in engine.probes)
 
 
 def test_stop_keeps_what_there_is():
-    clock = FakeClock()
-    engine = BatchEngine(lambda sequences, rows: 1.0, clock)
+    engine = flat()
 
     def should_stop() -> bool:
         return len(engine.passes) >= 6  # three sizes, each run twice
 
-    times = measure_batches(engine, PROMPT, (1, 2), (0, 1), 8, roofline=False, should_stop=should_stop, clock=clock)
+    times = timed(engine, (1, 2), (0, 1), should_stop=should_stop)
     assert times.stopped and set(times.passes) == {(1, 1), (1, 2), (2, 1)}
     assert not any(probe.open for probe in engine.probes)
     found = combine(times, stated_acceptance(0.5, 0.1))
     assert [(point.sequences, point.k) for point in found.points] == [(1, 0), (2, 0), (1, 1)]
     with pytest.raises(Stopped):
-        measure_batches(engine, PROMPT, (1,), (0,), 8, should_stop=lambda: True, clock=clock)
+        timed(engine, (1,), (0,), should_stop=lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,7 @@ def test_stop_keeps_what_there_is():
 )  # fmt: skip
 def test_sizes_that_cannot_be_are_refused(batches, ks, context, says):
     with pytest.raises(UsageError, match=says):
-        measure_batches(BatchEngine(lambda sequences, rows: 1.0, FakeClock()), PROMPT, batches, ks, context)
+        Sizes(batches, ks, context)
 
 
 # -- joining ---------------------------------------------------------------------------------------------
@@ -172,7 +177,7 @@ def test_the_speedup_is_theorem_3_8_with_the_measured_v(alpha, c, flat, each, k)
         assert point.speedup == pytest.approx(theory.speedup(alpha, k, c, wide_s / plain_s), rel=1e-9)
         assert point.user_tokens_per_s == pytest.approx(theory.expected_tokens(alpha, k) / point.round_s)
         assert point.total_tokens_per_s == pytest.approx(point.sequences * point.user_tokens_per_s)
-        assert (point.pass_source, point.draft_source, point.tokens_source) == ("measured", "modelled", "modelled")
+        assert (point.draft_source, point.tokens_source) == ("modelled", "modelled")
     for sequences, best in found.best_k.items():
         assert max(point.speedup for point in found.points if point.sequences == sequences) == pytest.approx(
             next(point.speedup for point in found.points if (point.sequences, point.k) == (sequences, best))

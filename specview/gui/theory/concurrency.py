@@ -20,17 +20,9 @@ from specview.gui.parts.pages import PageContext
 from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, set_kind
 from specview.gui.state.display_text import tooltip
 from specview.gui.state.figures import rate, times
-from specview.lab.batch_times import BATCHES, CONTEXT, require_plan
-from specview.lab.concurrency import (
-    Acceptance,
-    Concurrency,
-    Point,
-    combine,
-    lane_acceptance,
-    stated_acceptance,
-    steps_draft_model,
-)
-from specview.lab.concurrency_run import Plan, run_concurrency
+from specview.lab.acceptance import Acceptance, lane_acceptance, stated_acceptance, steps_draft_model
+from specview.lab.batch_times import BATCHES, CONTEXT, KS, Sizes
+from specview.lab.concurrency import Concurrency, Plan, Point, combine, concurrency_notes, run_concurrency
 from specview.racing.settings import BUNDLED, RunSettings
 
 RACE, NUMBER = "race", "number"
@@ -103,7 +95,7 @@ class ConcurrencyPanel(LabPanel):
 
     def _build(self) -> None:
         self.batches = NumbersEdit("sequences B", BATCHES)
-        self.ks = NumbersEdit("draft lengths k", (0, 2, 4))
+        self.ks = NumbersEdit("draft lengths k", KS)
         self.tokens = NumberEdit("context of each sequence", CONTEXT, whole=True, minimum=1, digits=5)
         self.source = Choice(((RACE, "of a short race, run first"), (NUMBER, "a number")))
         self.source.setMinimumContentsLength(17)
@@ -184,8 +176,7 @@ class ConcurrencyPanel(LabPanel):
 
     def plan(self) -> Plan:
         """What Measure would measure; raises SpecviewError, one line."""
-        batches, ks, context = self.batches.values(), self.ks.values(), self.tokens.value()
-        require_plan(batches, ks, context)
+        sizes = Sizes(self.batches.values(), self.ks.values(), self.tokens.value())
         acceptance = self.acceptance()
         settings: RunSettings = self.context.run_settings()
         draft, draft_engine = "", None
@@ -198,7 +189,7 @@ class ConcurrencyPanel(LabPanel):
         elif acceptance is None:
             raise UsageError("a draft cost c was given, and no acceptance to go with it.",
                              "Leave c empty, or choose a number or a lane.")  # fmt: skip
-        return Plan(settings, batches, ks, context, acceptance, draft, draft_engine)
+        return Plan(settings, sizes, acceptance, draft, draft_engine)
 
     def _source_chosen(self, _place: int) -> None:
         self._chosen = True
@@ -286,7 +277,7 @@ class ConcurrencyPanel(LabPanel):
             chart.ticks("x", ticks)
             chart.set_range(x=(times_.batches[0] / 1.15, times_.batches[-1] * 1.15))
         self._draw_roofline(found)
-        self.notes.set_full(self._words(found))
+        self.notes.set_full(" ".join(concurrency_notes(found)))
 
     def _draw_roofline(self, found: Concurrency) -> None:
         chart, roof = self.roofline, found.times.roofline
@@ -322,21 +313,6 @@ class ConcurrencyPanel(LabPanel):
         ridge = roof.ridge_rows
         if ridge is not None and 1 <= ridge <= max(ticks):
             chart.mark("ridge", x=ridge, text=f"ridge: {ridge:.1f} rows")
-
-    def _words(self, found: Concurrency) -> str:
-        """What the figures rest on."""
-        times_, roof = found.times, found.times.roofline
-        parts = [*times_.skipped]
-        parts += ["Stopped: what was measured so far."] if times_.stopped else []
-        parts += [times_.busy] if times_.busy else []
-        parts.append(f"{times_.model}, {times_.engine}, {times_.context} tokens each; measured: {times_.how}.")
-        parts.append(f"Acceptance {found.acceptance.alpha:.3f} ({found.acceptance.name}); draft cost {found.draft_how}.")
-        if roof is not None and roof.bytes_per_s and roof.operations_per_s:
-            parts.append(
-                f"Rates measured: {roof.bytes_per_s / 1e9:.1f} GB/s ({roof.bytes_how}), "
-                f"{roof.operations_per_s / 1e9:.0f} Gop/s ({roof.operations_how})."
-            )
-        return " ".join(parts)
 
 
 def _milliseconds(drawn_ms: Sequence[float]) -> list[tuple[float, str]]:

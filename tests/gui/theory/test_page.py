@@ -19,7 +19,8 @@ from specview.gui.shell import app as application
 from specview.gui.theory import concurrency as concurrency_panel
 from specview.gui.theory.explorer import Point
 from specview.gui.theory.page import TheoryPage
-from specview.lab.concurrency import combine, stated_acceptance
+from specview.lab.acceptance import stated_acceptance
+from specview.lab.concurrency import combine
 from specview.racing.settings import RunSettings
 from specview.settings.events import LaneRound
 from tests.decoding.test_theory import TABLES
@@ -386,7 +387,7 @@ def test_measuring_is_a_job_with_progress_whose_result_is_drawn(bench, shared, j
     qtbot.waitUntil(lambda: not shared.running)
     settle()
     (plan,) = job.asked
-    assert plan.batches == (1, 2, 4) and plan.ks == (0, 2, 4) and plan.acceptance.alpha == 0.6 and plan.draft == "bundled"
+    assert plan.sizes.batches == (1, 2, 4) and plan.sizes.ks == (0, 2, 4) and plan.acceptance.alpha == 0.6 and plan.draft == "bundled"
     assert shared.verdict.text() == shared.found.sentence and "the gain ends at about" in shared.verdict.text()
     x, y = shared.each.values("k 2")
     assert list(x) == [1, 2, 4, 8, 16]
