@@ -53,7 +53,7 @@ def test_a_foreign_draft(capsys, make_gguf: Make) -> None:  # noqa: F811
     code, out = run(capsys, target, draft)
     assert code == 0
     assert out.startswith("yes, translated: draft draft has another tokenizer than target: 263 of the target's 268 texts")
-    assert "shared texts    263, 98.1% of the target's\n" in out
+    assert "shared texts: 263, 98.1% of the target's\n" in out
     assert "rules greedy, match, typical: its text is re-encoded in the target's tokens\n" in out
     assert "rules rejection, naive: it drafts the tokens that both have\n" in out
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from specview.commands.arguments import Parser
-from specview.commands.outputs import Outputs
-from specview.commands.running import stop_on_signals
-from specview.commands.terminal import ProgressLine, safe_text, table
+from specview.commands.running import Running, running
 from specview.decoding.interfaces import Engine
 from specview.decoding.verification import RULES
 from specview.engines.declared import of_gguf
 from specview.engines.gguf_file import gguf_facts
 from specview.engines.transformers_tokenizer import load_tokenizer
 from specview.errors import EngineMissing, SpecviewError, UsageError
-from specview.files.schema import Json
+from specview.files.report import Report, Table, Text
+from specview.files.tables import Column
 from specview.heads.layouts import KIND_WORDS
 from specview.models import bundled
 from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
@@ -69,125 +69,52 @@ class ModelFacts:
 def main(argv: Sequence[str]) -> int:
     """Run the command: 0 when the draft can serve the target, else 1."""
     arguments = _parser().parse_args(argv)
-    for flag in ("engine", "draft_engine"):
-        value = getattr(arguments, flag)
-        if value not in (None, *ENGINES):
-            raise UsageError(f"there is no engine {value!r}.", f"Engines: {', '.join(ENGINES)}.")
-    with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
+    for engine in (arguments.engine, arguments.draft_engine):
+        if engine not in (None, *ENGINES):
+            raise UsageError(f"there is no engine {engine!r}.", f"Engines: {', '.join(ENGINES)}.")
+    with running(arguments) as run:
         target = _find(arguments.target, arguments.engine, "target")
         head = named_head(arguments.draft, target.path)
-        if head is not None:
-            return _check_head(target, head, arguments, outputs, should_stop)
-        # The bundled draft comes as a file of each kind: take the one of the target's engine.
-        default = target.engines[0] if arguments.draft.strip() == BUNDLED else None
-        draft = _find(arguments.draft, arguments.draft_engine or arguments.engine or default, "draft")
-        facts = {"target": _facts(target), "draft": _facts(draft)}
-        engines = (arguments.engine, arguments.draft_engine or arguments.engine)
-        problem = _engine_problem(target, engines[0]) or _engine_problem(draft, engines[1])
-        report = None
-        if problem or not arguments.load:
-            report = pair_from_files(_tokenizer_of(target), _tokenizer_of(draft), (target.name, draft.name))
-        if report is None and not problem:
-            report, problem = _loaded(target, draft, engines, should_stop)
-        if problem:
-            report = _refused(report, problem)
-        assert report is not None
-        notes = [*_size_notes(facts["target"], facts["draft"]), *_declared(target)]
-        outputs.document(_document(facts, report, notes))
-        if not outputs.to_stdout:
-            sys.stdout.write(safe_text(_text(facts, report, notes)))
-    return 0 if report.ok else 1
+        report = _check_pair(target, arguments, run) if head is None else _check_head(target, head, arguments, run)
+        run.end(report)
+    return 0 if report.data["ok"] else 1
 
 
-def _check_head(
-    target: ModelRef, head: Path, arguments: Any, outputs: Outputs, should_stop: Callable[[], bool]
-) -> int:
-    """Tell whether a head serves the target; 0 where it does, else 1."""
+def _check_pair(target: ModelRef, arguments: argparse.Namespace, run: Running) -> Report:
+    """What a draft model is to the target."""
+    # The bundled draft comes as a file of each kind: take the one of the target's engine.
+    default = target.engines[0] if arguments.draft.strip() == BUNDLED else None
+    draft = _find(arguments.draft, arguments.draft_engine or arguments.engine or default, "draft")
+    facts = _facts(target), _facts(draft)
+    engines = (arguments.engine, arguments.draft_engine or arguments.engine)
+    problem = _engine_problem(target, engines[0]) or _engine_problem(draft, engines[1])
+    report = None
+    if problem or not arguments.load:
+        report = pair_from_files(_tokenizer_of(target), _tokenizer_of(draft), (target.name, draft.name))
+    if report is None and not problem:
+        with ExitStack() as opened:
+            first, second = _load(target, engines[0], "target", run, opened), _load(draft, engines[1], "draft", run, opened)
+            report = check_pair(first, second)
+            if first.rollback_problem:
+                problem = f"{target.name} cannot be drafted for: {first.rollback_problem}"
+    if problem:
+        report = replace(report or PairReport(False), ok=False, reason=problem, approach={}, notes=())
+    assert report is not None
+    return _pair_report(*facts, report, [*_size_notes(*facts), *_declared(target)])
+
+
+def _check_head(target: ModelRef, head: Path, arguments: argparse.Namespace, run: Running) -> Report:
+    """What a trained head is to the target."""
     assert target.path is not None
     if arguments.draft_engine is not None:
         raise UsageError("--draft-engine is for models: a head runs beside its target.", "Leave it out.")
     report = check_head(target.path, head, target_name=target.name)
     problem = _engine_problem(target, arguments.engine)
     if arguments.load and report.ok and not problem:
-        problem = _head_loaded(target, arguments.engine, head, report, should_stop)
+        problem = _head_loaded(target, arguments.engine, head, report, run)
     if problem:
         report = replace(report, ok=False, reason=problem, question="")
-    facts = _facts(target)
-    report = replace(report, notes=(*report.notes, *_declared(target)))
-    outputs.document(_head_document(facts, report, head))
-    if not outputs.to_stdout:
-        sys.stdout.write(safe_text(_head_text(facts, report, head)))
-    return 0 if report.ok else 1
-
-
-def _head_bytes(report: HeadReport) -> int | None:
-    if report.facts is None:
-        return None
-    files = {stored.file for _, stored in report.facts.tensors.values()}
-    return sum(file.stat().st_size for file in files)
-
-
-def _head_document(target: ModelFacts, report: HeadReport, head: Path) -> Json:
-    about, facts = report.target, report.facts
-    found = asdict(target)
-    for key in ("hidden_size", "layers", "vocab_size"):
-        found[key] = getattr(about, key, None)
-    return {
-        "ok": report.ok,
-        "reason": report.reason or None,
-        "mode": "head",
-        "question": report.question or None,
-        "notes": list(report.notes),
-        "target": found,
-        "head": None
-        if facts is None
-        else {
-            "name": head.resolve().name,
-            "kind": facts.kind,
-            "layout": facts.layout,
-            "trained_for": facts.target_name or None,
-            "hidden_size": facts.hidden_size,
-            "reads_layers": list(report.aux_layers) or None if facts.aux_ids or report.aux_layers else None,
-            "vocabulary": facts.vocab_size or None,
-            "draft_vocabulary": facts.draft_vocab_size or None,
-            "most_tokens": facts.most_tokens,
-            "own_embedding": facts.own_embedding,
-            "own_output": facts.own_output,
-            "parameters": facts.parameters,
-            "file_bytes": _head_bytes(report),
-        },
-    }
-
-
-def _head_text(target: ModelFacts, report: HeadReport, head: Path) -> str:
-    about, facts = report.target, report.facts
-    if report.ok and report.question:
-        verdict = f"yes, once you say how to read it: {report.question}"
-    elif report.ok:
-        verdict = f"yes: {head.resolve().name} can draft for {target.name}."
-    else:
-        verdict = f"no: {report.reason}"
-    if facts is None:
-        return f"{verdict}\n"
-    layers = ", ".join(map(str, report.aux_layers))
-    reads = f"after {layers}" if layers else "-" if facts.kind in ("eagle3", "p-eagle") else "the last"
-    drafts = facts.draft_vocab_size or facts.vocab_size
-    own = drafts != facts.vocab_size and bool(facts.vocab_size)
-    rows = [
-        ["", "target", "head"],
-        ["model", target.name, head.resolve().name],
-        ["kind", target.architecture, KIND_WORDS[facts.kind].removeprefix("an ").removeprefix("a ")],
-        ["layout", "-", facts.layout],
-        ["trained for", "-", facts.target_name or "-"],
-        ["parameters", _count(target.parameters), _count(facts.parameters)],
-        ["size on disk", _size(target.file_bytes), _size(_head_bytes(report))],
-        ["hidden size", _number(about.hidden_size if about else None), _number(facts.hidden_size)],
-        ["layers", _number(about.layers if about else None), reads],
-        ["vocabulary", _number(about.vocab_size if about else None), _number(facts.vocab_size or None)],
-        ["drafts", "-", f"{drafts:,} of them" if own else "all of them"],
-        ["most tokens", "-", _number(facts.most_tokens) if facts.most_tokens else "any"],
-    ]
-    return "".join([f"{verdict}\n\n", table(rows, left=3), *(f"{note}\n" for note in report.notes)])
+    return _head_report(_facts(target), replace(report, notes=(*report.notes, *_declared(target))), head)
 
 
 def _parser() -> Parser:
@@ -252,57 +179,27 @@ def _facts(model: ModelRef) -> ModelFacts:
     return ModelFacts(model.name, folder.model_type, folder.parameters, folder.file_bytes, context, model.engines)
 
 
-def _loaded(
-    target: ModelRef, draft: ModelRef, engines: tuple[str | None, str | None], should_stop: Callable[[], bool]
-) -> tuple[PairReport, str | None]:
-    """The report on the loaded models, and why the target cannot be drafted for at all (or None)."""
-    progress = ProgressLine(sys.stderr)
-    opened: list[Engine] = []
-    try:
-        for model, engine, role in ((target, engines[0], "target"), (draft, engines[1], "draft")):
-            opened.append(
-                load_engine(
-                    model,
-                    engine or model.engines[0],
-                    role="target" if role == "target" else "draft",
-                    progress=progress.show,
-                    should_stop=should_stop,
-                )
-            )
-        problem = opened[0].rollback_problem
-        return check_pair(*opened), f"{target.name} cannot be drafted for: {problem}" if problem else None
-    finally:
-        progress.clear()
-        for engine_ in opened:
-            engine_.close()
+def _load(model: ModelRef, engine: str | None, role: Role, run: Running, opened: ExitStack) -> Engine:
+    made = load_engine(model, engine or model.engines[0], role=role, progress=run.progress.show, should_stop=run.should_stop)
+    return opened.enter_context(closing(made))
 
 
-def _head_loaded(
-    target: ModelRef, engine: str | None, head: Path, report: HeadReport, should_stop: Callable[[], bool]
-) -> str | None:
+def _head_loaded(target: ModelRef, engine: str | None, head: Path, report: HeadReport, run: Running) -> str | None:
     """Why a head does not load beside its loaded target, or None. One with an open question is not loaded itself."""
     assert report.facts is not None
-    progress = ProgressLine(sys.stderr)
-    opened: Engine | None = None
-    try:
-        opened = load_engine(
-            target, engine or target.engines[0], role="target", progress=progress.show, should_stop=should_stop
-        )
-        problem = opened.rollback_problem or opened.features_problem
+    with ExitStack() as opened:
+        loaded = _load(target, engine, "target", run, opened)
+        problem = loaded.rollback_problem or loaded.features_problem
         if problem:
             return f"{target.name} cannot be drafted for: {problem}"
         if not report.question:
             try:
-                load_head(report.facts.kind, str(head), opened, progress=progress.show, should_stop=should_stop)
+                load_head(report.facts.kind, str(head), loaded, progress=run.progress.show, should_stop=run.should_stop)
             except EngineMissing:
                 raise
             except SpecviewError as error:
                 return str(error)
-        return None
-    finally:
-        progress.clear()
-        if opened is not None:
-            opened.close()
+    return None
 
 
 def _engine_problem(model: ModelRef, engine: str | None) -> str | None:
@@ -310,10 +207,6 @@ def _engine_problem(model: ModelRef, engine: str | None) -> str | None:
         return None
     kind = model.architecture or model.kind
     return f"the {engine} engine cannot load {model.name} ({kind}). Choose the {model.engines[0]} engine for it."
-
-
-def _refused(report: PairReport | None, reason: str) -> PairReport:
-    return replace(report or PairReport(False), ok=False, reason=reason, approach={}, notes=())
 
 
 def _size_notes(target: ModelFacts, draft: ModelFacts) -> list[str]:
@@ -336,10 +229,42 @@ def _size_notes(target: ModelFacts, draft: ModelFacts) -> list[str]:
     return notes
 
 
-def _document(facts: Mapping[str, ModelFacts], report: PairReport, notes: Sequence[str]) -> Json:
-    found = {role: asdict(model) for role, model in facts.items()}
-    found["target"]["vocabulary"], found["draft"]["vocabulary"] = report.target_vocab, report.draft_vocab
-    return {
+# -- reports ----------------------------------------------------------------------------------------------
+
+
+def _beside(draft: str, rows: Iterable[tuple[str, object, object]]) -> Table:
+    """What is known of the target and of what drafts for it, side by side."""
+    columns = Column("what", ""), Column("target", "target"), Column("draft", draft)
+    return Table(columns, [dict(zip(("what", "target", "draft"), row, strict=True)) for row in rows])
+
+
+def _pair_report(target: ModelFacts, draft: ModelFacts, report: PairReport, notes: Sequence[str]) -> Report:
+    if not report.ok:
+        verdict = f"no: {report.reason}"
+    elif report.mode == "same":
+        verdict = f"yes: {draft.name} can draft for {target.name}; they have the same tokenizer."
+    else:
+        verdict = f"yes, translated: {report.reason}"
+    table = _beside("draft", [
+        ("model", target.name, draft.name),
+        ("architecture", target.architecture, draft.architecture),
+        ("parameters", _count(target.parameters), _count(draft.parameters)),
+        ("size on disk", _size(target.file_bytes), _size(draft.file_bytes)),
+        ("context length", _number(target.context_length), _number(draft.context_length)),
+        ("vocabulary", _number(report.target_vocab), _number(report.draft_vocab)),
+        ("engines", ", ".join(target.engines), ", ".join(draft.engines)),
+    ])  # fmt: skip
+    told = []
+    if report.mode == "foreign":
+        told.append(f"shared texts: {report.shared:,}, {percent(report.share, 1)} of the target's")
+    if report.ok:
+        rules: dict[str, list[str]] = {}
+        for rule in (*report.approach, *(rule for rule in RULES if rule not in report.approach)):
+            how = report.approach.get(rule)
+            rules.setdefault("not with this draft, for no token is shared" if how is None else WORDS[how], []).append(rule)
+        told += [f"rules {', '.join(names)}: {how}" for how, names in rules.items()]
+    told += [*(report.notes if report.mode == "same" else ()), *notes]
+    return Report("", [Text(verdict), table, *map(Text, told)], {
         "ok": report.ok,
         "reason": report.reason or None,
         "mode": report.mode,
@@ -349,51 +274,75 @@ def _document(facts: Mapping[str, ModelFacts], report: PairReport, notes: Sequen
         "different": report.different,
         "first_difference": list(report.differences[0]) if report.differences else None,
         "notes": [*report.notes, *notes],
-        **found,
-    }
+        "target": asdict(target) | {"vocabulary": report.target_vocab},
+        "draft": asdict(draft) | {"vocabulary": report.draft_vocab},
+    })  # fmt: skip
 
 
-def _text(facts: Mapping[str, ModelFacts], report: PairReport, notes: Sequence[str]) -> str:
-    target, draft = facts["target"], facts["draft"]
-    if not report.ok:
-        verdict = f"no: {report.reason}"
-    elif report.mode == "same":
-        verdict = f"yes: {draft.name} can draft for {target.name}; they have the same tokenizer."
+def _head_report(target: ModelFacts, report: HeadReport, head: Path) -> Report:
+    facts = report.facts
+    about = {key: getattr(report.target, key, None) for key in ("hidden_size", "layers", "vocab_size")}
+    name = head.resolve().name
+    if report.ok and report.question:
+        verdict = f"yes, once you say how to read it: {report.question}"
+    elif report.ok:
+        verdict = f"yes: {name} can draft for {target.name}."
     else:
-        verdict = f"yes, translated: {report.reason}"
-    rows = [
-        ["", "target", "draft"],
-        ["model", target.name, draft.name],
-        ["architecture", target.architecture, draft.architecture],
-        ["parameters", _count(target.parameters), _count(draft.parameters)],
-        ["size on disk", _size(target.file_bytes), _size(draft.file_bytes)],
-        ["context length", _number(target.context_length), _number(draft.context_length)],
-        ["vocabulary", _number(report.target_vocab), _number(report.draft_vocab)],
-        ["engines", ", ".join(target.engines), ", ".join(draft.engines)],
-    ]
-    parts = [f"{verdict}\n\n", table(rows, left=3)]
-    if report.mode == "foreign":
-        parts.append(f"shared texts    {report.shared:,}, {percent(report.share, 1)} of the target's\n")
-    if report.ok:
-        rules: dict[str, list[str]] = {}
-        for rule, how in report.approach.items():
-            rules.setdefault(how, []).append(rule)
-        parts.append("\n")
-        parts += [f"rules {', '.join(names)}: {WORDS[how]}\n" for how, names in rules.items()]
-        unserved = [rule for rule in RULES if rule not in report.approach]
-        if unserved:
-            parts.append(f"rules {', '.join(unserved)}: not with this draft, for no token is shared\n")
-    told = report.notes if report.mode == "same" else ()
-    return "".join([*parts, *(f"{note}\n" for note in [*told, *notes])])
+        verdict = f"no: {report.reason}"
+    data: dict[str, Any] = {
+        "ok": report.ok,
+        "reason": report.reason or None,
+        "mode": "head",
+        "question": report.question or None,
+        "notes": list(report.notes),
+        "target": asdict(target) | about,
+        "head": None,
+    }
+    if facts is None:
+        return Report("", [Text(verdict)], data)
+    bytes_ = sum(file.stat().st_size for file in {stored.file for _, stored in facts.tensors.values()})
+    data["head"] = {
+        "name": name,
+        "kind": facts.kind,
+        "layout": facts.layout,
+        "trained_for": facts.target_name or None,
+        "hidden_size": facts.hidden_size,
+        "reads_layers": list(report.aux_layers) or None,
+        "vocabulary": facts.vocab_size or None,
+        "draft_vocabulary": facts.draft_vocab_size or None,
+        "most_tokens": facts.most_tokens,
+        "own_embedding": facts.own_embedding,
+        "own_output": facts.own_output,
+        "parameters": facts.parameters,
+        "file_bytes": bytes_,
+    }
+    layers = ", ".join(map(str, report.aux_layers))
+    reads = f"after {layers}" if layers else None if facts.kind in ("eagle3", "p-eagle") else "the last"
+    drafts = facts.draft_vocab_size or facts.vocab_size
+    own = drafts != facts.vocab_size and bool(facts.vocab_size)
+    table = _beside("head", [
+        ("model", target.name, name),
+        ("kind", target.architecture, KIND_WORDS[facts.kind].removeprefix("an ").removeprefix("a ")),
+        ("layout", None, facts.layout),
+        ("trained for", None, facts.target_name),
+        ("parameters", _count(target.parameters), _count(facts.parameters)),
+        ("size on disk", _size(target.file_bytes), _size(bytes_)),
+        ("hidden size", _number(about["hidden_size"]), _number(facts.hidden_size)),
+        ("layers", _number(about["layers"]), reads),
+        ("vocabulary", _number(about["vocab_size"]), _number(facts.vocab_size or None)),
+        ("drafts", None, f"{drafts:,} of them" if own else "all of them"),
+        ("most tokens", None, _number(facts.most_tokens) if facts.most_tokens else "any"),
+    ])  # fmt: skip
+    return Report("", [Text(verdict), table, *map(Text, report.notes)], data)
 
 
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+def _number(value: int | None) -> str | None:
+    return None if value is None else f"{value:,}"
 
 
-def _count(value: int | None) -> str:
-    return "-" if value is None else f"{value / 1e6:,.1f} M"
+def _count(value: int | None) -> str | None:
+    return None if value is None else f"{value / 1e6:,.1f} M"
 
 
-def _size(value: int | None) -> str:
-    return "-" if value is None else f"{value / 1e6:,.0f} MB"
+def _size(value: int | None) -> str | None:
+    return None if value is None else f"{value / 1e6:,.0f} MB"

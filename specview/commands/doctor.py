@@ -13,11 +13,12 @@ from typing import Literal
 
 from specview import __version__
 from specview.commands.arguments import Parser
-from specview.commands.outputs import Outputs
 from specview.commands.qt_libraries import missing_libraries, platform_name
-from specview.commands.terminal import safe_text
+from specview.commands.running import running
 from specview.commands.window import check_display, install_line
 from specview.errors import SpecviewError
+from specview.files.report import Report, Table, Text
+from specview.files.tables import Column
 
 State = Literal["ok", "missing", "note"]
 
@@ -39,22 +40,19 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--clean", action="store_true", help="instead, remove from the cache what trainings and killed "
                                                              "conversions left there")  # fmt: skip
     arguments = parser.parse_args(argv)
-    with Outputs(arguments) as outputs:
+    with running(arguments) as run:
         if arguments.clean:
-            return _clean(outputs)
+            return run.end(_clean())
         findings = [_guarded(name, check) for name, check in _CHECKS]
-        outputs.document({"specview": __version__, "findings": [asdict(finding) for finding in findings]})
-        if not outputs.to_stdout:
-            width = max(len(finding.name) for finding in findings)
-            for finding in findings:
-                sys.stdout.write(f"{finding.state:7}  {finding.name:{width}}  {safe_text(finding.text)}\n")
-                if finding.mend:
-                    sys.stdout.write(f"{'':7}  {'':{width}}  -> {safe_text(finding.mend)}\n")
-    by_name = {finding.name: finding.state for finding in findings}
-    return 0 if "ok" in (by_name["transformers"], by_name["llama.cpp"]) else 1
+        rows = []
+        for one in findings:
+            rows += [asdict(one), *([{"text": f"-> {one.mend}"}] if one.mend else [])]
+        table = Table((Column("state", ""), Column("name", ""), Column("text", "")), rows)
+        run.end(Report("", [table], {"specview": __version__, "findings": [asdict(one) for one in findings]}))
+    return 0 if any(one.state == "ok" for one in findings if one.name in ("transformers", "llama.cpp")) else 1
 
 
-def _clean(outputs: Outputs) -> int:
+def _clean() -> Report:
     """Remove what takes room in the cache and is no use but to go on with; say what."""
     from specview.models.cache import size_words
     from specview.models.converted import remove_partials
@@ -65,18 +63,15 @@ def _clean(outputs: Outputs) -> int:
     for folder in work.work_folders():
         (removed if work.remove(folder) else kept).append(folder)
     partials = remove_partials()
-    outputs.document({
+    lines = [f"removed  {one.path}, {size_words(one.size_bytes)}" for one in removed]
+    lines += [f"removed  {path}" for path in partials]
+    lines += [f"kept     {one.path}, {size_words(one.size_bytes)}: a training is at work in it" for one in kept]
+    return Report("", [Text(line) for line in lines or ["There is nothing to remove."]], {
         "specview": __version__,
         "removed": [*({"path": str(one.path), "bytes": one.size_bytes} for one in removed),
                     *({"path": str(path), "bytes": None} for path in partials)],
         "kept": [{"path": str(one.path), "bytes": one.size_bytes} for one in kept],
     })  # fmt: skip
-    if not outputs.to_stdout:
-        lines = [f"removed  {one.path}, {size_words(one.size_bytes)}" for one in removed]
-        lines += [f"removed  {path}" for path in partials]
-        lines += [f"kept     {one.path}, {size_words(one.size_bytes)}: a training is at work in it" for one in kept]
-        sys.stdout.write("".join(f"{safe_text(line)}\n" for line in lines or ["There is nothing to remove."]))
-    return 0
 
 
 def _guarded(name: str, check: Callable[[], Finding]) -> Finding:

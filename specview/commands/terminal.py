@@ -129,8 +129,9 @@ def _print(console: Console, block: Block, depth: int) -> None:
             put(Words(printable(block.title), "bold"))
         columns = block.printed_columns
         right = {place for place, column in enumerate(columns) if column.numeric}
+        head = [column.title for column in columns]
         lines = ([column.cell(row) for column in columns] for row in block.rows)
-        put(_grid([[column.title for column in columns], *lines], right=right))
+        put(_grid([head, *lines], right=right) if any(head) else _grid(lines, right=right, head=False))
     else:
         if block.title:
             put(Words(printable(block.title), "bold"), depth - 1)

@@ -16,6 +16,7 @@ from specview.decoding.metrics import Metrics, percentile
 from specview.decoding.speedup import Speedup, median_speedup
 from specview.errors import SpecviewError
 from specview.files.documents import speedup_to_json
+from specview.files.figures import METRICS, columns
 from specview.files.schema import Json, plain
 from specview.files.tables import Column, Row, table_csv, table_markdown
 from specview.racing.compare import CompareResult, compare, median_metrics
@@ -369,9 +370,8 @@ REQUEST_COLUMNS = (
     Column("tokens_per_s", "tok/s", "Decode tokens per second, prefill excluded; of a lane beside plain over the time both were running.", 2),
     Column("plain_tokens_per_s", "plain tok/s", "Plain's over the same time.", 2),
     Column("speedup", "speedup", _SPEEDUP, 2, unit="x"),
-    Column("acceptance_rate", "alpha", _ALPHA, 3),
-    Column("draft_acceptance", "draft acc.", "Draft acceptance: accepted / proposed.", 3),
-    Column("tokens_per_target_pass", "tok/pass", "Emitted / target passes.", 2),
+    METRICS["acceptance_rate"].column(title="alpha"),
+    *columns("draft_acceptance", "tokens_per_target_pass"),
     Column("seed", "seed", "Of its first race: a run of this prompt with it draws the same random numbers.", 0),
     Column("end", "end", "How the lane ended."),
     Column("error", "trouble", "Why it did not run."),

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from specview.decoding.metrics import Metrics
 from specview.experiments.arms import Unusable, lane_string
+from specview.files.figures import METRICS
 from specview.files.schema import Json, number, plain
 from specview.files.tables import Column, Row
 from specview.racing.intervals import LEAST, Interval, interval_of
@@ -265,8 +266,8 @@ RANKING_COLUMNS = (
     Column("high", "to", "Upper end of the 95% interval.", 2),
     Column("races", "races", "Races, or prompts, that the speedup is over.", 0),
     Column("predicted", "predicted", "Speedup predicted by the screening from acceptance and costs measured here.", 2, unit="x"),
-    Column("acceptance_rate", "alpha", "Acceptance rate (alpha): accepted / judged.", 3),
-    Column("tokens_per_pass", "tok/pass", "Emitted / target passes.", 2),
+    METRICS["acceptance_rate"].column(title="alpha"),
+    METRICS["tokens_per_target_pass"].column(key="tokens_per_pass"),
     Column("why", "why", "What its rounds cost and give, in plain rounds."),
 )  # fmt: skip
 """A row per lane that was considered."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Annotated, Any, BinaryIO, Literal, get_args
+
+from msgspec import Meta, Struct, ValidationError, convert
 
 from specview.decoding.ledger import End, RunRecord
 from specview.errors import SpecviewError, Stopped
@@ -185,38 +186,42 @@ def parse_header(line: bytes, name: str) -> Trace:
             "Use the specview that wrote it, or a newer one.",
         )
     try:
-        trace = _parse_header(value)
+        header = convert(value, _Header)
+        trace = Trace(header.run, header.prompt.text, header.prompt.token_ids)
+        for lane in header.lanes:
+            settings = _settings(lane.settings, lane.name)
+            trace.records.append(RunRecord(lane.name, settings, trace.prompt_ids, prefill_s=lane.prefill_s or 0.0))
+            facts = {"kv_bytes": lane.kv_bytes, "draft_weight_bytes": lane.draft_weight_bytes}
+            trace.lane_facts.append({key: fact for key, fact in facts.items() if type(fact) is int})
     except SchemaError as error:
         raise _bad(name, 1, str(error)) from None
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+    except ValidationError:
         raise _bad(name, 1, "the header lacks run, prompt or lanes") from None
     if not trace.records:
         raise _bad(name, 1, "the header names no lanes")
     if len(trace.records) > MAX_TRACE_LANES:
         raise _bad(name, 1, f"the header names {len(trace.records)} lanes, and up to {MAX_TRACE_LANES} are read")
+    trace.metrics, trace.ends = [None for _ in trace.records], [{} for _ in trace.records]
     return trace
 
 
-def _parse_header(value: Mapping[str, Any]) -> Trace:
-    prompt = value["prompt"]
-    ids = tuple(int(token) for token in prompt["token_ids"])
-    trace = Trace(run=dict(value["run"]), prompt_text=str(prompt["text"]), prompt_ids=ids)
-    for lane in value["lanes"]:
-        prefill_s = lane.get("prefill_s")
-        trace.records.append(
-            RunRecord(
-                name=str(lane["name"]),
-                settings=_settings(lane["settings"], str(lane["name"])),
-                prompt_ids=ids,
-                prefill_s=0.0 if prefill_s is None else _seconds(prefill_s),
-            )
-        )
-        trace.metrics.append(None)
-        trace.ends.append({})
-        trace.lane_facts.append(
-            {key: lane[key] for key in ("kv_bytes", "draft_weight_bytes") if type(lane.get(key)) is int}
-        )
-    return trace
+class _Prompt(Struct):
+    text: str
+    token_ids: tuple[int, ...]
+
+
+class _Lane(Struct):
+    name: str
+    settings: dict[str, Any]
+    prefill_s: Annotated[float, Meta(ge=-1e300, le=1e300)] | None = None
+    kv_bytes: Any = None
+    draft_weight_bytes: Any = None
+
+
+class _Header(Struct):
+    run: dict[str, Any]
+    prompt: _Prompt
+    lanes: list[_Lane]
 
 
 _NUMBER, _TEXT, _WHOLE = (int, float), (str,), (int,)
@@ -241,13 +246,6 @@ def _settings(found: Any, name: str) -> dict[str, Any]:
         if isinstance(value, (int, float)) and not abs(value) < 1e300:
             raise SchemaError(f"{key} of lane {name!r:.60} is {value!r:.60}")
     return settings
-
-
-def _seconds(value: Any) -> float:
-    seconds = float(value)
-    if not math.isfinite(seconds):
-        raise ValueError(value)
-    return seconds
 
 
 def _take(trace: Trace, value: Any, counts: list[int], seen: Seen, keep: Keep) -> None:

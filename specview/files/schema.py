@@ -12,19 +12,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
-from specview.decoding.ledger import (
-    Candidate,
-    DraftedToken,
-    FinalKind,
-    FinalToken,
-    Guess,
-    Rider,
-    Round,
-    Verdict,
-)
+from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import asdict
+
+from specview.decoding.ledger import DraftedToken, FinalKind, FinalToken, Guess, Rider, Round, Verdict
 
 TRACE_SCHEMA = "specview.trace/1"
 SIGNIFICANT_DIGITS = 7
@@ -74,6 +68,11 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     return text if text.isascii() else _C1.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+_DRAFTED = ("id", "text", "q", "p", "accept", "u", "verdict", "confidence", "q_top", "p_top", "entropy")
+_FINAL = ("id", "text", "kind", "p", "p_top", "entropy")
+_IF_THERE = ("margin", "draw", "threshold", "residual_top")
+
+
 def round_to_json(lane: int, round_: Round) -> Json:
     """Return the trace object of one round of lane number `lane`."""
     data: Json = {
@@ -87,8 +86,8 @@ def round_to_json(lane: int, round_: Round) -> Json:
         "k": round_.k,
         "drafter": round_.drafter,
         "parents": None if round_.parents is None else list(round_.parents),
-        "drafted": [_drafted_to_json(token) for token in round_.drafted],
-        "final": None if round_.final is None else _final_to_json(round_.final),
+        "drafted": [_token_to_json(token, _DRAFTED) for token in round_.drafted],
+        "final": None if round_.final is None else _token_to_json(round_.final, _FINAL),
     }
     if round_.riders:
         data["riders"] = [[rider.id, rider.text, rider.parent] for rider in round_.riders]
@@ -97,6 +96,69 @@ def round_to_json(lane: int, round_: Round) -> Json:
     if round_.full_context:
         data["full_context"] = round_.full_context
     return data
+
+
+def _token_to_json(token: DraftedToken | FinalToken, keys: Sequence[str]) -> Json:
+    data = {key: _value(getattr(token, key)) for key in keys}
+    return data | {key: _value(value) for key in _IF_THERE if (value := getattr(token, key, None)) not in (None, ())}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [[token, text, number(probability)] for token, text, probability in value]
+    return value if isinstance(value, str) else number(value)
+
+
+# What a trace object holds, in the order of the ledger's own classes: msgspec checks every value against it.
+_Real = Annotated[float, Meta(ge=-1e300, le=1e300)]
+_Seconds = Annotated[float, Meta(ge=0, le=1e300)]
+_Top = list[tuple[int, str, _Real]] | None
+
+
+class _Drafted(Struct):
+    id: int
+    verdict: Verdict
+    q: _Real | None = None
+    p: _Real | None = None
+    accept: _Real | None = None
+    u: _Real | None = None
+    text: str = ""
+    confidence: _Real | None = None
+    margin: _Real | None = None
+    draw: int | None = None
+    threshold: _Real | None = None
+    p_top: _Top = None
+    q_top: _Top = None
+    residual_top: _Top = None
+    entropy: _Real | None = None
+
+
+class _Final(Struct):
+    id: int
+    kind: FinalKind
+    text: str = ""
+    p: _Real | None = None
+    margin: _Real | None = None
+    p_top: _Top = None
+    entropy: _Real | None = None
+
+
+class _Round(Struct):
+    lane: int
+    index: int
+    t: _Seconds
+    draft_s: _Seconds
+    verify_s: _Seconds
+    other_s: _Seconds
+    observe_s: _Seconds = 0.0
+    drafter: str = ""
+    parents: tuple[int, ...] | None = None
+    drafted: list[_Drafted] = []
+    final: _Final | None = None
+    riders: list[tuple[int, str, int]] = []
+    guesses: list[tuple[int, _Real | None]] = []
+    full_context: int = 0
+    k: int | None = None
 
 
 Seen = dict[Any, Any]
@@ -110,224 +172,46 @@ def round_from_json(value: Any, seen: Seen | None = None, *, likely: bool = True
     `seen` is shared by the rounds of one file, whose tokens are mostly the same few thousand. Without `likely` the
     lists of likely tokens are left out, the bulk of a run that was observed in full.
     """
-    seen = {} if seen is None or len(seen) > _MOST_SEEN else seen
-    data = _mapping(value, "a round")
-    parents = data.get("parents")
-    drafted = tuple(_drafted_from_json(item, seen, likely) for item in _list(data.get("drafted", []), "drafted"))
-    if "k" in data and _int(data, "k") != len(drafted):
-        raise SchemaError(f"k is {data['k']} but {len(drafted)} tokens are drafted")
-    if parents is not None:
-        parents = tuple(_whole(item, "parents") for item in _list(parents, "parents"))
-        if len(parents) != len(drafted):
-            raise SchemaError("parents and drafted differ in length")
-        _check_tree(parents, "parents")
-    final = data.get("final")
+    try:
+        found = convert(value, _Round)
+    except ValidationError as error:
+        raise SchemaError(_plainly(str(error))) from None
+    if found.k not in (None, len(found.drafted)):
+        raise SchemaError(f"k is {found.k} but {len(found.drafted)} tokens are drafted")
+    if found.parents is not None and len(found.parents) != len(found.drafted):
+        raise SchemaError("parents and drafted differ in length")
+    _check_tree(found.parents or (), "node")
+    _check_tree([parent for _, _, parent in found.riders], "rider")
+    same = ({} if seen is None or len(seen) > _MOST_SEEN else seen).setdefault
     round_ = Round(
-        index=_int(data, "index"),
-        t=_duration(data, "t"),
-        draft_s=_duration(data, "draft_s"),
-        verify_s=_duration(data, "verify_s"),
-        other_s=_duration(data, "other_s"),
-        observe_s=_duration(data, "observe_s") if "observe_s" in data else 0.0,
-        drafter=_text(data, "drafter", seen),
-        parents=parents,
-        drafted=drafted,
-        final=None if final is None else _final_from_json(final, seen, likely),
-        riders=tuple(_rider_from_json(item, place) for place, item in enumerate(_list(data.get("riders", []), "riders"))),
-        guesses=tuple(_guess_from_json(item) for item in _list(data.get("guesses", []), "guesses")),
-        full_context=_int(data, "full_context") if "full_context" in data else 0,
-    )
-    return _int(data, "lane"), round_
+        found.index, found.t, found.draft_s, found.verify_s, found.other_s, found.observe_s, same(found.drafter, found.drafter),
+        found.parents, tuple([_token(DraftedToken, token, same, likely) for token in found.drafted]),
+        None if found.final is None else _token(FinalToken, found.final, same, likely),
+        tuple([Rider(*rider) for rider in found.riders]), tuple([Guess(*guess) for guess in found.guesses]), found.full_context,
+    )  # fmt: skip
+    return found.lane, round_
 
 
-def _rider_from_json(value: Any, place: int) -> Rider:
-    item = _list(value, "a rider")
-    if len(item) != 3 or not isinstance(item[1], str):
-        raise SchemaError("a rider is not [id, text, parent]")
-    token, parent = _whole(item[0], "a rider's id"), _whole(item[2], "a rider's parent")
-    if not -1 <= parent < place:
-        raise SchemaError(f"rider {place} has parent {parent}")
-    return Rider(token, item[1], parent)
+def _token(kind: Any, token: _Drafted | _Final, same: Callable[[Any, Any], Any], likely: bool) -> Any:
+    """A token of the ledger: what is null is left to its default, ids and texts that came before are the same objects."""
+    there = {}
+    for key, value in asdict(token).items():
+        if type(value) is list:
+            if likely:
+                there[key] = tuple([(same(id_, id_), same(text, text), weight) for id_, text, weight in value])
+        elif value is not None:
+            there[key] = same(value, value) if type(value) is str else value
+    return kind(**there)
 
 
-def _guess_from_json(value: Any) -> Guess:
-    item = _list(value, "a guess")
-    if len(item) != 2:
-        raise SchemaError("a guess is not [id, confidence]")
-    return Guess(_whole(item[0], "a guess's id"), None if item[1] is None else _finite(item[1], "a guess's confidence"))
-
-
-def _check_tree(parents: Sequence[int], key: str) -> None:
+def _check_tree(parents: Sequence[int], what: str) -> None:
     for place, parent in enumerate(parents):
         if not -1 <= parent < place:
-            raise SchemaError(f"{key}: node {place} has parent {parent}")
+            raise SchemaError(f"{what} {place} has parent {parent}")
 
 
-def _drafted_to_json(token: DraftedToken) -> Json:
-    data: Json = {
-        "id": token.id,
-        "text": token.text,
-        "q": number(token.q),
-        "p": number(token.p),
-        "accept": number(token.accept),
-        "u": number(token.u),
-        "verdict": token.verdict,
-        "confidence": number(token.confidence),
-        "q_top": _candidates_to_json(token.q_top),
-        "p_top": _candidates_to_json(token.p_top),
-        "entropy": number(token.entropy),
-    }
-    if token.margin is not None:
-        data["margin"] = number(token.margin)
-    if token.draw is not None:
-        data["draw"] = token.draw
-    if token.threshold is not None:
-        data["threshold"] = number(token.threshold)
-    if token.residual_top:
-        data["residual_top"] = _candidates_to_json(token.residual_top)
-    return data
-
-
-def _drafted_from_json(value: Any, seen: Seen, likely: bool) -> DraftedToken:
-    data = _mapping(value, "a drafted token")
-    verdict: Verdict = _choice(data, "verdict", get_args(Verdict))
-    return DraftedToken(
-        id=_int(data, "id"),
-        verdict=verdict,
-        q=_optional(data, "q"),
-        p=_optional(data, "p"),
-        accept=_optional(data, "accept"),
-        u=_optional(data, "u"),
-        text=_text(data, "text", seen),
-        confidence=_optional(data, "confidence"),
-        margin=_optional(data, "margin"),
-        draw=None if data.get("draw") is None else _int(data, "draw"),
-        threshold=_optional(data, "threshold"),
-        p_top=_candidates_from_json(data, "p_top", seen) if likely else (),
-        q_top=_candidates_from_json(data, "q_top", seen) if likely else (),
-        residual_top=_candidates_from_json(data, "residual_top", seen) if likely else (),
-        entropy=_optional(data, "entropy"),
-    )
-
-
-def _final_to_json(token: FinalToken) -> Json:
-    data: Json = {
-        "id": token.id,
-        "text": token.text,
-        "kind": token.kind,
-        "p": number(token.p),
-        "p_top": _candidates_to_json(token.p_top),
-        "entropy": number(token.entropy),
-    }
-    if token.margin is not None:
-        data["margin"] = number(token.margin)
-    return data
-
-
-def _final_from_json(value: Any, seen: Seen, likely: bool) -> FinalToken:
-    data = _mapping(value, "a final token")
-    kind: FinalKind = _choice(data, "kind", get_args(FinalKind))
-    return FinalToken(
-        id=_int(data, "id"),
-        kind=kind,
-        text=_text(data, "text", seen),
-        p=_optional(data, "p"),
-        margin=_optional(data, "margin"),
-        p_top=_candidates_from_json(data, "p_top", seen) if likely else (),
-        entropy=_optional(data, "entropy"),
-    )
-
-
-def _candidates_to_json(candidates: Sequence[Candidate]) -> list[list[Any]]:
-    return [[token, text, number(probability)] for token, text, probability in candidates]
-
-
-def _candidates_from_json(data: Mapping[str, Any], key: str, seen: Seen) -> tuple[Candidate, ...]:
-    found: list[Candidate] = []
-    same = seen.setdefault
-    for item in _list(data.get(key) or [], key):
-        if type(item) is list and len(item) == 3:
-            token, text, weight = item
-            if type(token) is int and type(text) is str and type(weight) is float and math.isfinite(weight):
-                found.append((same(token, token), same(text, text), weight))  # a trace holds thousands: no further calls
-                continue
-        triple = _list(item, key)
-        if len(triple) != 3 or not isinstance(triple[1], str):
-            raise SchemaError(f"{key} holds {item!r:.60}, not [id, text, probability]")
-        found.append((_whole(triple[0], key), triple[1], _finite(triple[2], key)))
-    return tuple(found)
-
-
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SchemaError(f"{what} is not an object")
-    return value
-
-
-def _list(value: Any, key: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise SchemaError(f"{key} is not a list")
-    return value
-
-
-def _whole(value: Any, key: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SchemaError(f"{key} is {value!r:.60}, not a whole number")
-    return value
-
-
-def _finite(value: Any, key: str) -> float:
-    if type(value) is float and math.isfinite(value):
-        return value
-    try:
-        if not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value):
-            return float(value)
-    except OverflowError:  # a whole number beyond what a float holds
-        pass
-    raise SchemaError(f"{key} is {value!r:.60}, not a number")
-
-
-def _int(data: Mapping[str, Any], key: str) -> int:
-    value = data.get(key)
-    if type(value) is int:
-        return value
-    if key not in data:
-        raise SchemaError(f"{key} is missing")
-    return _whole(value, key)
-
-
-def _real(data: Mapping[str, Any], key: str) -> float:
-    if key not in data:
-        raise SchemaError(f"{key} is missing")
-    return _finite(data[key], key)
-
-
-def _duration(data: Mapping[str, Any], key: str) -> float:
-    value = data.get(key)
-    if type(value) is float and 0 <= value < math.inf:
-        return value
-    value = _real(data, key)
-    if value < 0:
-        raise SchemaError(f"{key} is {value:g}, and no time is below 0")
-    return value
-
-
-def _optional(data: Mapping[str, Any], key: str) -> float | None:
-    value = data.get(key)
-    if value is None or (type(value) is float and math.isfinite(value)):
-        return value
-    return _finite(value, key)
-
-
-def _choice(data: Mapping[str, Any], key: str, choices: Sequence[str]) -> Any:
-    value = data.get(key)
-    if value not in choices:
-        raise SchemaError(f"{key} is {value!r:.60}")
-    return value
-
-
-def _text(data: Mapping[str, Any], key: str, seen: Seen) -> str:
-    value = data.get(key, "")
-    if not isinstance(value, str):
-        raise SchemaError(f"{key} is {value!r:.60}, not text")
-    return seen.setdefault(value, value)
+def _plainly(error: str) -> str:
+    """What does not fit, with its place first: "drafted[0].p: expected float, got str"."""
+    why, _, place = error.replace("`", "").replace("Object missing required field", "it lacks").partition(" - at $")
+    why = f"{why[:1].lower()}{why[1:120]}"
+    return f"{place.lstrip('.')}: {why}" if place else why

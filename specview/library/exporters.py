@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from specview.decoding.verification import RULES
-from specview.files.tables import csv_text, markdown_rows
+from specview.files.figures import METRICS
+from specview.files.tables import Column, csv_text, table_markdown
 
 _RUN_KEYS = (
     "engine", "target", "draft", "draft_engine", "method", "k", "policy", "rule",
@@ -15,13 +16,17 @@ _RUN_KEYS = (
 )  # fmt: skip
 
 _MARKDOWN_COLUMNS = (
-    ("tok/s", "tokens_per_s", 2),
-    ("plain tok/s", "plain_tokens_per_s", 2),
-    ("tokens per target pass", "tokens_per_target_pass", 2),
-    ("acceptance rate (alpha)", "acceptance_rate", 3),
-    ("draft acceptance", "draft_acceptance", 3),
-    ("speedup", "speedup", 2),
-    ("predicted speedup", "predicted_speedup_measured_verify", 2),
+    Column("lane", "lane"),
+    Column("k", "k", digits=0),
+    Column("rule", "rule"),
+    Column("tokens_per_s", "tok/s", digits=2),
+    Column("plain_tokens_per_s", "plain tok/s", digits=2),
+    METRICS["tokens_per_target_pass"].column(title="tokens per target pass"),
+    METRICS["acceptance_rate"].column(title="acceptance rate (alpha)"),
+    METRICS["draft_acceptance"].column(title="draft acceptance"),
+    METRICS["speedup"].column(title="speedup", unit=""),
+    METRICS["predicted_speedup_measured_verify"].column(title="predicted speedup", unit=""),
+    Column("equal", "equal to plain"),
 )
 
 
@@ -80,26 +85,17 @@ def compare_csv(document: Mapping[str, Any]) -> str:
 
 def compare_markdown(document: Mapping[str, Any]) -> str:
     """Return a compare document as a Markdown table, a row per lane; an absent figure is a dash."""
-    header = ["lane", "k", "rule", *(title for title, _, _ in _MARKDOWN_COLUMNS), "equal to plain"]
     rows = []
     for lane in document["lanes"]:
         run = lane["run"]
         tokens_per_s, plain_tokens_per_s = shown_rates(lane)
-        figures = {
-            **(lane["metrics"] or {}), "speedup": lane.get("speedup"),
-            "tokens_per_s": tokens_per_s, "plain_tokens_per_s": plain_tokens_per_s,
-        }  # fmt: skip
-        rule = f"{run.get('rule')} (lossy)" if is_lossy(run.get("rule")) else run.get("rule")
-        rows.append(
-            [
-                lane["name"],
-                _figure(run.get("k"), 0),
-                str(rule),
-                *(_figure(figures.get(name), digits) for _, name, digits in _MARKDOWN_COLUMNS),
-                equality_words(lane.get("equal_to_plain")),
-            ]
-        )
-    return markdown_rows(header, rows, {1, *range(3, 3 + len(_MARKDOWN_COLUMNS))})
+        rows.append({
+            **(lane["metrics"] or {}), "lane": lane["name"], "k": run.get("k"),
+            "rule": f"{run.get('rule')} (lossy)" if is_lossy(run.get("rule")) else str(run.get("rule")),
+            "tokens_per_s": tokens_per_s, "plain_tokens_per_s": plain_tokens_per_s, "speedup": lane.get("speedup"),
+            "equal": equality_words(lane.get("equal_to_plain")),
+        })  # fmt: skip
+    return table_markdown(_MARKDOWN_COLUMNS, rows)
 
 
 def equality_words(equality: Mapping[str, Any] | None) -> str:
@@ -114,10 +110,6 @@ def equality_words(equality: Mapping[str, Any] | None) -> str:
     if equality.get("kernel_margin") is not None:
         words += f" (kernel margin {equality['kernel_margin']:.2g})"
     return words
-
-
-def _figure(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _cell(value: Any) -> Any:

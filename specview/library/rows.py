@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from specview.drafting.plain import is_baseline
+from specview.files.figures import METRICS
 from specview.files.tables import Column, Row
 from specview.library.beside import Beside, beside_document
 from specview.library.exporters import shown_rates
@@ -40,15 +41,15 @@ LANE_COLUMNS = (
     Column("rule", "rule", "The acceptance rule"),
     Column("tok_s", "tok/s", "Decode tokens a second; beside a speedup over the time in which plain ran too", 2),
     Column("plain_tok_s", "plain tok/s", "Its own run's plain lane over the same time", 2),
-    Column("tok_pass", "tok/pass", "Tokens per target pass: emitted / target passes", 2),
-    Column("alpha", "α", "Acceptance rate: accepted / judged", 3),
-    Column("draft_acc", "draft acc.", "Draft acceptance: accepted / proposed", 3),
+    METRICS["tokens_per_target_pass"].column(key="tok_pass"),
+    METRICS["acceptance_rate"].column(key="alpha"),
+    METRICS["draft_acceptance"].column(key="draft_acc"),
     Column("speedup", "speedup", "Over plain decoding in the lane's own run", 2, unit="×"),
     Column("over_first", "vs run 1", "Speedup over the plain lane of the first run chosen; where the runs differ in prompt, "
            "target, settings or device, what differs stands here in place of a speedup", 2, unit="×"),
     Column("equal", "= plain", "Whether its output was its own plain lane's"),
-    Column("emitted", "tokens", "Tokens emitted", 0),
-    Column("ttft_s", "TTFT", "Prefill and the first round", 2, 1, " s"),
+    METRICS["emitted"].column(title="tokens"),
+    METRICS["ttft_s"].column(digits=2, scale=1, unit=" s"),
     Column("end", "ended", "eos, limit, stopped or error; nothing where the recording ends early"),
     Column("draft", "draft", "What it drafted with"),
     Column("key", "id", "The run's id and the lane's number in it"),

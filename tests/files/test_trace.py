@@ -72,7 +72,7 @@ def test_a_cut_last_line_costs_that_line_only(tmp_path: Path) -> None:
     [
         (b"{not json}\n", "line 3 .*not JSON"),
         (b'{"lane": 4, "index": 0}\n', "line 3 .*lane is 4"),
-        (b'{"lane": 0, "index": 9}\n', "line 3 .*t is missing"),
+        (b'{"lane": 0, "index": 9}\n', "line 3 .*it lacks t"),
         (b'{"lane": 0, "end": "tired"}\n', "line 3 .*end is 'tired'"),
         (b"\xff\xfe\n", "line 3 .*not JSON"),
         (b"17\n", "line 3 .*lane is None"),

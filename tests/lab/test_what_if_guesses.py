@@ -136,6 +136,6 @@ def test_guesses_survive_the_file_and_bad_ones_are_named():
     assert round_from_json(value)[1].guesses == (Guess(1),)
     del value["guesses"]
     assert round_from_json(value)[1].guesses == ()  # a file of an older specview
-    for bad, says in (([[1]], "a guess"), (3, "guesses"), ([["x", 0.5]], "id"), ([[1, "x"]], "confidence")):
+    for bad, says in (([[1]], "length 2"), (3, "guesses"), ([["x", 0.5]], r"guesses\[0\]\[0\]"), ([[1, "x"]], r"\[1\]: .*got str")):
         with pytest.raises(SchemaError, match=says):
             round_from_json({**value, "guesses": bad})

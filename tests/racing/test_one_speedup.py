@@ -13,8 +13,8 @@ from specview.commands.summary import compare_table, prompt_set_text
 from specview.decoding.speedup import speedup
 from specview.experiments.prompt_set import prompt_set_csv, request_rows, run_prompt_set
 from specview.files.documents import compare_document
+from specview.files.figures import METRICS
 from specview.files.reader import read_trace
-from specview.gui.state import figures
 from specview.gui.state.view_model import RaceModel
 from specview.gui.why.figures import cell
 from specview.lab.explain import explain
@@ -81,8 +81,8 @@ def test_every_view_of_a_race_shows_the_same(monkeypatch, tmp_path, seed):
         rate, plain = float(markdown[index][3]), float(markdown[index][4])
         assert divides(float(markdown[index][8]), rate, plain)
         lane = model.lanes[index]
-        assert cell("decode_tokens_per_s", model, lane, model.metrics(lane)) == figures.rate(found.tokens_per_s)
-        assert figures.rate(found.plain_tokens_per_s) in cell("plain_tokens_per_s", model, lane, model.metrics(lane))
+        assert cell("decode_tokens_per_s", model, lane, model.metrics(lane)) == METRICS["decode_tokens_per_s"].text(found.tokens_per_s)
+        assert METRICS["decode_tokens_per_s"].text(found.plain_tokens_per_s) in cell("plain_tokens_per_s", model, lane, model.metrics(lane))
     best = run_row(entry)
     assert best["speedup"] == pytest.approx(best["tok_s"] / best["plain_tok_s"], rel=1e-9)
 

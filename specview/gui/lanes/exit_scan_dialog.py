@@ -10,12 +10,12 @@ from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableWidget, QTableWidgetItem, QWidget
 
 from specview.drafting.method import MethodInfo
+from specview.files.figures import milliseconds, number, times
 from specview.gui.link.controller import Controller
 from specview.gui.link.job import JobEnded, ShouldStop, Tell, Work
 from specview.gui.parts import theme
 from specview.gui.parts.job_view import JobDialog
 from specview.gui.state.display_text import tooltip
-from specview.gui.state.figures import milliseconds, number, times
 from specview.racing.pool import target_key
 from specview.racing.race import tokenize_prompt
 from specview.racing.settings import RunSettings

@@ -11,10 +11,10 @@ from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
 from PySide6.QtWidgets import QWidget
 
+from specview.files.figures import MISSING
 from specview.gui.parts import theme
 from specview.gui.parts.painted import CENTRE, LEFT, RIGHT, Painted, box, ink, words, words_in
 from specview.gui.state.display_text import tooltip, visible
-from specview.gui.state.figures import MISSING
 from specview.gui.state.lane_words import Mark
 
 SMALL, BIG = 11, 17

@@ -10,6 +10,7 @@ from PySide6.QtGui import QKeyEvent, QPainter, QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QSizePolicy, QToolButton, QWidget
 
 from specview.decoding.metrics import Metrics
+from specview.files.figures import METRICS, times
 from specview.gui.lanes.marks import Badge, ChipRow, FigureCell, ProgressLine, StateLine
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.lanes.tree_view import TreePanel
@@ -244,10 +245,10 @@ class LanePanel(QFrame):
         self._show_shares(metrics)
         details = figures.details(metrics)
         for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
-            figure = figures.FIGURES[name]
+            figure = METRICS[name]
             value = figures.shown_rate(speedup, metrics) if name == "decode_tokens_per_s" else getattr(metrics, name)
             self._cells[name].set_value(figure.text(value), tip=_joined(figure.tooltip(details.get(name, "")), told))
-        figure, cell = figures.FIGURES["speedup"], self._cells["speedup"]
+        figure, cell = METRICS["speedup"], self._cells["speedup"]
         if lane.differs:
             cell.set_value(figure.text(None), label=figure.label, tip=figure.tooltip(f"Not comparable: {lane.differs}."))
         elif lane.plain and lane is race.baseline:
@@ -257,7 +258,7 @@ class LanePanel(QFrame):
             predicted = metrics.predicted_speedup_measured_verify
             label = f"{figure.label}, {lane_words.LOSSY}" if told else figure.label
             label = label if speedup is None else f"{label} · {figures.beside(speedup)}"
-            label = label if predicted is None else f"{label} · pred. {figures.times(predicted)}"
+            label = label if predicted is None else f"{label} · pred. {times(predicted)}"
             cell.set_value(
                 figure.text(None if speedup is None else speedup.value), label=label, remark=figures.spread(speedup),
                 tip=_joined(figure.tooltip(figures.speedup_details(speedup, metrics)), told),

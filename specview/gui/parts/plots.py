@@ -26,10 +26,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from specview.files.figures import METRICS, MISSING, number, whole
 from specview.gui.parts import layout, theme
 from specview.gui.parts.lane_markers import paint_marker
 from specview.gui.parts.plot_data import CurveName, PlotOptions, bars, curve, last, phases_ms, steps
-from specview.gui.state import figures, lane_words
+from specview.gui.state import lane_words
 from specview.gui.state.display_text import tooltip, visible
 from specview.gui.state.view_model import LaneModel, RaceModel
 
@@ -234,7 +235,7 @@ class PlotStrip(QWidget):
         self._poll.timeout.connect(self._check_import)
         self.cards: dict[str, Card] = {}
         for name, title, formula, _ in CURVES:
-            self.cards[name] = Card(title, formula, figures.FIGURES[name].tooltip())
+            self.cards[name] = Card(title, formula, METRICS[name].tooltip())
         self.phases = Card("Time per round", "ms", "Time of each round on the lane's clock: the target pass (verify), "
                            "drafting, and the rest.\nMeans of several rounds where there are many.")
         self.lengths = Card("Draft length k", "", "")
@@ -575,7 +576,7 @@ class PlotStrip(QWidget):
         self._last["draft_length", index] = last(y)
 
     def _show_length_values(self) -> None:
-        shown = figures.whole if self.fourth == "k" else figures.number
+        shown = whole if self.fourth == "k" else number
         entries = [
             (index, lane.name, _marked(lane, shown(self._last.get(("draft_length", index)))))
             for index, lane in enumerate(self.race.lanes) if not lane.plain and len(lane.table)
@@ -597,9 +598,9 @@ class PlotStrip(QWidget):
                 if not len(lane.table):
                     continue
                 value = self._last.get((name, index))
-                entries.append((index, lane.name, _marked(lane, figures.FIGURES[name].text(value))))
+                entries.append((index, lane.name, _marked(lane, METRICS[name].text(value))))
             self.cards[name].values.show_entries(entries)
-            empty = "" if any(not value.startswith(figures.MISSING) for _, _, value in entries) else (
+            empty = "" if any(not value.startswith(MISSING) for _, _, value in entries) else (
                 "Nothing was judged yet" if entries else "Fills as rounds come")
             self.cards[name].say(empty)
 

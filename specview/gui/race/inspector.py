@@ -12,13 +12,13 @@ from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QResizeEvent
 from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QWidget
 
+from specview.files.figures import probability
 from specview.gui.lanes.tree_view import TreeView
 from specview.gui.parts import layout, painted, theme
 from specview.gui.parts.painted import Painted, ink
 from specview.gui.parts.token_paint import plain_font
 from specview.gui.parts.widgets import label
 from specview.gui.state.display_text import quoted, visible
-from specview.gui.state.figures import probability
 from specview.gui.state.inspection import Bar, Inspection, Line, Row, inspect
 from specview.gui.state.view_model import LaneModel
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Rider, Round, depths
 from specview.drafting.lookahead import window_grid
+from specview.files.figures import milliseconds, number, probability
 from specview.gui.state.display_text import quoted
-from specview.gui.state.figures import milliseconds, number, probability
 from specview.gui.state.round_words import named
 from specview.gui.state.view_model import FINAL, LaneModel
 

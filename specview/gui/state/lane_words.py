@@ -10,7 +10,7 @@ from typing import Any, Literal
 from specview.decoding.metrics import Metrics, draft_full_words
 from specview.decoding.verification import RULES
 from specview.drafting.plain import BASELINE
-from specview.gui.state import figures
+from specview.files.figures import METRICS, number, percent
 from specview.gui.state.view_model import LaneModel
 
 Tone = Literal["neutral", "good", "warning", "bad"]
@@ -155,7 +155,7 @@ def members(settings: Mapping[str, Any]) -> tuple[str, ...]:
 def oracle(metrics: Metrics) -> list[str]:
     """How near a lane came to an oracle, in words; [] while that is not known."""
     share = metrics.oracle_share
-    return [] if share is None else [f"{figures.percent(share)} of oracle"]
+    return [] if share is None else [f"{percent(share)} of oracle"]
 
 
 def shares(names: Sequence[str], metrics: Metrics) -> Mark:
@@ -169,17 +169,17 @@ def shares(names: Sequence[str], metrics: Metrics) -> Mark:
             parts.append(f"{name} 0%")
             tips.append(f"{name}: drafted nothing")
             continue
-        parts.append(f"{name} {figures.percent(own['share'])} α {figures.number(own['acceptance_rate'])}")
+        parts.append(f"{name} {percent(own['share'])} α {number(own['acceptance_rate'])}")
         tips.append(
-            f"{name}: {own['rounds']:.0f} drafts, {figures.percent(own['share'])} of all; accepted / judged "
-            f"{own['accepted']:.0f} / {own['judged']:.0f} = {figures.number(own['acceptance_rate'])}; "
-            f"accepted / proposed {figures.number(own['draft_acceptance'])}"
+            f"{name}: {own['rounds']:.0f} drafts, {percent(own['share'])} of all; accepted / judged "
+            f"{own['accepted']:.0f} / {own['judged']:.0f} = {number(own['acceptance_rate'])}; "
+            f"accepted / proposed {number(own['draft_acceptance'])}"
         )
     if not by:
         return Mark(" → ".join(names), tip="Members in order. Their shares show here once they draft.")
     tips.insert(0, "Share of this lane's rounds with a draft, and acceptance rate α, by member:")
     if metrics.oracle_share is not None:
-        tips.append(figures.FIGURES["oracle_share"].tooltip(f"here {figures.percent(metrics.oracle_share)}"))
+        tips.append(METRICS["oracle_share"].tooltip(f"here {percent(metrics.oracle_share)}"))
     return Mark(" · ".join(parts), tip="\n".join(tips))
 
 

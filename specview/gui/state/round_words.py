@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.files.figures import milliseconds, probability, times
 from specview.gui.state.display_text import quoted
-from specview.gui.state.figures import milliseconds, probability, times
 from specview.gui.state.view_model import FINAL
 
 

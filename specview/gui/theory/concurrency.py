@@ -12,6 +12,7 @@ from PySide6.QtWidgets import (
 )
 
 from specview.errors import SpecviewError, UsageError
+from specview.files.figures import rate, times
 from specview.gui.link.job import ShouldStop, Tell, Work
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
@@ -19,7 +20,6 @@ from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, set_kind
 from specview.gui.state.display_text import tooltip
-from specview.gui.state.figures import rate, times
 from specview.lab.acceptance import Acceptance, lane_acceptance, stated_acceptance, steps_draft_model
 from specview.lab.batch_times import BATCHES, CONTEXT, KS, Sizes
 from specview.lab.concurrency import Concurrency, Plan, Point, combine, concurrency_notes, run_concurrency

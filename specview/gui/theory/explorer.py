@@ -21,11 +21,11 @@ from PySide6.QtWidgets import (
 
 from specview.decoding import theory
 from specview.errors import UsageError
+from specview.files.figures import MISSING, number, times
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, caption_height, label, set_tip
 from specview.gui.state.display_text import brief
-from specview.gui.state.figures import MISSING, number, times
 from specview.lab.theory_points import LanePoint
 from specview.racing.settings import MAX_K
 

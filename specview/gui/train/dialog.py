@@ -24,13 +24,13 @@ from PySide6.QtWidgets import (
 
 from specview.drafting.registry import methods_for
 from specview.errors import SpecviewError, UsageError
+from specview.files.figures import number, probability
 from specview.gui.link.background import Background
 from specview.gui.link.head_checks import heads_folder
 from specview.gui.parts import layout, theme
 from specview.gui.parts.plots import Card
 from specview.gui.parts.questions import ask
 from specview.gui.parts.widgets import Choice, ElidedLabel, NumberEdit, label, set_kind, set_tip
-from specview.gui.state.figures import number, probability
 from specview.gui.train.process import Curve, State, TrainingRun
 from specview.models.cache import size_words
 from specview.models.catalog import path_of

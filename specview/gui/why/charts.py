@@ -11,10 +11,10 @@ from PySide6.QtWidgets import QScrollBar, QStackedWidget, QWidget
 
 from specview.decoding.details import Bin, Details
 from specview.decoding.metrics import Metrics
+from specview.files.figures import number, percent, times
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import ElidedLabel
-from specview.gui.state.figures import number, percent, times
 from specview.gui.why.timeline import RoundTimeline
 from specview.lab.explain_report import arrival_words
 from specview.lab.explanation import Explanation, Step, Waterfall, signed

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.ledger import RunRecord
 from specview.drafting.policies import POLICIES
+from specview.files.figures import MISSING, number, times
 from specview.gui.link.background import Background
 from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
@@ -25,7 +26,6 @@ from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
 from specview.gui.parts.widgets import Choice, ElidedLabel, Field, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip, visible
-from specview.gui.state.figures import MISSING, number, times
 from specview.gui.state.view_model import LaneModel
 from specview.lab.what_if import what_if_of_race
 from specview.lab.what_if_figures import COLUMNS, Alternative, Range, WhatIf, row_of

@@ -14,6 +14,7 @@ from PySide6.QtGui import QDropEvent
 
 from specview.decoding.sampling import SamplingParams
 from specview.errors import SpecviewError
+from specview.files.figures import METRICS
 from specview.files.reader import read_trace
 from specview.gui.link.open_run import Pick, open_picks, recorded_race
 from specview.gui.state import figures, lane_words
@@ -107,7 +108,7 @@ def test_whatever_a_file_says_can_be_drawn(tmp_path, place, value, line):
         lane_words.shares(lane_words.members(lane.settings), metrics), lane_words.oracle(metrics), figures.details(metrics)
         figures.spread(opened.race.speedup(lane))
         for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
-            figures.FIGURES[name].text(getattr(metrics, name))
+            METRICS[name].text(getattr(metrics, name))
 
 
 # -- the window ----------------------------------------------------------------------------------------------

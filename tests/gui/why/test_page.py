@@ -14,6 +14,7 @@ from PySide6.QtGui import QGuiApplication
 
 from specview.decoding.details import details_of
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.files.figures import METRICS, MISSING
 from specview.gui.link.controller import Controller
 from specview.gui.link.engine_thread import EngineThread
 from specview.gui.parts import theme
@@ -22,9 +23,7 @@ from specview.gui.parts.pages import RACE, WHY, PageContext
 from specview.gui.parts.pass_times import MEASURE
 from specview.gui.parts.selection import Selection
 from specview.gui.shell import app as application
-from specview.gui.state.figures import MISSING
 from specview.gui.state.view_model import target_of
-from specview.gui.why.figures import ORDER, row_of
 from specview.gui.why.page import WhyPage
 from specview.lab.explain import explain_lane
 from specview.lab.explanation import Banner
@@ -270,20 +269,20 @@ def test_the_table_has_every_figure_of_the_design_with_its_formula(bench, page):
         "verify_share other_share draft_cost verify_cost expected_tokens predicted_speedup "
         "predicted_speedup_measured_verify rounds proposed judged accepted ignored emitted speedup"
     )
-    assert set(named.split()) <= set(ORDER) and len(set(ORDER)) == len(ORDER) == table.rowCount()
-    for place, name in enumerate(ORDER):
-        assert row_of(name)[1] in html.unescape(table.item(place, 1).toolTip())
-        assert table.item(place, 3).text() == row_of(name)[1]
-    by_name = {name: table.item(place, 2).text() for place, name in enumerate(ORDER)}
+    assert set(named.split()) <= set(METRICS) and len(METRICS) == table.rowCount()
+    for place, name in enumerate(METRICS):
+        assert METRICS[name].formula in html.unescape(table.item(place, 1).toolTip())
+        assert table.item(place, 3).text() == METRICS[name].formula
+    by_name = {name: table.item(place, 2).text() for place, name in enumerate(METRICS)}
     metrics = bench.controller.race.metrics(page.lane)
     assert by_name["acceptance_rate"] == f"{metrics.acceptance_rate:.2f}"
     assert by_name["position_acceptance"].count("·") == 3
     assert by_name["weights"] == "98 MB" and by_name["kv_cache"] == "12 MB"
-    plain = {name: table.item(place, 1).text() for place, name in enumerate(ORDER)}
+    plain = {name: table.item(place, 1).text() for place, name in enumerate(METRICS)}
     assert plain["acceptance_rate"] == MISSING == plain["speedup"]
     table.copy()
     copied = QGuiApplication.clipboard().text().splitlines()
-    assert len(copied) == len(ORDER) + 1 and copied[0].split("\t") == ["figure", "plain", "draft-model", "formula"]
+    assert len(copied) == len(METRICS) + 1 and copied[0].split("\t") == ["figure", "plain", "draft-model", "formula"]
 
 
 def test_without_entropies_it_says_how_to_get_them(bench, page, qapp):

@@ -9,8 +9,8 @@ import pytest
 
 from specview.decoding.metrics import fold
 from specview.decoding.sampling import SamplingParams
+from specview.files.figures import MISSING, number, times
 from specview.gui.parts import theme
-from specview.gui.state.figures import MISSING, number, times
 from specview.gui.state.view_model import RaceModel
 from specview.gui.why.what_if import THRESHOLDS, WhatIfPanel, range_text
 from specview.lab.what_if_figures import Range
