@@ -27,15 +27,16 @@ def _whole_blocks(tokens: int, block: int) -> int:
 class PreallocatedLayer(CacheLayerMixin):
     """Keys and values of one layer, [1, heads, capacity, width] each, of which `length` are valid.
 
-    block > 1 shows attention whole blocks of that many tokens.
+    block > 1 shows attention whole blocks of that many tokens. first is the position of the first entry.
     """
 
     is_compileable = False
     is_croppable = True
     supports_early_init = False
 
-    def __init__(self, max_length: int, block: int, is_sliding: bool) -> None:
+    def __init__(self, max_length: int, block: int = 1, is_sliding: bool = False, first: int = 0) -> None:
         super().__init__()
+        self.first = first
         self.is_sliding = is_sliding
         self.length = 0
         self._key_buffer: torch.Tensor | None = None
@@ -51,20 +52,15 @@ class PreallocatedLayer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new keys and values [1, heads, n, width] and return all that attention may see."""
         start, end = self.length, self.length + key_states.shape[-2]
-        visible = self._visible(end)
+        visible = _whole_blocks(end, self._block)
         keys = self._key_buffer = _grown(self._key_buffer, key_states, start, visible, self._max_length)
-        values = self._value_buffer = _grown(
-            self._value_buffer, value_states, start, visible, self._max_length
-        )
+        values = self._value_buffer = _grown(self._value_buffer, value_states, start, visible, self._max_length)
         self.is_initialized = True
         keys[:, :, start:end] = key_states
         values[:, :, start:end] = value_states
         self.length = end
         self.keys, self.values = keys[:, :, :visible], values[:, :, :visible]
         return self.keys, self.values
-
-    def _visible(self, end: int) -> int:
-        return _whole_blocks(end, self._block)
 
     def get_seq_length(self, *args: Any) -> int:
         """Return the number of tokens held."""
@@ -74,7 +70,7 @@ class PreallocatedLayer(CacheLayerMixin):
         """Return how many keys attention will see once `query_length` tokens are added, and the offset 0."""
         # Early 5.x releases hand over the cache positions instead of their number.
         added = query_length if isinstance(query_length, int) else int(query_length.shape[0])
-        return self._visible(self.length + added), 0
+        return _whole_blocks(self.length + added, self._block), 0
 
     def get_max_length(self) -> int:
         """Return -1: no fixed maximum (5.24's name)."""
@@ -83,6 +79,10 @@ class PreallocatedLayer(CacheLayerMixin):
     def get_max_cache_shape(self) -> int:
         """Return -1: no fixed maximum (the name in earlier 5.x)."""
         return -1
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` tokens: a pointer move."""
+        self.length = min(self.length, length)
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Keep the first `start` tokens and, of those after them, a path's, by index."""
@@ -136,6 +136,7 @@ class PreallocatedCache(Cache):
             else:
                 raise ValueError(kind)
         super().__init__(layers=layers)
+        self._own = [layer for layer in layers if isinstance(layer, PreallocatedLayer)]
         self._block = block
 
     def visible(self, end: int) -> int:
@@ -144,24 +145,21 @@ class PreallocatedCache(Cache):
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
-        for layer in self.layers:
-            if isinstance(layer, PreallocatedLayer):
-                layer.length = min(layer.length, length)
+        for layer in self._own:
+            layer.truncate(length)
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Keep the first `start` tokens and, of those after them, a path's, by index."""
-        for layer in self.layers:
-            if isinstance(layer, PreallocatedLayer):
-                layer.keep(start, path)
+        for layer in self._own:
+            layer.keep(start, path)
 
     def repeated(self, sequences: int) -> PreallocatedCache:
         """Return this cache, made one of so many sequences, each with what the only one held."""
-        for layer in self.layers:
-            if isinstance(layer, PreallocatedLayer):
-                layer.repeat(sequences)
+        for layer in self._own:
+            layer.repeat(sequences)
         return self
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers."""
-        return sum(layer.nbytes for layer in self.layers if isinstance(layer, PreallocatedLayer))
+        return sum(layer.nbytes for layer in self._own)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specview.errors import SpecviewError
-from specview.heads.layouts import HeadFacts, Tensors, part, rotary_frequencies, short, trained_for
+from specview.heads.layouts import HeadFacts, Tensors, part, rotary_frequencies, short
 
 USUAL_LAYERS = 3
 _AGAIN = "Download the head again."
@@ -20,6 +20,7 @@ _OTHER = "Choose another head."
 _LAYER_TYPES = (None, "llama", "mistral", "qwen2", "qwen3")
 """What `transformer_layer_config` may say that its layers are: speculators knows llama and qwen3 (0.9.0,
 models/eagle3/model_definitions.py), and the others' are computed alike."""
+_WINDOW_NOTE = "Its layers were trained to look back over a window; here they look at the whole text."
 _WIDEST = 4096  # of one attention head
 
 
@@ -35,7 +36,6 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
     tensors.rename(lambda name: f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name)
     layer_config = part(config, "transformer_layer_config") if speculators else config
     parallel = tensors.has("mask_hidden") or config.get("speculators_model_type") == "peagle"
-    kind = "a P-EAGLE head" if parallel else "an EAGLE-3 head"
     own = part(config, "eagle_config")
     if speculators and layer_config.get("model_type") not in _LAYER_TYPES:
         raise SpecviewError(
@@ -59,12 +59,15 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
     rows = tensors.shape("lm_head.weight")
     draft_vocab = rows[0] if rows else tensors.number("draft_vocab_size", vocab)
     wide = aux * target_hidden
-    norm_before_fc, fc_norm = tensors.has("input_norm.weight"), tensors.has("fc_norm.0.weight")
-    flags = {key: _flag(config, own, key) for key in ("norm_before_fc", "fc_norm", "norm_output")}
+    said_norm_before_fc, said_fc_norm, norm_output = (
+        bool(config.get(key, own.get(key, False))) for key in ("norm_before_fc", "fc_norm", "norm_output")
+    )
+    norm_before_fc = said_norm_before_fc or tensors.has("input_norm.weight")
+    fc_norm = said_fc_norm or tensors.has("fc_norm.0.weight")
     tensors.take("fc.weight", hidden, wide)
-    if norm_before_fc or flags["norm_before_fc"]:
+    if norm_before_fc:
         tensors.take("input_norm.weight", wide)
-    if fc_norm or flags["fc_norm"]:
+    if fc_norm:
         for index in range(aux):
             tensors.take(f"fc_norm.{index}.weight", target_hidden)
     qk_norm = tensors.has("layers.0.self_attn.q_norm.weight")
@@ -80,10 +83,8 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
     own_embedding = tensors.take_if_there("embed_tokens.weight", None, hidden)
     if not own_embedding and hidden != target_hidden:
         tensors.take("embed_tokens.weight", vocab, hidden)
-    if draft_vocab != vocab:
+    if draft_vocab != vocab or tensors.has("d2t"):
         tensors.take("d2t", draft_vocab, integers=True)
-    else:
-        tensors.take_if_there("d2t", draft_vocab, integers=True)
     tensors.take_if_there("t2d", vocab, integers=True)
     mask_token = None
     if parallel:
@@ -92,26 +93,15 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
         mask_token = _mask_token(tensors)
     said = {**own, **{key: value for key, value in config.items() if value is not None}}
     residual = said.get("norm_before_residual")
-    unsure = []
-    if residual is None and speculators and not parallel:
-        unsure.append("norm_before_residual")
-    notes = []
-    if "sliding_attention" in (layer_config.get("layer_types") or ()):
-        notes.append("Its layers were trained to look back over a window; here they look at the whole text.")
     name = "speculators" if speculators else "midlayer" if midlayer else "layers"
-    taken = tensors.finish(kind)
-    return HeadFacts(
+    return tensors.facts(
         "p-eagle" if parallel else "eagle3",
         f"{'P-EAGLE' if parallel else 'EAGLE-3'}, {name} layout",
-        tensors.folder,
         target_hidden,
         vocab,
         draft_vocab,
-        target_name=trained_for(config),
         own_embedding=own_embedding,
         own_output=rows is not None,
-        config=config,
-        parameters=sum(stored.numel for key, (_, stored) in taken.items() if key not in ("d2t", "t2d")),
         sizes={
             **sizes,
             "target_hidden": target_hidden,
@@ -121,18 +111,17 @@ def read_eagle3(tensors: Tensors) -> HeadFacts | None:
             "aux_written": _written_as(config, own, speculators),
             "layers": layers,
             "norm_before_residual": bool(residual),
-            "norm_output": flags["norm_output"],
-            "norm_before_fc": "input_norm.weight" in taken,
-            "fc_norm": "fc_norm.0.weight" in taken,
+            "norm_output": norm_output,
+            "norm_before_fc": norm_before_fc,
+            "fc_norm": fc_norm,
             "qk_norm": qk_norm,
             "attention_bias": bias,
             "own_embedding": own_embedding,
             "mask_token_id": mask_token,
         },
-        tensors=taken,
-        unsure=tuple(unsure),
+        unsure=("norm_before_residual",) if residual is None and speculators and not parallel else (),
         aux_ids=ids,
-        notes=tuple(notes),
+        notes=(_WINDOW_NOTE,) if "sliding_attention" in (layer_config.get("layer_types") or ()) else (),
     )
 
 
@@ -150,10 +139,6 @@ def _unwanted(name: str) -> bool:
 def _is_layer(name: str) -> bool:
     parts = name.split(".")
     return parts[0] == "layers" and len(parts) > 2 and parts[1].isdigit()
-
-
-def _flag(config: Mapping[str, Any], own: Mapping[str, Any], key: str) -> bool:
-    return bool(config.get(key, own.get(key, False)))
 
 
 def _layer_sizes(tensors: Tensors, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,18 +259,7 @@ def read_eagle(tensors: Tensors) -> HeadFacts | None:
             tensors.take(f"layers.{index}.input_layernorm.weight", hidden)
     own_embedding = tensors.take_if_there("embed_tokens.weight", vocab, hidden)
     tensors.ignore(lambda name: name == "lm_head.weight")  # a copy of the target's, where a trainer kept it
-    taken = tensors.finish("an EAGLE head")
-    return HeadFacts(
-        "eagle",
-        "EAGLE-1/2, SafeAILab layout",
-        tensors.folder,
-        hidden,
-        vocab,
-        vocab,
-        target_name=trained_for(config),
-        own_embedding=own_embedding,
-        config=config,
-        parameters=sum(stored.numel for _, stored in taken.values()),
-        sizes={**sizes, "vocab": vocab, "layers": layers, "fc_bias": bias, "attention_bias": qkv_bias, "own_embedding": own_embedding},
-        tensors=taken,
+    more = {"vocab": vocab, "layers": layers, "fc_bias": bias, "attention_bias": qkv_bias, "own_embedding": own_embedding}
+    return tensors.facts(
+        "eagle", "EAGLE-1/2, SafeAILab layout", hidden, vocab, own_embedding=own_embedding, sizes={**sizes, **more}
     )

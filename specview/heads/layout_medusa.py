@@ -70,19 +70,15 @@ def read_medusa(tensors: Tensors) -> HeadFacts | None:
         )
     said = config.get("medusa_num_heads", config.get("num_heads"))
     notes = () if said in (None, heads) else (f"Its config says {short(said)} heads, its weights hold {heads}.",)
-    taken = tensors.finish("Medusa heads")
-    return HeadFacts(
+    own = "Medusa, its own layout" + (", version 2" if output == "target" else "")
+    return tensors.facts(
         "medusa",
-        "Medusa, vLLM layout" if vllm else "Medusa, its own layout" + (", version 2" if output == "target" else ""),
-        tensors.folder,
+        "Medusa, vLLM layout" if vllm else own,
         hidden,
         vocab,
-        rows or vocab,
-        target_name=trained_for(config),
+        rows,
         most_tokens=heads,
         own_output=output != "target",
-        config=config,
-        parameters=sum(stored.numel for key, (_, stored) in taken.items() if key != "token_map"),
         sizes={
             "hidden": hidden,
             "vocab": vocab,
@@ -92,7 +88,6 @@ def read_medusa(tensors: Tensors) -> HeadFacts | None:
             "output": output,
             "bias": bias,
         },
-        tensors=taken,
         notes=notes,
     )
 
@@ -117,21 +112,16 @@ def read_mlp_speculator(tensors: Tensors) -> HeadFacts | None:
         _take_lstm(tensors, hidden, inner, vocab, predicts)
     else:
         _take_steps(tensors, hidden, inner, vocab, predicts, tied)
-    kind = "an LSTM speculator" if lstm else "an MLP speculator"
-    taken = tensors.finish(kind)
-    return HeadFacts(
+    return tensors.facts(
         "mlp-speculator",
         "LSTM speculator, Arctic layout" if lstm else f"MLP speculator, IBM layout{', tied' if tied else ''}",
-        tensors.folder,
         hidden,
         vocab,
-        vocab,
+        words="an LSTM speculator" if lstm else "an MLP speculator",
         target_name=trained_for(config) or trained_for(part(config, "base_model")),
         most_tokens=predicts,
         own_embedding=True,
         own_output=True,
-        config=config,
-        parameters=sum(stored.numel for _, stored in taken.values()),
         sizes={
             "hidden": hidden,
             "inner": inner,
@@ -141,7 +131,6 @@ def read_mlp_speculator(tensors: Tensors) -> HeadFacts | None:
             "scale_input": bool(config.get("scale_input")),
             "lstm": lstm,
         },
-        tensors=taken,
     )
 
 

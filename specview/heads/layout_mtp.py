@@ -14,6 +14,22 @@ from specview.heads.layouts import HeadFacts, Tensors
 
 _WORDS = {"deepseek": "DeepSeek layout", "qwen": "Qwen layout", "mimo": "MiMo layout"}
 _COPIES = ("shared_head.head.weight", "embed_tokens.weight")  # of the target's own output and embedding
+_MODULE = {
+    "deepseek": re.compile(r"model\.layers\.(\d+)\.(.*)"),
+    "qwen": re.compile(r"(?:.*\.)?mtp\.(?:layers\.(\d+)\.)?(.*)"),  # without a number: shared by all modules
+    "mimo": re.compile(r"model\.mtp_layers\.(\d+)\.(.*)"),
+}
+_RENAMED: dict[str, dict[str, str]] = {
+    "deepseek": {"shared_head.norm": "norm"},
+    "qwen": {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm"},
+    "mimo": {
+        "token_layernorm": "enorm",
+        "hidden_layernorm": "hnorm",
+        "input_proj": "eh_proj",
+        "final_layernorm": "norm",
+    },
+}
+_OWN = ("enorm.", "hnorm.", "eh_proj.", "norm.")
 
 
 def read_mtp(tensors: Tensors) -> HeadFacts | None:
@@ -21,39 +37,31 @@ def read_mtp(tensors: Tensors) -> HeadFacts | None:
     text = tensors.config.get("text_config")
     decoder: Mapping[str, Any] = text if isinstance(text, Mapping) else tensors.config
     layers = decoder.get("num_hidden_layers")
-    if type(layers) is not int:
-        return None
-    found = _modules(tensors.names, layers)
-    if found is None:
+    if type(layers) is not int or (found := _modules(tensors.names, layers)) is None:
         return None
     layout, modules = found
-    hidden = tensors.number("hidden_size", inside=decoder)
-    vocab = tensors.number("vocab_size", inside=decoder)
-    tensors.ignore(lambda name: not is_of_modules(name, layout, layers))
+    hidden, vocab = (tensors.number(key, inside=decoder) for key in ("hidden_size", "vocab_size"))
+    ours = {name: module_names(name, layout, modules, layers) for name in tensors.names}
+    tensors.ignore(lambda name: not ours[name])
     for name in tensors.names:
         tensors.take(name, *[None] * len(tensors.shape(name) or ()))
     taken = tensors.finish("next-token-prediction modules")
-    return HeadFacts(
+    return tensors.facts(
         "mtp",
         f"MTP in the target's checkpoint, {_WORDS[layout]}",
-        tensors.folder,
         hidden,
-        vocab,
         vocab,
         target_layers=layers,
         target_name=str(tensors.config.get("_name_or_path") or tensors.folder.resolve().name)[:200],
         most_tokens=modules,
-        config=tensors.config,
-        parameters=sum(stored.numel for _, stored in taken.values()),
         sizes={
             "hidden": hidden,
             "modules": modules,
-            "target_layers": layers,
             "layout": layout,
             "eps": tensors.real("rms_norm_eps", 1e-6, decoder),
             "config": tensors.config,
         },
-        tensors=taken,
+        tensors={name: stored for published, stored in taken.items() for name in ours[published]},
     )
 
 
@@ -73,13 +81,19 @@ def _modules(names: Iterable[str], layers: int) -> tuple[str, int] | None:
     return None
 
 
-def is_of_modules(name: str, layout: str, layers: int) -> bool:
-    """Whether a tensor of the target's checkpoint is one of its modules'."""
-    if name.endswith(_COPIES):
-        return False
-    if layout == "qwen":
-        return re.match(r"(?:.*\.)?mtp\.", name) is not None
-    if layout == "mimo":
-        return name.startswith("model.mtp_layers.")
-    match = re.match(r"model\.layers\.(\d+)\.", name)
-    return match is not None and int(match[1]) >= layers
+def module_names(name: str, layout: str, modules: int, layers: int) -> list[str]:
+    """The parameters of MtpModules that a tensor of the target's checkpoint stands for: several where modules share it.
+
+    An expert's weights keep their own number, which MtpModules joins.
+    """
+    match = _MODULE[layout].fullmatch(name)
+    if match is None or name.endswith(_COPIES):
+        return []
+    tail: str = match[2]
+    numbers = range(modules) if match[1] is None else [int(match[1]) - (layers if layout == "deepseek" else 0)]
+    for theirs, ours in _RENAMED[layout].items():
+        if tail.startswith(theirs + "."):
+            tail = ours + tail[len(theirs) :]
+            break
+    block = "" if tail.startswith(_OWN) else "block."
+    return [f"layers.{number}.{block}{tail}" for number in numbers if 0 <= number < modules]

@@ -133,23 +133,30 @@ class Tensors:
         self.take(name, *shape, as_=as_, integers=integers)
         return True
 
-    def finish(self, kind: str) -> dict[str, tuple[str, StoredTensor]]:
+    def finish(self, words: str) -> dict[str, tuple[str, StoredTensor]]:
         """Return the tensors taken; raise SpecviewError, one line, for those missing, wrong or left over."""
         if self._missing:
-            raise self._lacks(kind)
+            raise self._lacks(words)
         if self._wrong:
             raise SpecviewError(
-                f"{self.folder} has tensors that are no fit for {kind}: {_few(self._wrong)}.",
+                f"{self.folder} has tensors that are no fit for {words}: {_few(self._wrong)}.",
                 "Choose a head with weights in float32, float16 or bfloat16, and whole numbers as its vocabulary map."
                 if self._unread_types
                 else "Download its config.json and its weights again, or choose another head.",
             )
         if self._left:
             raise SpecviewError(
-                f"{self.folder} has tensors that {kind} of a layout known here has not: {_few(sorted(self._left))}.",
+                f"{self.folder} has tensors that {words} of a layout known here has not: {_few(sorted(self._left))}.",
                 "Choose another head.",
             )
         return self._taken
+
+    def facts(self, kind: Kind, layout: str, hidden: int, vocab: int, draft_vocab: int = 0, **more: Any) -> HeadFacts:
+        """The head made of the tensors taken, once all are there and fit; raises SpecviewError as `finish`."""
+        taken = self.finish(more.pop("words", KIND_WORDS[kind]))
+        numbers = sum(stored.numel for key, (_, stored) in taken.items() if key not in _MAPS)
+        known: dict[str, Any] = {"target_name": trained_for(self.config), "config": self.config, "tensors": taken}
+        return HeadFacts(kind, layout, self.folder, hidden, vocab, draft_vocab or vocab, parameters=numbers, **(known | more))
 
     def _lacks(self, kind: str) -> SpecviewError:
         return SpecviewError(f"{self.folder} lacks tensors of {kind}: {_few(self._missing)}.", "Download it again.")
@@ -191,6 +198,7 @@ def short(value: Any) -> str:
 
 
 _THETA = 10000.0
+_MAPS = ("token_map", "d2t", "t2d")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _INTEGERS = ("I64", "I32", "I16", "U8", "BOOL")
 _SHOWN, _MOST_MISSING = 3, 1000

@@ -18,7 +18,6 @@ from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.heads.loaded import LoadedHead
 from specview.heads.medusa import MedusaHeads, MedusaShape
 from specview.heads.mlp_speculator import MlpSpeculator, MlpSpeculatorShape
-from specview.heads.mtp import MtpModules, MtpShape
 
 
 class _Bare(TorchFunctionMode):
@@ -130,8 +129,10 @@ def _mlp_speculator(facts: HeadFacts, given: dict[str, Tensor], target: Engine) 
 
 
 def _mtp(facts: HeadFacts, given: dict[str, Tensor], target: Engine) -> torch.nn.Module:
+    from specview.heads.mtp import MtpModules, MtpShape
+
     module = MtpModules(MtpShape(**facts.sizes))
-    module.load_published(_widened(given))
+    module.load(_widened(given))
     return module
 
 

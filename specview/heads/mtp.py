@@ -28,21 +28,9 @@ from specview.heads.loaded import LoadedHead
 Layout = Literal["deepseek", "qwen", "mimo"]
 """How the checkpoint names its modules; see layout_mtp.py."""
 
-_FIRST_BLOCK = 256
+_LONGEST = 1 << 30  # tokens: a module's cache grows as it is filled
 _LAYER_OF = {"mimo": "qwen2"}  # model types that transformers does not know, by whose layer they have
 
-_RENAMED: dict[str, dict[str, str]] = {
-    "deepseek": {"shared_head.norm": "norm"},
-    "qwen": {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm"},
-    "mimo": {
-        "token_layernorm": "enorm",
-        "hidden_layernorm": "hnorm",
-        "input_proj": "eh_proj",
-        "final_layernorm": "norm",
-    },
-}
-_OWN = ("enorm", "hnorm", "eh_proj", "norm")
-_COPIES = ("shared_head.head.weight", "embed_tokens.weight")  # of the target's own output and embedding
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
@@ -52,7 +40,6 @@ class MtpShape:
 
     hidden: int
     modules: int
-    target_layers: int
     layout: Layout
     eps: float = 1e-6
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -63,47 +50,15 @@ class MtpShape:
         return self.layout == "mimo"
 
 
-def _canonical_names(name: str, shape: MtpShape) -> list[str]:
-    """The parameters of MtpModules that a published name stands for: several where modules share it."""
-    if name.endswith(_COPIES):
-        return []
-    if shape.layout == "qwen":
-        tail = re.sub(r"^(?:.*\.)?mtp\.", "", name)
-        if tail == name:
-            return []
-        match = re.match(r"layers\.(\d+)\.(.*)", tail)
-        modules, tail = ([int(match[1])], match[2]) if match else (list(range(shape.modules)), tail)
-    elif shape.layout == "mimo":
-        match = re.match(r"model\.mtp_layers\.(\d+)\.(.*)", name)
-        if match is None:
-            return []
-        modules, tail = [int(match[1])], match[2]
-    else:
-        match = re.match(r"model\.layers\.(\d+)\.(.*)", name)
-        if match is None or int(match[1]) < shape.target_layers:
-            return []
-        modules, tail = [int(match[1]) - shape.target_layers], match[2]
-    for theirs, ours in _RENAMED[shape.layout].items():
-        if tail.startswith(theirs + "."):
-            tail = ours + tail[len(theirs) :]
-            break
-    block = "" if tail.startswith(tuple(own + "." for own in _OWN)) else "block."
-    return [f"layers.{module}.{block}{tail}" for module in modules if module < shape.modules]
-
-
-def canonical_state(tensors: Mapping[str, Tensor], shape: MtpShape) -> dict[str, Tensor]:
-    """The state dict of MtpModules from the checkpoint's tensors by their published names.
-
-    What is no module's is left out. transformers keeps the experts of a layer in one tensor: [experts, out, in].
-    """
+def joined_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with the experts of a layer in one, as transformers keeps them: [experts, out, in]."""
     state: dict[str, Tensor] = {}
     experts: dict[str, dict[str, dict[int, Tensor]]] = {}
-    for published, tensor in tensors.items():
-        for name in _canonical_names(published, shape):
-            if found := _EXPERT.fullmatch(name):
-                experts.setdefault(found[1], {}).setdefault(found[3], {})[int(found[2])] = tensor
-            else:
-                state[name] = tensor
+    for name, tensor in tensors.items():
+        if found := _EXPERT.fullmatch(name):
+            experts.setdefault(found[1], {}).setdefault(found[3], {})[int(found[2])] = tensor
+        else:
+            state[name] = tensor
     for place, kinds in experts.items():
         gate, up, down = (
             torch.stack([kinds.get(kind, {})[index] for index in sorted(kinds.get(kind, {}))])
@@ -112,47 +67,6 @@ def canonical_state(tensors: Mapping[str, Tensor], shape: MtpShape) -> dict[str,
         state[f"{place}.gate_up_proj"] = torch.cat([gate, up], 1)
         state[f"{place}.down_proj"] = down
     return state
-
-
-class MtpCache:
-    """Keys and values of one module for one sequence, as transformers' layers take a cache.
-
-    first is the position of its first entry.
-    """
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.length = 0
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
-
-    def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Add keys and values [1, heads, n, width]; return all there are."""
-        begin, end = self.length, self.length + keys.shape[-2]
-        self._keys = _grown(self._keys, keys, begin, end)
-        self._values = _grown(self._values, values, begin, end)
-        self._keys[:, :, begin:end] = keys
-        self._values[:, :, begin:end] = values
-        self.length = end
-        return self._keys[:, :, :end], self._values[:, :, :end]
-
-    def get_seq_length(self, *_: Any) -> int:
-        """Entries held."""
-        return self.length
-
-    def truncate(self, length: int) -> None:
-        """Forget all but the first `length` entries: a pointer move."""
-        self.length = min(self.length, length)
-
-
-def _grown(buffer: Tensor | None, like: Tensor, filled: int, needed: int) -> Tensor:
-    if buffer is not None and buffer.shape[-2] >= needed:
-        return buffer
-    room = max(needed, _FIRST_BLOCK if buffer is None else 2 * buffer.shape[-2])
-    new = like.new_zeros((*like.shape[:-2], room, like.shape[-1]))
-    if buffer is not None:
-        new[:, :, :filled] = buffer[:, :, :filled]
-    return new
 
 
 class MtpLayer(nn.Module):
@@ -171,7 +85,7 @@ class MtpLayer(nn.Module):
         # transformers 5.2x renamed the argument.
         self._cache_word = "cache" if "cache" in names else "past_key_values"
 
-    def forward(self, embedded: Tensor, hidden: Tensor, cache: MtpCache, **arguments: Any) -> Tensor:
+    def forward(self, embedded: Tensor, hidden: Tensor, cache: Any, **arguments: Any) -> Tensor:
         """z [n, hidden] of embedded tokens and hidden states [n, hidden]; arguments go to the layer."""
         parts = [self.enorm(embedded), self.hnorm(hidden)]
         u = self.eh_proj(torch.cat(parts[::-1] if self._hidden_first else parts, -1))
@@ -191,22 +105,24 @@ class MtpModules(nn.Module):
         self._rotary_of = type(base.rotary_emb), base.config
         self._rotary: dict[torch.device, Any] = {}
 
-    def load_published(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the weights from the checkpoint's tensors by their published names.
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the weights by the names of layout_mtp.module_names.
 
         Raises RuntimeError, which names them, where some are missing or have another shape.
         """
-        self.load_state_dict(canonical_state(tensors, self.shape), strict=True, assign=True)
+        self.load_state_dict(joined_experts(tensors), strict=True, assign=True)
 
-    def new_cache(self) -> list[MtpCache]:
-        """Empty caches, one for each module."""
-        return [MtpCache(index + 1) for index in range(self.shape.modules)]
+    def new_cache(self) -> list[Any]:
+        """Empty caches, one for each module; the first entry of each is a position further."""
+        from specview.engines.transformers_cache import PreallocatedLayer
+
+        return [PreallocatedLayer(_LONGEST, first=index + 1) for index in range(self.shape.modules)]
 
     def new_run(self, head: LoadedHead, max_length: int) -> MtpRun:
         """A sequence's state, of up to max_length tokens."""
         return MtpRun(head)
 
-    def run(self, index: int, embedded: Tensor, hidden: Tensor, cache: MtpCache) -> Tensor:
+    def run(self, index: int, embedded: Tensor, hidden: Tensor, cache: Any) -> Tensor:
         """Feed module `index` the tokens after its cache's end: embedded and hidden [n, hidden]; gives z [n, hidden]."""
         rows = len(embedded)
         begin = cache.length

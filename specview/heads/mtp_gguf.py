@@ -13,24 +13,17 @@ from specview.engines.llama_cpp_mtp import MtpContext, mtp_problem
 from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loaded import LoadedHead
-from specview.heads.mtp import MtpRun
+from specview.heads.mtp import MtpRun, MtpShape
 
 if TYPE_CHECKING:
     from specview.engines.llama_cpp_engine import LlamaCppEngine
-
-
-class GgufShape:
-    """As much of MtpShape as a run needs."""
-
-    def __init__(self, hidden: int, modules: int) -> None:
-        self.hidden, self.modules = hidden, modules
 
 
 class GgufModules:
     """The modules of a llama.cpp engine's model."""
 
     def __init__(self, engine: LlamaCppEngine) -> None:
-        self.shape = GgufShape(engine.hidden_size, engine.mtp_modules)
+        self.shape = MtpShape(engine.hidden_size, engine.mtp_modules, "deepseek")
         self._engine = engine
 
     def new_run(self, head: LoadedHead, max_length: int) -> GgufMtpRun:

@@ -59,7 +59,7 @@ def _one_thread():
 
 def modules_for(target: FeatureEngine, *, modules: int = 1, seed: int = 1) -> LoadedHead:
     """Random float64 modules over a toy target."""
-    module = MtpModules(MtpShape(HIDDEN, modules, 2, "mimo", 1e-5, CONFIG)).double()
+    module = MtpModules(MtpShape(HIDDEN, modules, "mimo", 1e-5, CONFIG)).double()
     facts = HeadFacts("mtp", "toy", Path("toy"), HIDDEN, target.vocab_size, target.vocab_size)
     return LoadedHead(facts, randomised(module, seed), target)
 

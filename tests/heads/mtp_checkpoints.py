@@ -65,7 +65,7 @@ def modules_of(kind: str, seed: int = 5, count: int = 0) -> MtpModules:
     """Random modules of a target: as many as its config says, or `count`."""
     count = count or CONFIGS[kind].get("num_nextn_predict_layers", 1)
     torch.manual_seed(seed)
-    module = MtpModules(MtpShape(HIDDEN, count, LAYERS, LAYOUTS[kind], 1e-5, config_of(kind)))
+    module = MtpModules(MtpShape(HIDDEN, count, LAYOUTS[kind], 1e-5, config_of(kind)))
     for name, parameter in module.named_parameters():
         noise = torch.randn(parameter.shape)
         parameter.data = parameter.data + 0.2 * noise if "norm" in name else 0.3 * noise

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from specview.heads.layout_mtp import module_names
 from specview.heads.layouts import HeadFacts
 from specview.heads.loaded import LoadedHead
-from specview.heads.mtp import MtpModules, MtpRun, canonical_state
+from specview.heads.mtp import MtpModules, MtpRun
 from tests.heads.mtp_checkpoints import CONFIGS, HIDDEN, LAYERS, VOCAB, model_of, modules_of, published
 
 PROMPT = [5, 200, 17, 90, 3, 44, 101]
@@ -44,25 +45,31 @@ def head_of(kind: str) -> tuple[LoadedHead, ModelTarget]:
     return LoadedHead(facts, modules_of(kind), target), target
 
 
+def by_module_names(module: MtpModules, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A checkpoint's tensors as read_mtp names them."""
+    shape = module.shape
+    return {ours: t for name, t in tensors.items() for ours in module_names(name, shape.layout, shape.modules, LAYERS)}
+
+
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_published_checkpoint_loads_whole(kind):
     module = modules_of(kind)
     other = MtpModules(module.shape)
-    tensors = published(module)
-    other.load_published({**tensors, "model.layers.0.input_layernorm.weight": torch.zeros(HIDDEN)})
+    tensors = by_module_names(module, {**published(module), "model.layers.0.input_layernorm.weight": torch.zeros(HIDDEN)})
+    other.load(tensors)
     for name, value in module.state_dict().items():
         assert torch.equal(other.state_dict()[name], value), name
     missing = dict(tensors)
     gone = next(name for name in missing if "q_" in name and "self_attn" in name)
     del missing[gone]
     with pytest.raises(RuntimeError, match="Missing key"):
-        MtpModules(module.shape).load_published(missing)
+        MtpModules(module.shape).load(missing)
 
 
 def test_the_module_can_be_made_without_memory():
     with torch.device("meta"):
         module = MtpModules(modules_of("glm4_moe").shape)
-    module.load_published(published(modules_of("glm4_moe")))
+    module.load(by_module_names(module, published(modules_of("glm4_moe"))))
     assert not any(tensor.is_meta for tensor in module.state_dict().values())
     expected = modules_of("glm4_moe")
     e, h = torch.randn(2, 3, HIDDEN)
@@ -71,10 +78,9 @@ def test_the_module_can_be_made_without_memory():
 
 
 def test_copies_of_the_targets_own_are_left_out():
-    shape = modules_of("deepseek_v3").shape
-    zeros = torch.zeros(1)
     names = [f"model.layers.{LAYERS}.{name}" for name in ("embed_tokens.weight", "shared_head.head.weight")]
-    assert canonical_state(dict.fromkeys([*names, "model.layers.1.mlp.gate.weight"], zeros), shape) == {}
+    for name in (*names, "model.layers.1.mlp.gate.weight"):
+        assert module_names(name, "deepseek", 2, LAYERS) == []
 
 
 # -- transformers' own ---------------------------------------------------------------------------------
