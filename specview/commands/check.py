@@ -169,7 +169,7 @@ def _facts(model: ModelRef) -> ModelFacts:
     if path.is_file():
         gguf = gguf_facts(path)
         return ModelFacts(
-            model.name, gguf.architecture, gguf.parameters, gguf.file_bytes, gguf.context_length, model.engines
+            model.name, gguf.architecture, gguf.parameters, gguf.size, gguf.context_length, model.engines
         )
     folder = inspect_folder(path, needs_tokenizer=False)
     nested = folder.config.get("text_config")

@@ -1,17 +1,88 @@
-"""A chat to token ids: the model's own template, and nothing typed by a user becomes a special token.
+"""Text to token ids and back, as both engines do it: the same messages give the same ids in both.
 
-Both engines render and cut here, so that the same messages give the same ids in both.
+A chat is rendered by the model's own template, and nothing typed by a user becomes a special token. Bytes are joined to
+text as soon as they are whole characters.
 """
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import cached_property
 
+from specview.decoding.interfaces import Declared
 from specview.engines import templates
-from specview.errors import SpecviewError
+from specview.errors import SpecviewError, UsageError
 
 Encode = Callable[[str], list[int]]
+_utf8_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class ModelTokenizer:
+    """A model's tokenizer (interfaces.Tokenizer); a subclass says how bare text and rendered templates are cut.
+
+    special_tokens are strings that only a template may turn into one token, with their ids. prefix holds the ids that the
+    model's ordinary tokenization puts before a text (BOS, as a rule).
+    """
+
+    vocab_size: int
+    bos_id: int | None
+    eos_ids: frozenset[int]
+    declared: Declared
+    special_tokens: Mapping[str, int]
+    prefix: list[int]
+    _bos_token: str | None
+    _eos_token: str | None
+
+    def _tokenize(self, text: str, *, special: bool) -> list[int]:
+        """Encode text without a prefix, in which special strings are parsed or stay text."""
+        raise NotImplementedError
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for; special tokens give their name, ids without a token nothing."""
+        raise NotImplementedError
+
+    def encode(self, text: str) -> list[int]:
+        """Encode bare text, without BOS; strings of special tokens stay text."""
+        return self._tokenize(text, special=False)
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Encode a raw prompt: BOS where the model wants one; an empty prompt becomes BOS.
+
+        Raises UsageError for an empty prompt where the model has no BOS.
+        """
+        tokens = self.prefix + self.encode(text)
+        if tokens:
+            return tokens
+        if self.bos_id is None:
+            raise UsageError("The prompt is empty, and this model has no BOS token.", "Write a prompt.")
+        return [self.bos_id]
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]], template: str | None = None) -> list[int]:
+        """Render [{role, content}...] by the model's template of that name, ready for the assistant's turn."""
+        return render_chat(
+            self.declared.templates,
+            messages,
+            template=template,
+            special_tokens=self.special_tokens,
+            encode_text=self.encode,
+            bos_token=self._bos_token,
+            eos_token=self._eos_token,
+            encode_template=lambda text: self._tokenize(text, special=True),
+        )
+
+    def token_text(self, token: int) -> str:
+        """One token on its own, as text (special tokens by their name)."""
+        return self.token_bytes(token).decode("utf-8", errors="replace")
+
+    @cached_property
+    def _silent(self) -> frozenset[int]:
+        return frozenset(self.special_tokens.values()) | self.eos_ids
+
+    def detokenizer(self) -> ByteDetokenizer:
+        """Make a new incremental detokenizer. EOS and other control tokens add no text."""
+        return ByteDetokenizer(self.token_bytes, self._silent)
 
 
 def render_chat(
@@ -128,3 +199,37 @@ def _unused_character(texts: Iterable[str]) -> str:
             if chr(code) not in used:
                 return chr(code)
     raise SpecviewError("The prompt holds every private-use character of Unicode.", "Send it raw (--raw).")
+
+
+class ByteDetokenizer:
+    """Incremental detokenizer over the bytes that tokens stand for (interfaces.Detokenizer).
+
+    token_bytes gives a token's bytes, with the space that a sentencepiece token begins with; silent
+    holds the ids that add no text (EOS and other control tokens). The texts of all added tokens and
+    of `flush`, joined, are the bytes of all of them decoded at once, each byte that is no UTF-8
+    giving U+FFFD as `bytes.decode(errors="replace")` does.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes], silent: Container[int] = frozenset()) -> None:
+        self._token_bytes = token_bytes
+        self._silent = silent
+        self._decoder = _utf8_decoder(errors="replace")
+
+    def _decode(self, decoder: codecs.IncrementalDecoder, token: int) -> str:
+        return "" if token in self._silent else decoder.decode(self._token_bytes(token))
+
+    def add(self, token: int) -> str:
+        """Append a token and return the text that became complete with it (possibly empty)."""
+        return self._decode(self._decoder, token)
+
+    def peek(self, tokens: Sequence[int]) -> list[str]:
+        """Texts that these tokens, one after the other, would add, without adding them."""
+        decoder = _utf8_decoder(errors="replace")
+        decoder.setstate(self._decoder.getstate())
+        return [self._decode(decoder, token) for token in tokens]
+
+    def flush(self) -> str:
+        """Return what is left incomplete, as replacement characters, and start anew."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest

@@ -1,8 +1,8 @@
-"""What a GGUF file holds, read from its header without loading a weight or llama.cpp.
+"""What a GGUF file holds: its header, read without llama.cpp, and weights as float32.
 
 The `gguf` package's reader takes seconds on a large vocabulary; this walks the header once, decodes
-the small values and keeps long lists (tokens, merges, scores) as bytes until one is asked for
-(gguf_values.py). Sizes of quantized blocks come from that package. Format: ggml's docs/gguf.md,
+the small values and keeps long lists (tokens, merges, scores) as bytes until one is asked for. Sizes of
+quantized blocks come from that package, and weights are dequantized by it. Format: ggml's docs/gguf.md,
 versions 2 and 3, little-endian.
 """
 
@@ -13,13 +13,14 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from specview.engines.gguf_values import Cursor, is_list_of
+import numpy as np
+
 from specview.errors import SpecviewError
 from specview.reading import open_regular
 
@@ -33,7 +34,14 @@ _MAX_PAIRS, _MAX_TENSORS, _MAX_DIMS = 1 << 10, 1 << 16, 4
 _ALIGNMENT = 32  # where the file does not say
 _LONGEST_NAME, _MAX_TEMPLATE = 64, 1 << 20
 _PIECE = re.compile(r"(.+\.gguf)(?:\.part(\d{1,2})of(\d{1,2})|(?:\.part-?|[.-]split-?|\.0)\w{1,3})", re.IGNORECASE)
-_Header = TypeVar("_Header", bound="GgufFile")
+
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_BYTES = {kind: struct.calcsize("<" + letter) for kind, letter in _SCALARS.items()}
+_LENGTH = struct.Struct("<Q")
+_STRING, _ARRAY = 8, 9
+_MAX_LIST, _MAX_SHORT = 1 << 19, 1 << 16  # items of one list, and of all that are decoded at once
+_SHORT_LIST = 512  # per-layer values are decoded at once, vocabularies when asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +97,6 @@ class GgufFile:
         """Return the architecture's own value, such as `block_count`."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
-    def require_complete(self) -> None:
-        """Raise SpecviewError where the file ends before its last tensor."""
-        if self.size < self.expected_bytes:
-            cause = f"{self.path.name} is cut short: {self.size:,} of {self.expected_bytes:,} bytes."
-            raise SpecviewError(cause, _MEND_SHORT)
-
-
-@dataclass(frozen=True, slots=True)
-class GgufFacts(GgufFile):
-    """A header with names for what describes the model; None where the file does not say."""
-
-    hparam = GgufFile.hyper
-
-    @property
-    def file_bytes(self) -> int:
-        """Size on disk."""
-        return self.size
-
     @property
     def file_type(self) -> str:
         """How most weights are stored, such as "Q4_1"; "unknown" where the file does not say."""
@@ -118,14 +108,46 @@ class GgufFacts(GgufFile):
         except ValueError:
             return f"type {number}" if isinstance(number, int) else "unknown"
 
+    def require_complete(self) -> None:
+        """Raise SpecviewError where the file ends before its last tensor."""
+        if self.size < self.expected_bytes:
+            cause = f"{self.path.name} is cut short: {self.size:,} of {self.expected_bytes:,} bytes."
+            raise SpecviewError(cause, _MEND_SHORT)
 
-def gguf_facts(path: str | os.PathLike[str]) -> GgufFacts:
+
+def gguf_facts(path: str | os.PathLike[str]) -> GgufFile:
     """Read the header of a GGUF file, whatever the state of the rest.
 
     Raises SpecviewError where there is no such file, it cannot be read, is no GGUF, or ends within
     its header; a file cut short behind the header is told by `require_complete`.
     """
-    return _open(Path(path), GgufFacts)
+    path = Path(path)
+    _require_whole(path)
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(_FIRST_READ) or b""
+            if data[:4] != _MAGIC:
+                raise SpecviewError(f"{path.name} is not a GGUF file.", "Choose a .gguf file.")
+            try:
+                return _parse(path, data, size)
+            except struct.error:  # a large vocabulary
+                return _parse(path, data + file.read(_MAX_HEADER - len(data)), size)
+    except struct.error:
+        if size > _MAX_HEADER:
+            raise _damaged(path, f"more than {_MAX_HEADER:,} bytes") from None
+        cause = f"{path.name} is cut short: it ends at {size:,} bytes, within its header."
+        raise SpecviewError(cause, _MEND_SHORT) from None
+    except FileNotFoundError:
+        raise SpecviewError(f"There is no file {path}.", "Choose a GGUF file that exists.") from None
+    except OSError as error:
+        if path.is_dir():  # Windows says permission denied
+            raise SpecviewError(f"{path} is a folder.", "Choose the GGUF file in it.") from None
+        if isinstance(error, PermissionError):
+            raise SpecviewError(f"{path} cannot be read: permission denied.", "Change its permissions.") from None
+        raise SpecviewError(f"{path} cannot be read: {error.strerror or error}.", "Check the disk.") from None
+    except (ValueError, OverflowError) as error:
+        raise _damaged(path, str(error)) from None
 
 
 def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
@@ -134,7 +156,7 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
     Raises SpecviewError as `gguf_facts` does, and when the file is shorter than its own tensor table
     says or holds a type that the installed gguf package does not know.
     """
-    gguf = _open(Path(path), GgufFile)
+    gguf = gguf_facts(path)
     if unknown := {tensor.type_id for tensor in gguf.tensors.values()} - _block_sizes().keys():
         cause = f"{gguf.path.name} has tensors of type {min(unknown)}, which the installed gguf package does not know."
         raise SpecviewError(cause, "Update it: pip install -U gguf.")
@@ -184,40 +206,11 @@ def _require_whole(path: Path) -> None:
     )
 
 
-def _open(path: Path, kind: type[_Header]) -> _Header:
-    _require_whole(path)
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            data = file.read(_FIRST_READ) or b""
-            if data[:4] != _MAGIC:
-                raise SpecviewError(f"{path.name} is not a GGUF file.", "Choose a .gguf file.")
-            try:
-                return _parse(path, data, size, kind)
-            except struct.error:  # a large vocabulary
-                return _parse(path, data + file.read(_MAX_HEADER - len(data)), size, kind)
-    except struct.error:
-        if size > _MAX_HEADER:
-            raise _damaged(path, f"more than {_MAX_HEADER:,} bytes") from None
-        cause = f"{path.name} is cut short: it ends at {size:,} bytes, within its header."
-        raise SpecviewError(cause, _MEND_SHORT) from None
-    except FileNotFoundError:
-        raise SpecviewError(f"There is no file {path}.", "Choose a GGUF file that exists.") from None
-    except OSError as error:
-        if path.is_dir():  # Windows says permission denied
-            raise SpecviewError(f"{path} is a folder.", "Choose the GGUF file in it.") from None
-        if isinstance(error, PermissionError):
-            raise SpecviewError(f"{path} cannot be read: permission denied.", "Change its permissions.") from None
-        raise SpecviewError(f"{path} cannot be read: {error.strerror or error}.", "Check the disk.") from None
-    except (ValueError, OverflowError) as error:
-        raise _damaged(path, str(error)) from None
-
-
 def _damaged(path: Path, what: str) -> SpecviewError:
     return SpecviewError(f"{path.name} has a damaged header ({what}).", _MEND_SHORT)
 
 
-def _parse(path: Path, data: bytes, size: int, kind: type[_Header]) -> _Header:
+def _parse(path: Path, data: bytes, size: int) -> GgufFile:
     cursor = Cursor(data, len(_MAGIC))
     (version,) = cursor.numbers("I")
     if version >= 1 << 16:
@@ -238,7 +231,7 @@ def _parse(path: Path, data: bytes, size: int, kind: type[_Header]) -> _Header:
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"general.alignment is {_shown(alignment)}, which is no power of two")
     tensors, expected = _tensor_table(cursor, tensor_count, alignment)
-    return kind(path, size, expected, metadata, tensors)
+    return GgufFile(path, size, expected, metadata, tensors)
 
 
 _TEXTS = ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre", "*.rope.scaling.type")
@@ -319,3 +312,154 @@ def _block_sizes() -> dict[int, tuple[int, int]]:
     from gguf.constants import GGML_QUANT_SIZES
 
     return {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}
+
+
+# -- values ----------------------------------------------------------------------------------------------
+
+
+class LazyList(Sequence[Any]):
+    """A list of count items of one type, kept as the file's bytes until an element is asked for."""
+
+    def __init__(self, item: int, count: int, raw: bytes) -> None:
+        self._item, self._count, self._raw = item, count, raw
+
+    @cached_property
+    def values(self) -> list[Any]:
+        """All of them, decoded once."""
+        if self._item in _SCALARS:
+            return list(struct.unpack(f"<{self._count}{_SCALARS[self._item]}", self._raw))
+        unpack, raw, end, texts = _LENGTH.unpack_from, self._raw, 0, []
+        for _ in range(self._count):
+            start = end + 8
+            end = start + unpack(raw, end)[0]
+            texts.append(str(raw[start:end], "utf-8", "replace"))
+        return texts
+
+    @property
+    def kind(self) -> type:
+        """What its elements are: int, float, bool or str."""
+        letter = _SCALARS.get(self._item, "")
+        return str if not letter else float if letter in "fd" else bool if letter == "?" else int
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.values[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self.values == (other.values if isinstance(other, LazyList) else other)
+
+
+def is_list_of(value: Any, kind: type) -> bool:
+    """Whether a value is a list or LazyList of such elements."""
+    if isinstance(value, LazyList):
+        return value.kind is kind
+    return isinstance(value, list) and all(type(one) is kind for one in value)
+
+
+class Cursor:
+    """Reads values one after the other from the place `at`.
+
+    Raises struct.error where the data end within one, ValueError or OverflowError for an impossible one.
+    """
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at, self._decoded = data, at, 0
+
+    def numbers(self, layout: str) -> tuple[Any, ...]:
+        """Return the numbers of a `struct` layout without byte order, such as "IQ"."""
+        values = struct.unpack_from("<" + layout, self.data, self.at)
+        self.at += struct.calcsize("<" + layout)
+        return values
+
+    def take(self, end: int) -> bytes:
+        """Return the bytes up to `end`."""
+        if end > len(self.data):
+            raise struct.error
+        start, self.at = self.at, end
+        return self.data[start:end]
+
+    def text(self) -> str:
+        """Return a string; bytes that are no UTF-8 become U+FFFD."""
+        (length,) = self.numbers("Q")
+        return self.take(self.at + length).decode("utf-8", errors="replace")
+
+    def value(self) -> Any:
+        """Return a value that its type precedes: a number, bool, string, list or LazyList."""
+        (kind,) = self.numbers("I")
+        if kind == _STRING:
+            return self.text()
+        if kind in _SCALARS:
+            return self.numbers(_SCALARS[kind])[0]
+        if kind != _ARRAY:
+            raise ValueError(f"a value of type {kind}")
+        item, count = self.numbers("IQ")
+        if count > _MAX_LIST:
+            raise ValueError(f"a list of {count:,} values")
+        end = self.at
+        if item in _SCALARS:
+            end += count * _BYTES[item]
+        elif item == _STRING:
+            unpack, data = _LENGTH.unpack_from, self.data  # locals: this loop is most of the reading
+            for _ in range(count):
+                end += 8 + unpack(data, end)[0]
+        else:  # llama.cpp takes no lists of lists either
+            raise ValueError(f"a list of type {item}")
+        values = LazyList(item, count, self.take(end))
+        if count > _SHORT_LIST:
+            return values
+        self._decoded += count
+        if self._decoded > _MAX_SHORT:
+            raise ValueError(f"more than {_MAX_SHORT:,} values in short lists")
+        return values.values
+
+
+# -- weights ---------------------------------------------------------------------------------------------
+
+
+class TensorRows:
+    """The rows of one tensor, read from the file when asked for; a vector is one row."""
+
+    def __init__(self, gguf: GgufFile, info: TensorInfo) -> None:
+        from gguf.constants import GGMLQuantizationType
+
+        self._file = gguf.path.name
+        self._kind = GGMLQuantizationType(info.type_id)
+        self._shape = info.shape
+        self.count = info.shape[0] if len(info.shape) > 1 else 1
+        self._raw: Any = np.memmap(
+            gguf.path, np.uint8, "r", offset=info.offset, shape=(self.count, info.n_bytes // self.count)
+        )
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is stored as float16."""
+        return self._kind.name == "F16"
+
+    def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
+        """Return rows first..last as float32, in the tensor's row-major shape."""
+        return self._values(self._raw[first : self.count if last is None else last])
+
+    def take(self, rows: Sequence[int]) -> np.ndarray:
+        """Return rows by index as float32. Raises IndexError where there is no such row."""
+        return self._values(self._raw[np.asarray(rows, dtype=np.intp)])
+
+    def _values(self, raw: Any) -> np.ndarray:
+        from gguf.quants import dequantize
+
+        plain = self._kind.name in ("F32", "F16")
+        try:
+            values = dequantize(np.ascontiguousarray(raw) if plain else raw, self._kind)
+        except NotImplementedError as error:
+            raise SpecviewError(
+                f"{self._file} holds {self._kind.name} weights, which the gguf package cannot dequantize.",
+                "Choose a file with another quantization.",
+            ) from error
+        shape = (len(raw), *self._shape[1:]) if len(self._shape) > 1 else self._shape
+        return np.asarray(values, dtype=np.float32).reshape(shape)
+
+
+def dequantized(gguf: GgufFile, info: TensorInfo, first: int = 0, last: int | None = None) -> np.ndarray:
+    """Return rows first..last of a tensor as float32, in the tensor's row-major shape."""
+    return TensorRows(gguf, info).read(first, last)

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from specview.engines.gguf_file import GgufFacts, TensorInfo
-from specview.engines.gguf_weights import TensorRows
+from specview.engines.gguf_file import GgufFile, TensorInfo, TensorRows
 from specview.engines.output_step import OutputStep, output_step
 from specview.errors import SpecviewError
 
@@ -28,7 +27,7 @@ class ModelEnds:
     """
 
     def __init__(
-        self, parts: Sequence[GgufFacts], trial: Trial, require_memory: Callable[[int, str], None]
+        self, parts: Sequence[GgufFile], trial: Trial, require_memory: Callable[[int, str], None]
     ) -> None:
         self._parts = parts
         self._trial = trial
@@ -96,7 +95,7 @@ class ModelEnds:
 
         return product
 
-    def _find(self, name: str) -> tuple[GgufFacts, TensorInfo] | None:
+    def _find(self, name: str) -> tuple[GgufFile, TensorInfo] | None:
         return next(((part, part.tensors[name]) for part in self._parts if name in part.tensors), None)
 
     def _read(self, name: str) -> TensorRows:
@@ -121,6 +120,6 @@ def _scale_of(rows: np.ndarray, read: np.ndarray) -> float:
     return scale
 
 
-def _numbers(facts: GgufFacts, keys: Sequence[str]) -> list[float]:
+def _numbers(facts: GgufFile, keys: Sequence[str]) -> list[float]:
     values = [facts.hyper(key) for key in keys]
     return [float(value) for value in values if isinstance(value, (int, float))]

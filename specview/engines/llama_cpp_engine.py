@@ -12,7 +12,7 @@ import numpy as np
 
 from specview.decoding.interfaces import Tokenizer
 from specview.engines.batch import require_probe
-from specview.engines.gguf_file import GgufFacts, gguf_facts, split_parts
+from specview.engines.gguf_file import GgufFile, gguf_facts, split_parts
 from specview.engines.llama_cpp_batch import LlamaCppBatch, pass_width
 from specview.engines.llama_cpp_context import Contexts
 from specview.engines.llama_cpp_ends import ModelEnds
@@ -24,7 +24,7 @@ from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer
 from specview.engines.session import require_context
 from specview.errors import SpecviewError, Stopped, UsageError
 
-__all__ = ["GgufFacts", "LlamaCppEngine", "gguf_facts", "load"]
+__all__ = ["LlamaCppEngine", "gguf_facts", "load"]
 
 _ALIGNMENT = 32  # of tensors in llama.cpp (TENSOR_ALIGNMENT)
 _CELL_PADDING = 256  # llama.cpp rounds a context up to this
@@ -70,7 +70,7 @@ def load(
             "Use 0, or build llama-cpp-python with CMAKE_ARGS=-DGGML_CUDA=on.",
         )
     if not gpu_layers:
-        _require_memory(sum(part.file_bytes for part in parts), f"{facts.path.name} needs")
+        _require_memory(sum(part.size for part in parts), f"{facts.path.name} needs")
     model = _load_model(parts, gpu_layers, progress, should_stop)
     return LlamaCppEngine(
         model, facts, parts=parts, threads=threads or physical_cores(), gpu_layers=gpu_layers, context=context,
@@ -91,9 +91,9 @@ class LlamaCppEngine:
     def __init__(
         self,
         model: int,
-        facts: GgufFacts,
+        facts: GgufFile,
         *,
-        parts: Sequence[GgufFacts],
+        parts: Sequence[GgufFile],
         threads: int,
         gpu_layers: int,
         context: int | None,
@@ -225,12 +225,12 @@ class LlamaCppEngine:
         layers: int = lib.llama_model_n_layer(model)
         heads = max(1, lib.llama_model_n_head(model))
         head_size = lib.llama_model_n_embd(model) // heads
-        kv_heads = facts.hparam("attention.head_count_kv", lib.llama_model_n_head_kv(model))
+        kv_heads = facts.hyper("attention.head_count_kv", lib.llama_model_n_head_kv(model))
         per_layer = list(kv_heads) if isinstance(kv_heads, list) else [kv_heads] * layers
-        if (latent := facts.hparam("attention.kv_lora_rank")) is not None:  # MLA keeps one latent vector
-            return layers * (int(latent) + int(facts.hparam("rope.dimension_count", 0)))
-        key = int(facts.hparam("attention.key_length", head_size))
-        value = int(facts.hparam("attention.value_length", head_size))
+        if (latent := facts.hyper("attention.kv_lora_rank")) is not None:  # MLA keeps one latent vector
+            return layers * (int(latent) + int(facts.hyper("rope.dimension_count", 0)))
+        key = int(facts.hyper("attention.key_length", head_size))
+        value = int(facts.hyper("attention.value_length", head_size))
         return sum(int(count) * (key + value) for count in per_layer[:layers])
 
     def close(self) -> None:
@@ -323,7 +323,7 @@ def _free_model(lib: Any, contexts: Contexts, model: int) -> None:
 
 
 def _load_model(
-    parts: Sequence[GgufFacts],
+    parts: Sequence[GgufFile],
     gpu_layers: int,
     progress: Callable[[float], None] | None,
     should_stop: Callable[[], bool] | None,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from specview.engines.gguf_file import GgufFacts
+from specview.engines.gguf_file import GgufFile
 from specview.engines.llama_cpp_context import Batch, Context, LlamaCppModel
 from specview.engines.llama_cpp_features import survives
 from specview.engines.llama_cpp_library import ggml, last_error, llama, pointer
@@ -22,9 +22,9 @@ from specview.errors import SpecviewError
 _CLOSE = 1e-2
 
 
-def modules_in(facts: GgufFacts) -> int:
+def modules_in(facts: GgufFile) -> int:
     """How many modules a GGUF file has; 0 where it names some that it does not hold."""
-    said = facts.hparam("nextn_predict_layers")
+    said = facts.hyper("nextn_predict_layers")
     if not isinstance(said, int) or said < 1:
         return 0
     there = sum(name.endswith(".nextn.eh_proj.weight") for name in facts.tensors)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from specview.engines.chat import render_chat
+from specview.engines.chat import ModelTokenizer
 from specview.engines.declared import of_gguf
-from specview.engines.detokenize import ByteDetokenizer
 from specview.engines.gguf_file import GgufFile
 from specview.engines.llama_cpp_library import llama
-from specview.errors import SpecviewError, UsageError
+from specview.errors import SpecviewError
 
 _ATTR_UNKNOWN, _ATTR_CONTROL = 1 << 0, 1 << 3  # enum llama_token_attr
 
 
-class LlamaCppTokenizer:
+class LlamaCppTokenizer(ModelTokenizer):
     """Text to ids and back with the vocabulary of a loaded model.
 
     It lives as long as the model that it was made from.
@@ -32,13 +30,16 @@ class LlamaCppTokenizer:
         self.vocab_size: int = lib.llama_vocab_n_tokens(self._vocab)
         bos = lib.llama_vocab_bos(self._vocab)
         self.bos_id: int | None = bos if bos >= 0 else None
-        self.adds_bos: bool = lib.llama_vocab_get_add_bos(self._vocab)
+        adds_bos = lib.llama_vocab_get_add_bos(self._vocab) and self.bos_id is not None
+        self.prefix = [bos] if adds_bos else []
+        eos = lib.llama_vocab_eos(self._vocab)
+        self._bos_token, self._eos_token = (self.token_text(token) if token >= 0 else None for token in (bos, eos))
         # Not llama.cpp's own ends, which are the ones of its file and, where that names none, of GPT-2.
-        self.declared = of_gguf(facts, adds_bos=self.adds_bos and self.bos_id is not None)
+        self.declared = of_gguf(facts, adds_bos=adds_bos)
         self.eos_ids = self.declared.eos_ids
 
     @cached_property
-    def special_tokens(self) -> dict[str, int]:
+    def special_tokens(self) -> dict[str, int]:  # type: ignore[override]
         """Strings that only a template may turn into one token, with their ids."""
         attr = self._lib.llama_vocab_get_attr
         ids = [
@@ -46,50 +47,16 @@ class LlamaCppTokenizer:
         ]
         return {name: token for token in ids if (name := self.token_text(token))}
 
-    @cached_property
-    def _silent(self) -> frozenset[int]:
-        return frozenset(self.special_tokens.values()) | self.eos_ids
-
-    def _tokenize(self, text: str, parse_special: bool) -> list[int]:
+    def _tokenize(self, text: str, *, special: bool) -> list[int]:
         raw = text.encode("utf-8", errors="replace")
         room = len(raw) + 8
         for _ in range(2):
             tokens = (ctypes.c_int32 * room)()
-            count = self._lib.llama_tokenize(self._vocab, raw, len(raw), tokens, room, False, parse_special)
+            count = self._lib.llama_tokenize(self._vocab, raw, len(raw), tokens, room, False, special)
             if count >= 0:
                 return list(tokens[:count])
             room = -count
         raise SpecviewError("llama.cpp could not tokenize the text.", "Try a shorter one.")
-
-    def encode(self, text: str) -> list[int]:
-        """Encode bare text, without BOS; strings of special tokens stay text."""
-        return self._tokenize(text, parse_special=False)
-
-    def encode_raw(self, text: str) -> list[int]:
-        """Encode a raw prompt: BOS where the model wants one; an empty prompt becomes BOS.
-
-        Raises UsageError for an empty prompt where the model has no BOS.
-        """
-        tokens = self.encode(text)
-        if self.bos_id is not None and (self.adds_bos or not tokens):
-            return [self.bos_id, *tokens]
-        if not tokens:
-            raise UsageError("The prompt is empty, and this model has no BOS token.", "Write a prompt.")
-        return tokens
-
-    def encode_chat(self, messages: Sequence[Mapping[str, str]], template: str | None = None) -> list[int]:
-        """Render [{role, content}...] by the model's template of that name, ready for the assistant's turn."""
-        eos = self._lib.llama_vocab_eos(self._vocab)
-        return render_chat(
-            self.declared.templates,
-            messages,
-            template=template,
-            special_tokens=self.special_tokens,
-            encode_text=self.encode,
-            encode_template=lambda text: self._tokenize(text, parse_special=True),
-            bos_token=None if self.bos_id is None else self.token_text(self.bos_id),
-            eos_token=self.token_text(eos) if eos >= 0 else None,
-        )
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; special tokens give their name, ids beyond the vocabulary none."""
@@ -106,11 +73,3 @@ class LlamaCppTokenizer:
             buffer = ctypes.create_string_buffer(-size)
             size = self._lib.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, True)
         return bytes(buffer.raw[: max(size, 0)])
-
-    def token_text(self, token: int) -> str:
-        """One token on its own, as text (special tokens by their name)."""
-        return self.token_bytes(token).decode("utf-8", errors="replace")
-
-    def detokenizer(self) -> ByteDetokenizer:
-        """Make a new incremental detokenizer. EOS and other control tokens add no text."""
-        return ByteDetokenizer(self.token_bytes, self._silent)

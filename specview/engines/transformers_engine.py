@@ -17,8 +17,7 @@ from specview.engines.batch import require_probe
 from specview.engines.gguf_file import GgufFile
 from specview.engines.openmp import limit_spinning
 from specview.engines.session import require_context
-from specview.engines.transformers_config import first_line, load_error, resolved_config
-from specview.engines.transformers_rollback import rollback_problem
+from specview.engines.transformers_config import first_line, load_error, resolved_config, rollback_problem
 from specview.engines.transformers_weights import (
     DTYPE_BYTES,
     StoredTensor,
@@ -345,9 +344,8 @@ def _load_module(
     strange says why our own forward does not compute it.
     """
 
-    from specview.engines.transformers_linear import maker
+    from specview.engines.transformers_linear import maker, pack_linear_layers
     from specview.engines.transformers_module import ModuleRunner, agree
-    from specview.engines.transformers_packing import pack_linear_layers
 
     model = _from_pretrained(path, place, numbers, trust_remote_code)
     problem = problem or rollback_problem(model.config.to_dict(), type(model))

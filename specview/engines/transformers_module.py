@@ -11,9 +11,8 @@ import torch
 from specview.engines.output_step import OutputStep, output_step
 from specview.engines.session import require_features
 from specview.engines.transformers_cache import PreallocatedCache
-from specview.engines.transformers_linear import Linear, mostly_halves
+from specview.engines.transformers_linear import Linear, kept_bytes, mostly_halves
 from specview.engines.transformers_llama_shape import UNTIED
-from specview.engines.transformers_packing import kept_bytes
 from specview.engines.transformers_session import CHECK_BLOCK
 from specview.engines.tree import Tree
 

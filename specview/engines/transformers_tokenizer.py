@@ -11,16 +11,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from specview.decoding.interfaces import Declared
-from specview.engines.chat import render_chat
+from specview.engines.chat import ModelTokenizer
 from specview.engines.declared import of_folder, of_gguf, read_json, token_content
-from specview.engines.detokenize import ByteDetokenizer
 from specview.engines.gguf_file import GgufFile
 from specview.errors import SpecviewError, UsageError
 from specview.reading import parse_json, read_bytes, require_light
@@ -31,7 +30,7 @@ _MAX_LIGHT, _MAX_SMALL = 24 << 20, 1 << 20
 _PLAIN_CLASSES = frozenset({None, "TokenizersBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer"})
 
 
-class TransformersTokenizer:
+class TransformersTokenizer(ModelTokenizer):
     """Text to ids and back. Text typed by a user never becomes a special token."""
 
     def __init__(
@@ -54,24 +53,17 @@ class TransformersTokenizer:
         self._bos_token, self._eos_token = bos_token, eos_token
         added = backend.get_added_tokens_decoder()
         self._added: dict[int, str] = {int(id_): token.content for id_, token in added.items()}
-        self._special = {token.content: int(id_) for id_, token in added.items() if token.special}
-        self.vocab_size: int = max(
-            backend.get_vocab_size(with_added_tokens=True), 1 + max(self._added, default=-1)
-        )
+        self.special_tokens = {token.content: int(id_) for id_, token in added.items() if token.special}
+        self.vocab_size = max(backend.get_vocab_size(with_added_tokens=True), 1 + max(self._added, default=-1))
         named = backend.token_to_id(bos_token) if bos_token else None
-        self.bos_id: int | None = named if named is not None else bos_id
-        self.declared = declared
-        self.eos_ids = declared.eos_ids
-        self._silent = frozenset(self._special.values()) | self.eos_ids
+        self.bos_id = named if named is not None else bos_id
+        self.declared, self.eos_ids = declared, declared.eos_ids
         decoder = backend.decoder
-        self._token_bytes = make_token_bytes(
-            json.loads(decoder.__getstate__()) if decoder is not None else None
-        )
-        self._prefix = self._find_prefix()
+        self._token_bytes = make_token_bytes(json.loads(decoder.__getstate__()) if decoder is not None else None)
+        self.prefix = self._find_prefix()
 
     def _find_prefix(self) -> list[int]:
-        """The ids that the model's ordinary tokenization puts before a text (BOS, as a rule)."""
-        bare = self._encode("a", special=False)
+        bare = self._tokenize("a", special=False)
         with self._lock:
             whole = _ids(self._backend, "a", add_special_tokens=True)
         for start in range(len(whole) - len(bare) + 1):
@@ -79,40 +71,10 @@ class TransformersTokenizer:
                 return whole[:start]
         return []
 
-    def _encode(self, text: str, *, special: bool) -> list[int]:
+    def _tokenize(self, text: str, *, special: bool) -> list[int]:
         with self._lock:
             self._backend.encode_special_tokens = not special
             return _ids(self._backend, text, add_special_tokens=False)
-
-    def encode(self, text: str) -> list[int]:
-        """Encode bare text, without BOS."""
-        return self._encode(text, special=False)
-
-    def encode_raw(self, text: str) -> list[int]:
-        """Encode a raw prompt: BOS where the model wants one; an empty prompt becomes BOS."""
-        tokens = self._prefix + self.encode(text)
-        if tokens:
-            return tokens
-        if self.bos_id is None:
-            raise UsageError("The prompt is empty, and this model has no BOS token.", "Write a prompt.")
-        return [self.bos_id]
-
-    def encode_chat(self, messages: Sequence[Mapping[str, str]], template: str | None = None) -> list[int]:
-        """Render [{role, content}...] by the model's template of that name, ready for the assistant's turn."""
-        return render_chat(
-            self.declared.templates,
-            messages,
-            template=template,
-            special_tokens=self._special,
-            encode_text=self.encode,
-            bos_token=self._bos_token,
-            eos_token=self._eos_token,
-            encode_template=lambda text: self._encode(text, special=True),
-        )
-
-    def token_text(self, token: int) -> str:
-        """One token on its own, as text (special tokens by their name)."""
-        return self.token_bytes(token).decode("utf-8", errors="replace")
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; special tokens give their name, ids without a token nothing."""
@@ -120,10 +82,6 @@ class TransformersTokenizer:
             return self._added[token].encode()
         piece = self._backend.id_to_token(int(token))
         return b"" if piece is None else self._token_bytes(piece)
-
-    def detokenizer(self) -> ByteDetokenizer:
-        """Make a new incremental detokenizer. EOS and other control tokens add no text."""
-        return ByteDetokenizer(self.token_bytes, self._silent)
 
 
 def load_tokenizer(

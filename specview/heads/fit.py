@@ -10,7 +10,7 @@ from typing import Any
 
 from specview.decoding.interfaces import Engine
 from specview.engines.gguf_file import gguf_facts
-from specview.engines.transformers_rollback import rollback_problem
+from specview.engines.transformers_config import rollback_problem
 from specview.engines.transformers_weights import read_config
 from specview.errors import SpecviewError, UsageError
 from specview.heads.files import read_map

@@ -17,8 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from specview.engines.declared import of_gguf
-from specview.engines.gguf_file import GgufFile, TensorInfo
-from specview.engines.gguf_weights import dequantized
+from specview.engines.gguf_file import GgufFile, TensorInfo, dequantized
 from specview.models.gguf_tokenizer import special_ids, tokenizer_problem
 
 MODEL_TYPES: Mapping[str, tuple[str, str]] = {

@@ -18,11 +18,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from specview.engines.transformers_config import resolved_config
+from specview.engines.transformers_config import resolved_config, rollback_problem
 from specview.engines.transformers_engine import find_device
 from specview.engines.transformers_linear import fast_bfloat16
 from specview.engines.transformers_llama_shape import own_forward_problem
-from specview.engines.transformers_rollback import rollback_problem
 from specview.engines.transformers_weights import read_headers
 from specview.errors import SpecviewError, Stopped
 from specview.heads.fit import target_of_files

@@ -10,7 +10,7 @@ import numpy as np
 from specview.decoding.interfaces import Declared
 from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
-from specview.engines.detokenize import ByteDetokenizer
+from specview.engines.chat import ByteDetokenizer
 from tests.decoding.toy import FakeEngine, TableModel
 
 Piece = bytes | str | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specview.engines.detokenize import ByteDetokenizer
+from specview.engines.chat import ByteDetokenizer
 
 PIECES = st.lists(st.binary(max_size=6), max_size=20)
 

@@ -65,12 +65,12 @@ def test_facts(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", file_bytes())
     facts = gguf_facts(path)
     facts.require_complete()
-    assert facts.file_bytes == facts.expected_bytes == path.stat().st_size
+    assert facts.size == facts.expected_bytes == path.stat().st_size
     assert (facts.architecture, facts.file_type, facts.context_length) == ("llama", "Q4_1", 77)
     assert (facts.parameters, len(facts.tensors)) == (266, 2)
     assert facts.metadata["general.name"] == "Náme" and len(facts.metadata["tokenizer.ggml.tokens"]) == 5000
     assert facts.metadata["tokenizer.ggml.model"] == "gpt2" and facts.metadata["tokenizer.ggml.pre"] == "smollm"
-    assert facts.hparam("attention.head_count_kv") == [1, 2, 3] and facts.hparam("nothing", 9) == 9
+    assert facts.hyper("attention.head_count_kv") == [1, 2, 3] and facts.hyper("nothing", 9) == 9
     assert gguf_facts(str(path)) == facts
 
 

@@ -112,7 +112,7 @@ def test_text_survives_encoding(tokenizer: LlamaCppTokenizer, text: str) -> None
 def test_ordinary_chat_equals_llama_cpp_s_tokenization_of_the_rendered_text(tokenizer: LlamaCppTokenizer) -> None:
     rendered = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nolá 12<|im_end|>\n<|im_start|>assistant\n"
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "olá 12"}]
-    assert tokenizer.encode_chat(chat) == tokenizer._tokenize(rendered, parse_special=True)
+    assert tokenizer.encode_chat(chat) == tokenizer._tokenize(rendered, special=True)
 
 
 def test_special_tokens(tokenizer: LlamaCppTokenizer) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specview.engines.transformers_rollback import rollback_problem
+from specview.engines.transformers_config import rollback_problem
 from specview.engines.transformers_weights import weight_bytes
 from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
 from tests.engines.transformers_tiny import save_model, tiny

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specview.decoding.verification import RULES
-from specview.engines.detokenize import ByteDetokenizer
+from specview.engines.chat import ByteDetokenizer
 from specview.errors import SpecviewError
 from specview.models.pair_check import check_pair, pair_from_files, percent
 
