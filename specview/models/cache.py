@@ -9,20 +9,20 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specview.disk import write_whole
 from specview.errors import SpecviewError, Stopped
+from specview.reading import read_json
 
 ProgressFn = Callable[[str, "float | None"], None]
 ShouldStop = Callable[[], bool]
 
 ENVIRONMENT = "SPECVIEW_CACHE"
-_HASHES = "file_hashes.json"
 _CHUNK = 4 << 20
 _SAMPLE = 16 << 10
-_MAX_REMEMBERED = 500
 _MEND_PLACE = f"Set {ENVIRONMENT} to a folder you may write to."
 _MEND_ROOM = f"Free some space, or set {ENVIRONMENT} to a folder on another disk."
 
@@ -35,6 +35,23 @@ def cache_dir() -> Path:
     from platformdirs import user_cache_dir
 
     return Path(user_cache_dir("specview", appauthor=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who waits for a long piece of work: hears how it gets on, and may stop it."""
+
+    progress: ProgressFn | None = None
+    should_stop: ShouldStop | None = None
+
+    def tell(self, text: str, fraction: float | None = None) -> None:
+        """Say what is being done, and how much of it is."""
+        if self.progress is not None:
+            self.progress(text, fraction)
+
+    def check(self) -> None:
+        """Raise Stopped when the user asked to stop."""
+        check_stop(self.should_stop)
 
 
 def check_stop(should_stop: ShouldStop | None) -> None:
@@ -92,9 +109,34 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def sha256_of(
-    path: Path, *, progress: ProgressFn | None = None, should_stop: ShouldStop | None = None
-) -> str:
+class Remembered:
+    """A JSON object in the cache folder that keeps so many newest entries; one that cannot be read or written costs nothing."""
+
+    def __init__(self, name: str, most: int = 500) -> None:
+        self._name, self._most = name, most
+
+    def load(self) -> dict[str, Any]:
+        """Return what is kept, oldest first."""
+        try:
+            value = read_json(cache_dir() / self._name)
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def keep(self, key: str, value: Any) -> None:
+        """Note an entry as the newest."""
+        with contextlib.suppress(OSError):
+            cache_dir().mkdir(parents=True, exist_ok=True)
+            known = self.load()
+            known.pop(key, None)
+            known[key] = value
+            write_json(cache_dir() / self._name, dict(list(known.items())[-self._most :]))
+
+
+_hashes = Remembered("file_hashes.json")
+
+
+def sha256_of(path: Path, watch: Watch | None = None) -> str:
     """Return a file's SHA-256, remembered in the cache folder for this very file (`_identity`).
 
     Raises OSError when the file cannot be read, Stopped when asked to stop.
@@ -102,31 +144,31 @@ def sha256_of(
     known = remembered_sha256(path)
     if known is not None:
         return known
+    watch = watch or Watch()
     before = _identity(path)
     digest = hashlib.sha256()
     done = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
-            check_stop(should_stop)
+            watch.check()
             digest.update(chunk)
             done += len(chunk)
-            if progress is not None and before["size"]:
-                progress(f"Checking {path.name}", done / before["size"])
-    _remember(path, before, digest.hexdigest())
+            watch.tell(f"Checking {path.name}", done / max(1, before["size"]))
+    _hashes.keep(str(path.resolve()), {**before, "sha256": digest.hexdigest()})
     return digest.hexdigest()
 
 
 def remember_sha256(path: Path, sha256: str) -> None:
     """Note the hash of a file that was just written, so that it need not be read for it."""
     with contextlib.suppress(OSError):
-        _remember(path, _identity(path), sha256)
+        _hashes.keep(str(path.resolve()), {**_identity(path), "sha256": sha256})
 
 
 def remembered_sha256(path: Path) -> str | None:
     """Return the SHA-256 found earlier for this very file, or None; reads a few kilobytes."""
     try:
         facts = _identity(path)
-        entry = _load_hashes().get(str(path.resolve()))
+        entry = _hashes.load().get(str(path.resolve()))
     except OSError:
         return None
     if isinstance(entry, dict) and all(entry.get(key) == value for key, value in facts.items()):
@@ -151,24 +193,3 @@ def _identity(path: Path) -> dict[str, Any]:
         "size": found.st_size, "mtime_ns": found.st_mtime_ns, "ctime_ns": found.st_ctime_ns, "inode": found.st_ino,
         "sample": sample.hexdigest(),
     }  # fmt: skip
-
-
-def _load_hashes() -> dict[str, Any]:
-    try:
-        value = json.loads((cache_dir() / _HASHES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _remember(path: Path, facts: dict[str, Any], sha256: str) -> None:
-    """Note a hash; a cache that cannot be written only costs hashing again."""
-    with contextlib.suppress(OSError):
-        cache_dir().mkdir(parents=True, exist_ok=True)
-        known = _load_hashes()
-        key = str(path.resolve())
-        known.pop(key, None)
-        known[key] = {**facts, "sha256": sha256}
-        for oldest in list(known)[: max(0, len(known) - _MAX_REMEMBERED)]:
-            del known[oldest]
-        write_json(cache_dir() / _HASHES, known)

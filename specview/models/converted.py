@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,9 +23,9 @@ from specview.models import dequantize
 from specview.models.cache import (
     ProgressFn,
     ShouldStop,
+    Watch,
     cache_dir,
     check_room,
-    check_stop,
     clear_write_errors,
     remember_sha256,
     remembered_sha256,
@@ -72,50 +72,113 @@ def convert(
     The first call for a file writes it; later ones check and reuse it. Raises SpecviewError for a
     file that cannot be converted, a full disk or a missing permission; Stopped when asked to stop.
     """
-    check_stop(should_stop)
+    watch = Watch(progress, should_stop)
+    watch.check()
     ready = find_converted(source)
     if ready is not None:
         return ready
     gguf = read_gguf(source)
     require_convertible(gguf)
-    root = converted_root()
-    with clear_write_errors(root, "the converted model"):
-        root.mkdir(parents=True, exist_ok=True)
+    root = _root("the converted model")
     try:
-        sha256 = sha256_of(source, progress=progress, should_stop=should_stop)
+        sha256 = sha256_of(source, watch)
     except OSError as error:
         raise SpecviewError(f"{source} cannot be read ({error.strerror or error}).", "Check the disk.") from error
     stem = re.sub(r"[^\w.-]+", "_", source.stem)[:80]
-    folder = root / f"{stem}-{sha256[:12]}-{dequantize.target_dtype(gguf)}"
-    with _Locked(root, folder.name, progress, should_stop):
-        if problem_with(folder, sha256) is None and _read_alike(folder, gguf):
+    found = source.stat()
+
+    def fill(partial: Path) -> str:
+        written = _write(partial / WEIGHTS, _dequantized(gguf, watch))
+        for name, content in (
+            ("config.json", dequantize.hf_config(gguf)),
+            ("generation_config.json", dequantize.generation_config(gguf)),
+        ):
+            (partial / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        write_tokenizer(gguf, partial)
+        return written
+
+    return _made(
+        root / f"{stem}-{sha256[:12]}-{dequantize.target_dtype(gguf)}",
+        {"path": str(source.resolve()), "size": found.st_size, "mtime_ns": found.st_mtime_ns, "sha256": sha256},
+        ("the converted model", f"converting {source.name}", dequantize.written_bytes(gguf)),
+        fill,
+        lambda folder: _read_alike(folder, gguf),
+        watch,
+    )
+
+
+def with_tokenizer(
+    folder: Path, source: Path, *, progress: ProgressFn | None = None, should_stop: ShouldStop | None = None
+) -> Path:
+    """Return a cached copy of a model folder with the tokenizer of a GGUF file beside its weights.
+
+    For a folder that was made for that very tokenizer and holds none. Checked, locked and rebuilt as
+    in `convert`.
+    """
+    watch = Watch(progress, should_stop)
+    watch.check()
+    root = _root("the draft's copy")
+    config = (folder / "config.json").read_bytes()
+    identity = f"{sha256_of(folder / WEIGHTS)} {hashlib.sha256(config).hexdigest()} {sha256_of(source)}"
+    key = hashlib.sha256(identity.encode()).hexdigest()
+
+    def fill(partial: Path) -> str:
+        written = _write(partial / WEIGHTS, _copied(folder / WEIGHTS, watch))
+        (partial / "config.json").write_bytes(config)
+        write_tokenizer(read_gguf(source), partial)
+        return written
+
+    return _made(
+        root / f"{folder.name}-{key[:12]}-copy",
+        {"path": str(folder.resolve()), "sha256": key},
+        ("the draft's copy", "the draft's copy", (folder / WEIGHTS).stat().st_size),
+        fill,
+        lambda copy: True,
+        watch,
+    )
+
+
+def _root(what: str) -> Path:
+    """The folder of converted models, made where it is missing."""
+    root = converted_root()
+    with clear_write_errors(root, what):
+        root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def _made(
+    folder: Path,
+    source: dict[str, Any],
+    room: tuple[str, str, int],
+    fill: Callable[[Path], str],
+    is_right: Callable[[Path], bool],
+    watch: Watch,
+) -> Path:
+    """Return a folder of the cache, made by `fill` unless it is there whole and right.
+
+    source is what the manifest says it was made from. room: what it is, what needs how many bytes of room. fill writes all
+    files and returns the hash of the weights.
+    """
+
+    def whole() -> bool:
+        return problem_with(folder, source["sha256"]) is None and is_right(folder)
+
+    what, asking, size = room
+    if whole():
+        return folder
+    root = folder.parent
+    with _Locked(root, folder.name, watch):
+        if whole():
             return folder
-        _clear(root, folder)
-        check_room(root, dequantize.written_bytes(gguf) + _SPARE, f"converting {source.name}")
         with clear_write_errors(root, "the converted model"):
-            facts = source.stat()
-            origin = {"path": str(source.resolve()), "size": facts.st_size, "mtime_ns": facts.st_mtime_ns}
-            _build(
-                folder,
-                {**origin, "sha256": sha256},
-                lambda partial: _fill(gguf, partial, progress, should_stop),
-                should_stop,
-            )
+            if folder.exists():
+                shutil.rmtree(folder)
+            for stale in root.glob(f"{_PARTIAL}{folder.name}-*"):  # what an earlier crash left half-written
+                shutil.rmtree(stale, ignore_errors=True)
+        check_room(root, size + _SPARE, asking)
+        with clear_write_errors(root, what):
+            _build(folder, source, fill, watch)
     return folder
-
-
-def _fill(
-    gguf: GgufFile, partial: Path, progress: ProgressFn | None, should_stop: ShouldStop | None
-) -> dict[str, Any]:
-    """Write the files of a converted model; return the weights' manifest entry."""
-    entry = _write_weights(gguf, partial / WEIGHTS, progress, should_stop)
-    for name, content in (
-        ("config.json", dequantize.hf_config(gguf)),
-        ("generation_config.json", dequantize.generation_config(gguf)),
-    ):
-        (partial / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    write_tokenizer(gguf, partial)
-    return entry
 
 
 def require_convertible(gguf: GgufFile) -> None:
@@ -168,39 +231,27 @@ def _hash(path: Path) -> str:
 class _Locked:
     """Hold the lock of one conversion; while another process holds it, wait and listen for Stop."""
 
-    def __init__(
-        self, root: Path, name: str, progress: ProgressFn | None, should_stop: ShouldStop | None
-    ) -> None:
+    def __init__(self, root: Path, name: str, watch: Watch) -> None:
         from filelock import FileLock
 
-        self.root, self.progress, self.should_stop = root, progress, should_stop
+        self.root, self.watch = root, watch
         self.lock = FileLock(root / f".{name}.lock")
 
     def __enter__(self) -> None:
         from filelock import Timeout
 
         while True:
-            check_stop(self.should_stop)
+            self.watch.check()
             with clear_write_errors(self.root, "a lock file"):
                 try:
                     self.lock.acquire(timeout=0.2)
                     return
                 except Timeout:  # an OSError too, so caught inside
                     pass
-            if self.progress is not None:
-                self.progress("Waiting for another specview that converts this model", None)
+            self.watch.tell("Waiting for another specview that converts this model")
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()
-
-
-def _clear(root: Path, folder: Path) -> None:
-    """Remove a folder that is not whole, and what an earlier crash left half-written (lock held)."""
-    with clear_write_errors(root, "the converted model"):
-        if folder.exists():
-            shutil.rmtree(folder)
-        for stale in root.glob(f"{_PARTIAL}{folder.name}-*"):
-            shutil.rmtree(stale, ignore_errors=True)
 
 
 def remove_partials() -> list[Path]:
@@ -219,72 +270,23 @@ def remove_partials() -> list[Path]:
     return gone
 
 
-def with_tokenizer(
-    folder: Path, source: Path, *, progress: ProgressFn | None = None, should_stop: ShouldStop | None = None
-) -> Path:
-    """Return a cached copy of a model folder with the tokenizer of a GGUF file beside its weights.
-
-    For a folder that was made for that very tokenizer and holds none. Checked, locked and rebuilt as
-    in `convert`.
-    """
-    check_stop(should_stop)
-    root = converted_root()
-    with clear_write_errors(root, "the draft's copy"):
-        root.mkdir(parents=True, exist_ok=True)
-    config = (folder / "config.json").read_bytes()
-    identity = f"{sha256_of(folder / WEIGHTS)} {hashlib.sha256(config).hexdigest()} {sha256_of(source)}"
-    key = hashlib.sha256(identity.encode()).hexdigest()
-    copy = root / f"{folder.name}-{key[:12]}-copy"
-    if problem_with(copy, key) is None:
-        return copy
-
-    def fill(partial: Path) -> dict[str, Any]:
-        digest = hashlib.sha256()
-        with (folder / WEIGHTS).open("rb") as original, _open_weights(partial / WEIGHTS) as file:
-            while chunk := original.read(4 << 20):
-                check_stop(should_stop)
-                digest.update(chunk)
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        (partial / "config.json").write_bytes(config)
-        write_tokenizer(read_gguf(source), partial)
-        return _weights_entry(partial / WEIGHTS, digest.hexdigest())
-
-    with _Locked(root, copy.name, progress, should_stop):
-        if problem_with(copy, key) is None:
-            return copy
-        _clear(root, copy)
-        check_room(root, (folder / WEIGHTS).stat().st_size + _SPARE, "the draft's copy")
-        with clear_write_errors(root, "the draft's copy"):
-            _build(copy, {"path": str(folder.resolve()), "sha256": key}, fill, should_stop)
-    return copy
-
-
-def _build(
-    folder: Path,
-    source: dict[str, Any],
-    fill: Callable[[Path], dict[str, Any]],
-    should_stop: ShouldStop | None,
-) -> None:
-    """Let `fill` write everything beside the folder's place, add the manifest, rename it into place.
-
-    fill returns the manifest entry of the weights.
-    """
+def _build(folder: Path, source: dict[str, Any], fill: Callable[[Path], str], watch: Watch) -> None:
+    """Let `fill` write everything beside the folder's place, add the manifest, rename it into place."""
     partial = Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{folder.name}-", dir=folder.parent))
     try:
-        files: dict[str, Any] = {WEIGHTS: fill(partial)}
+        hashes = {WEIGHTS: fill(partial)}
         for path in sorted(partial.iterdir()):
             if path.name != WEIGHTS:
                 with path.open("rb+") as file:
                     os.fsync(file.fileno())
-                files[path.name] = {"size": path.stat().st_size, "sha256": _hash(path)}
+                hashes[path.name] = _hash(path)
+        files = {name: {"size": (partial / name).stat().st_size, "sha256": sha256} for name, sha256 in hashes.items()}
         write_json(partial / MANIFEST, {"schema": SCHEMA, "source": source, "files": files})
-        check_stop(should_stop)
+        watch.check()
         sync_folder(partial)
         os.rename(partial, folder)
         sync_folder(folder.parent)
-        remember_sha256(folder / WEIGHTS, files[WEIGHTS]["sha256"])
+        remember_sha256(folder / WEIGHTS, hashes[WEIGHTS])
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -295,27 +297,31 @@ def _open_weights(path: Path) -> IO[bytes]:
     return path.open("wb")
 
 
-def _write_weights(
-    gguf: GgufFile, path: Path, progress: ProgressFn | None, should_stop: ShouldStop | None
-) -> dict[str, Any]:
-    """Write the weights and return their manifest entry."""
+def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> str:
+    """Write all pieces of the weights into a file; return its hash."""
     digest = hashlib.sha256()
-    done, total = 0, max(1, dequantize.written_bytes(gguf))
-
-    def on_bytes(piece: bytes | memoryview) -> None:
-        nonlocal done
-        check_stop(should_stop)
-        digest.update(piece)
-        done += len(piece)
-        if progress is not None:
-            progress(f"Converting {gguf.path.name} for transformers (first time only)", min(1.0, done / total))
-
     with _open_weights(path) as file:
-        dequantize.write_weights(gguf, file, on_bytes)
+        for piece in pieces:
+            digest.update(piece)
+            file.write(piece)
         file.flush()
         os.fsync(file.fileno())
-    return _weights_entry(path, digest.hexdigest())
+    return digest.hexdigest()
 
 
-def _weights_entry(path: Path, sha256: str) -> dict[str, Any]:
-    return {"size": path.stat().st_size, "sha256": sha256}
+def _dequantized(gguf: GgufFile, watch: Watch) -> Iterator[bytes | memoryview]:
+    """The weights' file, piece by piece."""
+    done, total = 0, max(1, dequantize.written_bytes(gguf))
+    for piece in dequantize.weight_pieces(gguf):
+        watch.check()
+        yield piece
+        done += len(piece)
+        watch.tell(f"Converting {gguf.path.name} for transformers (first time only)", min(1.0, done / total))
+
+
+def _copied(path: Path, watch: Watch) -> Iterator[bytes]:
+    """A file, piece by piece."""
+    with path.open("rb") as original:
+        while chunk := original.read(4 << 20):
+            watch.check()
+            yield chunk

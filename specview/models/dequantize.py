@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -307,11 +307,10 @@ def _bfloat16(values: np.ndarray) -> np.ndarray:
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def write_weights(gguf: GgufFile, file: IO[bytes], on_bytes: Callable[[bytes | memoryview], None]) -> None:
-    """Write all weights to `file` as safetensors, tensor by tensor, never all in memory.
+def weight_pieces(gguf: GgufFile) -> Iterator[bytes | memoryview]:
+    """A safetensors file of all weights, piece by piece, never all in memory.
 
-    on_bytes is given every piece before it is written (for progress, Stop and hashes). Format: the
-    safetensors README: header length, JSON header, raw little-endian data.
+    Format: the safetensors README: header length, JSON header, raw little-endian data.
     """
     wide = target_dtype(gguf) == "float32"
     tensors = plan(gguf)
@@ -327,12 +326,8 @@ def write_weights(gguf: GgufFile, file: IO[bytes], on_bytes: Callable[[bytes | m
         at += size
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    first = len(encoded).to_bytes(8, "little") + encoded
-    on_bytes(first)
-    file.write(first)
+    yield len(encoded).to_bytes(8, "little") + encoded
     for tensor in tensors:
         for part in _parts(gguf, tensor):
             values = np.ascontiguousarray(part, dtype="<f4") if wide else _bfloat16(part)
-            piece = values.reshape(-1).view(np.uint8).data
-            on_bytes(piece)
-            file.write(piece)
+            yield values.reshape(-1).view(np.uint8).data

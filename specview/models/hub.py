@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from specview.errors import SpecviewError, Stopped
 from specview.heads.files import PICKLES, weights_of
-from specview.models.cache import ProgressFn, ShouldStop, check_room, check_stop, clear_write_errors
+from specview.models.cache import ProgressFn, ShouldStop, Watch, check_room, clear_write_errors
 from specview.models.model_folder import inspect_folder
 from specview.reading import read_text
 
@@ -79,34 +80,28 @@ def _snapshots(repo_id: str) -> list[Path]:
 def cached_folder(repo_id: str) -> Path | None:
     """Return a complete cached snapshot of a model, or None; asks no network."""
     for folder in _snapshots(repo_id):
-        try:
+        with suppress(SpecviewError, OSError):
             inspect_folder(folder)
-        except (SpecviewError, OSError):
-            continue
-        return folder
+            return folder
     return None
 
 
 def cached_head(repo_id: str) -> Path | None:
     """Return a cached snapshot of a trained head's repository, or None; asks no network."""
     for folder in _snapshots(repo_id):
-        try:
+        with suppress(SpecviewError, OSError):
             weights_of(folder)
             if (folder / "config.json").is_file():
                 return folder
-        except (SpecviewError, OSError):
-            continue
     return None
 
 
 def cached_gguf(repo_id: str, file: str) -> Path | None:
     """Return a cached GGUF file of a model repository, or None; asks no network."""
     for folder in _snapshots(repo_id):
-        try:
+        with suppress(OSError):
             if (folder / file).is_file():
                 return folder / file
-        except OSError:
-            continue
     return None
 
 
@@ -114,10 +109,8 @@ def cached_gguf_files(repo_id: str) -> list[str]:
     """Names of the GGUF files of a repository that are cached."""
     found: set[str] = set()
     for folder in _snapshots(repo_id):
-        try:
+        with suppress(OSError):
             found.update(path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf"))
-        except OSError:
-            continue
     return sorted(found)
 
 
@@ -130,19 +123,17 @@ def fetch(repo_id: str, *, progress: ProgressFn | None = None, should_stop: Shou
     ready = cached_folder(repo_id)
     if ready is not None:
         return ready
-    sizes = _listed(repo_id, progress, should_stop)
-    wanted = {
-        name: size
-        for name, size in sizes.items()
+    hub = _Repository(repo_id, Watch(progress, should_stop))
+    wanted = [
+        name
+        for name in hub.sizes
         if any(fnmatch(name, pattern) for pattern in PATTERNS) and not any(fnmatch(name, skip) for skip in _SKIPPED)
-    }
+    ]
     if not any(name.endswith(".safetensors") for name in wanted):
-        ggufs = sorted(name for name in sizes if name.endswith(".gguf"))
-        mend = f"For llama.cpp name one file: {repo_id}/{ggufs[0]}." if ggufs else "Choose a model that has them."
+        mend = f"For llama.cpp name one file: {repo_id}/{hub.ggufs[0]}." if hub.ggufs else "Choose a model that has them."
         raise SpecviewError(f"{repo_id} has no safetensors weights.", mend)
     # a broken weights file must not be found without its small files, so those come first
-    order = sorted(wanted, key=lambda name: (name.endswith(".safetensors"), name))
-    return _download(repo_id, order, wanted, progress, should_stop).parent
+    return hub.download(sorted(wanted, key=lambda name: (name.endswith(".safetensors"), name))).parent
 
 
 def fetch_head(
@@ -160,17 +151,18 @@ def fetch_head(
     ready = cached_head(repo_id)
     if ready is not None:
         return ready
-    sizes = {name: size for name, size in _listed(repo_id, progress, should_stop).items() if "/" not in name}
-    weights = [name for name in sizes if name.endswith(".safetensors")]
-    weights = sorted(weights or [name for name in sizes if name.endswith(PICKLES)])
-    if "config.json" not in sizes or not weights:
-        lacking = "weights" if "config.json" in sizes else "config.json"
+    hub = _Repository(repo_id, Watch(progress, should_stop))
+    names = [name for name in hub.sizes if "/" not in name]
+    weights = [name for name in names if name.endswith(".safetensors")]
+    weights = sorted(weights or [name for name in names if name.endswith(PICKLES)])
+    if "config.json" not in names or not weights:
+        lacking = "weights" if "config.json" in names else "config.json"
         raise SpecviewError(f"{repo_id} is no trained head: it has no {lacking}.", "Choose another head.")
-    small = sorted(name for name in sizes if name.endswith(".json"))
-    folder = _download(repo_id, small, sizes, progress, should_stop).parent
+    small = sorted(name for name in names if name.endswith(".json"))
+    folder = hub.download(small).parent
     if check is not None:
         check(folder)
-    return _download(repo_id, weights, sizes, progress, should_stop).parent
+    return hub.download(weights).parent
 
 
 def fetch_gguf(
@@ -180,77 +172,74 @@ def fetch_gguf(
     ready = cached_gguf(repo_id, file)
     if ready is not None:
         return ready
-    sizes = _listed(repo_id, progress, should_stop)
-    if file not in sizes:
-        ggufs = sorted(name for name in sizes if name.endswith(".gguf"))
-        mend = f"It has: {', '.join(ggufs[:6])}." if ggufs else "It has no GGUF file."
+    hub = _Repository(repo_id, Watch(progress, should_stop))
+    if file not in hub.sizes:
+        mend = f"It has: {', '.join(hub.ggufs[:6])}." if hub.ggufs else "It has no GGUF file."
         raise SpecviewError(f"{repo_id} has no file {file}.", mend)
-    return _download(repo_id, [file], {file: sizes[file]}, progress, should_stop)
+    return hub.download([file])
 
 
-def _listed(repo_id: str, progress: ProgressFn | None, should_stop: ShouldStop | None) -> dict[str, int]:
-    """File names and sizes of a repository, from the Hub."""
-    from huggingface_hub import HfApi
+class _Repository:
+    """A repository on the Hub: file names and sizes, asked for when it is made, and downloads."""
 
-    check_stop(should_stop)
-    if progress is not None:
-        progress(f"Asking the Hugging Face Hub for {repo_id}", None)
-    try:
-        info = HfApi().model_info(repo_id, files_metadata=True, timeout=20)
-    except Exception as error:
-        raise _explained(repo_id, error) from error
-    check_stop(should_stop)
-    return {entry.rfilename: int(entry.size or 0) for entry in info.siblings or ()}
+    def __init__(self, repo_id: str, watch: Watch) -> None:
+        from huggingface_hub import HfApi
 
-
-def _download(
-    repo_id: str, names: list[str], sizes: dict[str, int], progress: ProgressFn | None, should_stop: ShouldStop | None
-) -> Path:
-    """Download files one after another; return the path of the last one in its snapshot."""
-    from huggingface_hub import hf_hub_download
-
-    total = max(1, sum(sizes[name] for name in names))
-    check_room(hub_cache(), total, f"downloading {repo_id}")
-    done = 0
-    path = ""
-    for name in names:
-        bar = _bar(repo_id, done, total, progress, should_stop)
-        check_stop(should_stop)
+        self._id, self._watch = repo_id, watch
+        watch.check()
+        watch.tell(f"Asking the Hugging Face Hub for {repo_id}")
         try:
-            with clear_write_errors(hub_cache(), f"{repo_id}"):
-                path = hf_hub_download(repo_id, name, tqdm_class=bar)
-        except (Stopped, SpecviewError):
-            raise
+            info = HfApi().model_info(repo_id, files_metadata=True, timeout=20)
         except Exception as error:
-            check_stop(should_stop)  # a stop inside the download may come out as its library's error
             raise _explained(repo_id, error) from error
-        done += sizes[name]
-    check_stop(should_stop)
-    return Path(path)
+        watch.check()
+        self.sizes: Mapping[str, int] = {entry.rfilename: int(entry.size or 0) for entry in info.siblings or ()}
+        self.ggufs = sorted(name for name in self.sizes if name.endswith(".gguf"))
 
+    def download(self, names: Sequence[str]) -> Path:
+        """Download files one after another; return the path of the last one in its snapshot."""
+        from huggingface_hub import hf_hub_download
 
-def _bar(
-    repo_id: str, before: int, total: int, progress: ProgressFn | None, should_stop: ShouldStop | None
-) -> Any:
-    """A tqdm class that draws nothing, reports bytes, and raises Stopped from inside the download."""
-    from huggingface_hub.utils import tqdm
+        total = max(1, sum(self.sizes[name] for name in names))
+        check_room(hub_cache(), total, f"downloading {self._id}")
+        done = 0
+        path = ""
+        for name in names:
+            bar = self._bar(done, total)
+            self._watch.check()
+            try:
+                with clear_write_errors(hub_cache(), self._id):
+                    path = hf_hub_download(self._id, name, tqdm_class=bar)
+            except (Stopped, SpecviewError):
+                raise
+            except Exception as error:
+                self._watch.check()  # a stop inside the download may come out as its library's error
+                raise _explained(self._id, error) from error
+            done += self.sizes[name]
+        self._watch.check()
+        return Path(path)
 
-    class Bar(tqdm):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            kwargs.pop("name", None)
-            kwargs["disable"] = True
-            super().__init__(*args, **kwargs)
-            self.here = int(kwargs.get("initial") or 0)
+    def _bar(self, before: int, total: int) -> Any:
+        """A tqdm class that draws nothing, reports bytes, and raises Stopped from inside the download."""
+        from huggingface_hub.utils import tqdm
 
-        def update(self, n: float | None = 1) -> bool | None:
-            check_stop(should_stop)
-            self.here += int(n or 0)
-            if progress is not None:
+        watch, repo_id = self._watch, self._id
+
+        class Bar(tqdm):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                kwargs.pop("name", None)
+                kwargs["disable"] = True
+                super().__init__(*args, **kwargs)
+                self.here = int(kwargs.get("initial") or 0)
+
+            def update(self, n: float | None = 1) -> bool | None:
+                watch.check()
+                self.here += int(n or 0)
                 at = before + self.here
-                progress(f"Downloading {repo_id}: {at / 1e6:.0f} of {total / 1e6:.0f} MB", min(1.0, at / total))
-            return None
+                watch.tell(f"Downloading {repo_id}: {at / 1e6:.0f} of {total / 1e6:.0f} MB", min(1.0, at / total))
+                return None
 
-    return Bar
+        return Bar
 
 
 def _explained(repo_id: str, error: Exception) -> SpecviewError:

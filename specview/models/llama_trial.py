@@ -8,7 +8,6 @@ window's own process loads it. What decides is in the header, so a header that w
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 import signal
@@ -22,13 +21,10 @@ from typing import BinaryIO
 from specview import child
 from specview.engines.gguf_file import gguf_facts, split_parts
 from specview.errors import SpecviewError
-from specview.models.cache import ProgressFn, ShouldStop, cache_dir, check_stop, write_json
-from specview.reading import open_regular, read_json
+from specview.models.cache import ProgressFn, Remembered, ShouldStop, Watch
+from specview.reading import open_regular
 
-log = logging.getLogger(__name__)
-
-_SURVIVED = "llama_cpp_survived.json"
-_MAX_REMEMBERED = 500
+_SURVIVED = Remembered("llama_cpp_survived.json")
 _POLL_S = 0.05
 _SURVIVES, _FAULT, _REFUSED = 0, 1, 2  # exit codes of a child that ended by itself
 _TOKENS = (1, 2, 3)
@@ -43,10 +39,10 @@ def require_survival(
     Says nothing of a file that it refuses in good order: loading it tells.
     """
     key = _key(path, gpu_layers)
-    if key in _survived or key in _remembered():
+    if key in _survived or key in _SURVIVED.load():
         return
-    if progress is not None:
-        progress(f"Trying {path.name} in a process of its own (first time only)", None)
+    watch = Watch(progress, should_stop)
+    watch.tell(f"Trying {path.name} in a process of its own (first time only)")
     with tempfile.TemporaryFile() as complaints:
         trial = child.start(
             __name__, str(path), str(gpu_layers), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -54,7 +50,7 @@ def require_survival(
         )  # fmt: skip
         try:
             while True:
-                check_stop(should_stop)
+                watch.check()
                 try:
                     code = trial.wait(_POLL_S)
                     break
@@ -70,7 +66,7 @@ def require_survival(
             )
     if code == _SURVIVES:
         _survived.add(key)
-        _remember(key)
+        _SURVIVED.keep(key, True)
 
 
 def _key(path: Path, gpu_layers: int) -> str:
@@ -96,23 +92,6 @@ def _reason(code: int, complaints: BinaryIO) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"code {code}"
-
-
-def _remembered() -> Sequence[str]:
-    try:
-        known = read_json(cache_dir() / _SURVIVED)
-    except (OSError, ValueError):
-        return ()
-    return known if isinstance(known, list) else ()
-
-
-def _remember(key: str) -> None:
-    """Note a header; a cache that cannot be written only costs trying it again."""
-    try:
-        cache_dir().mkdir(parents=True, exist_ok=True)
-        write_json(cache_dir() / _SURVIVED, [*_remembered(), key][-_MAX_REMEMBERED:])
-    except OSError as error:
-        log.warning("the trial was not remembered: %s", error)
 
 
 def main(arguments: Sequence[str]) -> int:

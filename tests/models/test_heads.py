@@ -58,12 +58,17 @@ class Hub:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
         self.files = files
         self.fetched: list[str] = []
-        monkeypatch.setattr(hub, "_listed", lambda *_: {name: len(data) for name, data in files.items()})
-        monkeypatch.setattr(hub, "_download", self.download)
+        monkeypatch.setattr(hub, "_Repository", self)
+        self.sizes = {name: len(data) for name, data in files.items()}
+        self.ggufs: list[str] = []
 
-    def download(self, repo_id: str, names: list[str], sizes: Any, progress: Any, should_stop: Any) -> Path:
+    def __call__(self, repo_id: str, watch: Any) -> Any:
+        self.repo_id = repo_id
+        return self
+
+    def download(self, names: list[str]) -> Path:
         self.fetched += names
-        snapshot = hub.hub_cache() / f"models--{repo_id.replace('/', '--')}" / "snapshots" / "abc"
+        snapshot = hub.hub_cache() / f"models--{self.repo_id.replace('/', '--')}" / "snapshots" / "abc"
         snapshot.mkdir(parents=True, exist_ok=True)
         for name in names:
             (snapshot / name).write_bytes(self.files[name])
