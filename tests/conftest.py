@@ -270,7 +270,7 @@ def model_pool() -> Iterator[Any]:
 def bundled_target(engine_name: str, model_pool: Any) -> Any:
     """The bundled target, loaded once in each engine."""
     from specview.racing.pool import target_key
-    from specview.racing.settings import RunSettings
+    from specview.settings.run import RunSettings
 
     return model_pool.get(target_key(RunSettings(engine=engine_name)))
 
@@ -279,7 +279,7 @@ def bundled_target(engine_name: str, model_pool: Any) -> Any:
 def bundled_draft(engine_name: str, model_pool: Any) -> Any:
     """The bundled draft, loaded once in each engine."""
     from specview.racing.pool import draft_key
-    from specview.racing.settings import BUNDLED, RunSettings
+    from specview.settings.run import BUNDLED, RunSettings
 
     return model_pool.get(draft_key(RunSettings(engine=engine_name), BUNDLED, None))
 

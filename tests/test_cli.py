@@ -14,9 +14,11 @@ from specview import __version__, cli
 from specview.commands import arguments, doctor, qt_libraries, window
 from specview.commands.terminal import ProgressLine, round_text, safe_text, table
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.drafting.lanes import takes
 from specview.drafting.registry import FIRST_METHODS
 from specview.errors import SpecviewError, UsageError
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
+from specview.settings.run import LaneSettings, RunSettings
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -291,7 +293,7 @@ def test_lanes_take_flags_as_defaults_and_keep_their_order() -> None:
 
 
 def test_policy_options_go_to_the_policy() -> None:
-    lane = settings("--lane", "draft-model,policy=confidence,threshold=0.7").checked().lanes[1]
+    lane = checked_run(settings("--lane", "draft-model,policy=confidence,threshold=0.7")).lanes[1]
     assert lane.policy == "confidence" and lane.policy_options == {"threshold": 0.7}
 
 
@@ -381,7 +383,7 @@ def test_a_flag_that_says_nothing_is_refused(capsys, argv, says):
 
 
 @pytest.mark.parametrize(
-    ("argv", "takes"),
+    ("argv", "taken"),
     [
         (["--method", "plain", "--method", "draft-model", "--k", "4", "--rule", "match", "--policy", "adaptive"], {"k": 4, "rule": "match"}),
         (["--lane", "draft-model", "--lane", "prompt-lookup,k=7", "--draft", "x.gguf"], {"draft": "x.gguf"}),
@@ -389,14 +391,14 @@ def test_a_flag_that_says_nothing_is_refused(capsys, argv, says):
         (["--lane", "cascade,members=suffix+draft-model", "--draft", "x.gguf"], {"draft": "x.gguf"}),
     ],
 )
-def test_one_that_some_lane_takes_is_that_lanes_alone(argv, takes):
+def test_one_that_some_lane_takes_is_that_lanes_alone(argv, taken):
     from specview.commands import compare
 
     settings = arguments.settings_of(compare.make_parser().parse_args(argv), FIRST_METHODS)
-    taking = next(lane for lane in settings.lanes if lane.takes >= set(takes))
-    assert {key: getattr(taking, key) for key in takes} == takes
+    taking = next(lane for lane in settings.lanes if takes(lane) >= set(taken))
+    assert {key: getattr(taking, key) for key in taken} == taken
     for lane in settings.lanes:
-        idle = {"k", "rule", "policy", "draft", "draft_engine"} - lane.takes
+        idle = {"k", "rule", "policy", "draft", "draft_engine"} - takes(lane)
         assert {key: getattr(lane, key) for key in idle} == {key: getattr(LaneSettings(), key) for key in idle}
 
 

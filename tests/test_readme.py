@@ -18,6 +18,7 @@ from specview.drafting import registry
 from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
+from specview.racing.resolve import checked_run
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,7 +42,7 @@ def test_commands_are_as_the_program_takes_them(line: str, tmp_path: Path, monke
         if hasattr(module, "make_parser"):
             module.make_parser().parse_args(words[2:])
         return
-    arguments.settings_of(PARSERS[words[1]]().parse_args(words[2:]), ("draft-model",)).checked()
+    checked_run(arguments.settings_of(PARSERS[words[1]]().parse_args(words[2:]), ("draft-model",)))
 
 
 def test_every_flag_is_named_and_exists() -> None:

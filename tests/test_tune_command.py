@@ -14,11 +14,13 @@ from specview.commands import run as run_command
 from specview.commands import tune as tune_command
 from specview.commands.arguments import prompts_of, settings_of
 from specview.commands.tune import command_of
+from specview.drafting.lanes import checked_lane
 from specview.experiments import tuning
 from specview.experiments.tune_result import ArmResult
 from specview.racing.pool import ModelPool
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.run import LaneSettings, RunSettings
 from tests.racing.world import World
 
 ARGUMENTS = ["tune", "--prompt", "bcdbcdbcdbcd", "--raw", "--max-tokens", "24", "--seconds", "1200",
@@ -48,7 +50,7 @@ def test_it_prints_a_ranking_reasons_a_sentence_and_the_command(world, capsys):
     assert words[:2] == ["specview", "run"]
     settings = settings_of(run_command.make_parser().parse_args(words[2:]), ())
     assert settings.prompt == "bcdbcdbcdbcd" and not settings.chat
-    assert settings.lanes[0].checked(settings.sampling).method in ("draft-model", "prompt-lookup")
+    assert checked_lane(settings.lanes[0], settings.sampling).method in ("draft-model", "prompt-lookup")
 
 
 def test_files_hold_the_ranking(world, capsys, tmp_path):
@@ -141,7 +143,7 @@ def test_a_target_that_is_not_there_is_one_line(capsys):
 
 
 def test_the_command_names_what_is_not_the_default():
-    arm = ArmResult(LaneSettings("prompt-lookup", k=8).checked(RunSettings().sampling))
+    arm = ArmResult(checked_lane(LaneSettings("prompt-lookup", k=8), RunSettings().sampling))
     settings = RunSettings(engine="llama.cpp", target="/m/a b.gguf", threads=2, workload="chat", max_tokens=64)
     words = shlex.split(command_of(settings, Workload("chat", (Prompt("x"), Prompt("y")), "0"), arm))
     assert words == ["specview", "run", "--engine", "llama.cpp", "--target", "/m/a b.gguf", "--threads", "2",
@@ -151,8 +153,8 @@ def test_the_command_names_what_is_not_the_default():
 def told(*flags: str) -> RunSettings:
     """The settings that the command for these flags' prompt runs with."""
     arguments = tune_command.make_parser().parse_args(list(flags))
-    settings = settings_of(arguments, ("plain",)).checked()
-    arm = ArmResult(LaneSettings("prompt-lookup", k=8).checked(settings.sampling))
+    settings = checked_run(settings_of(arguments, ("plain",)))
+    arm = ArmResult(checked_lane(LaneSettings("prompt-lookup", k=8), settings.sampling))
     words = shlex.split(command_of(settings, prompts_of(arguments), arm))
     assert words[:2] == ["specview", "run"]
     return settings_of(run_command.make_parser().parse_args(words[2:]), ())
@@ -178,7 +180,7 @@ def test_the_command_s_prompt_is_the_one_that_was_tuned(flags):
 
 def test_the_command_for_a_file_of_prompts(tmp_path):
     file = tmp_path / "mine.jsonl"
-    arm = ArmResult(LaneSettings("prompt-lookup", k=8).checked(RunSettings().sampling))
+    arm = ArmResult(checked_lane(LaneSettings("prompt-lookup", k=8), RunSettings().sampling))
 
     def command(*lines, flags=()):
         file.write_text("\n".join(map(json.dumps, lines)))

@@ -15,13 +15,15 @@ from typing import Any, NoReturn
 from specview.commands.terminal import safe_text
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
+from specview.drafting.lanes import needs_draft, takes
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.files.atomic import os_reason
 from specview.racing import workloads
-from specview.racing.settings import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
+from specview.racing.resolve import idle_notes, with_members
 from specview.settings.options import idle_option
+from specview.settings.run import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
 
 MAX_PROMPT_BYTES = 16 << 20
 
@@ -224,7 +226,7 @@ def settings_of(
         raise UsageError(f"gpu-layers is {arguments.gpu_layers}.", "Use 0 or more, or -1 for all.")
     _refuse_idle_flags(arguments, lanes)
     if arguments.takes_lanes:
-        _refuse_idle_lane_flags(arguments, [lane.takes - _named(keys) for lane, (_, keys) in zip(lanes, own, strict=True)])
+        _refuse_idle_lane_flags(arguments, [takes(lane) - _named(keys) for lane, (_, keys) in zip(lanes, own, strict=True)])
     for flag, given_text in (("--system", arguments.system), ("--chat-template", arguments.chat_template)):
         if not arguments.chat and given_text:
             raise UsageError(f"{flag} is for a chat, and --raw gives the bare prompt.", "Leave one of them out.")
@@ -248,14 +250,14 @@ def settings_of(
         observe=arguments.observe or ("full" if arguments.trace else "light"),
         lanes=tuple(_distinct_names(lanes, most_lanes)),
     )
-    for note in settings.notes():
+    for note in idle_notes(settings):
         sys.stderr.write(f"specview: {safe_text(note)}\n")
     return settings
 
 
 def _refuse_idle_flags(arguments: argparse.Namespace, lanes: Sequence[LaneSettings]) -> None:
     """Raise UsageError for a flag of an engine that neither the target nor a draft of this run uses."""
-    engines = {arguments.engine, *(lane.draft_engine for lane in lanes if lane.needs_draft)}
+    engines = {arguments.engine, *(lane.draft_engine for lane in lanes if needs_draft(lane))}
     idle = {
         "transformers": {"--device": arguments.device, "--dtype": arguments.dtype},
         "llama.cpp": {"--gpu-layers": arguments.gpu_layers or None, "--context": arguments.context},
@@ -327,11 +329,11 @@ def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Nam
     if known is None:
         raise UsageError(f"there is no method {method!r}.", f"Methods: {', '.join(METHODS)}.")
     members = {"members": left["members"]} if known.combines and "members" in left else {}
-    takes = LaneSettings(method, options=members).takes
+    taken = takes(LaneSettings(method, options=members))
     for key in _LANE_FLAGS:
-        if (flag := key.replace("_", "-")) in left and key not in takes:
+        if (flag := key.replace("_", "-")) in left and key not in taken:
             raise UsageError(f"a lane of {method} takes no {flag}.", "Leave it out.")
-    shared = {key: getattr(arguments, key) if key in takes else None for key in _LANE_FLAGS}
+    shared = {key: getattr(arguments, key) if key in taken else None for key in _LANE_FLAGS}
     policy = take("policy", shared["policy"] or "constant")
     lane = LaneSettings(
         method=method,
@@ -342,7 +344,7 @@ def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Nam
         policy=policy,
         rule=take("rule", shared["rule"] or "auto"),
     )
-    left = dict(replace(lane, options=left).with_members(arguments.target, arguments.engine).options)
+    left = dict(with_members(replace(lane, options=left), arguments.target, arguments.engine).options)
     own = {option.name for option in known.options}
     for member in known.members(left):
         if member in METHODS:

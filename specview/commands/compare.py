@@ -24,9 +24,10 @@ from specview.files.documents import compare_document
 from specview.files.schema import Json
 from specview.library.exporters import compare_csv, compare_markdown
 from specview.library.keeping import SetParts
-from specview.racing.settings import RunSettings
+from specview.racing.resolve import checked_run
 from specview.racing.workloads import Workload
 from specview.settings.events import Event, LaneRound, Progress, RaceStarted
+from specview.settings.run import RunSettings
 
 if TYPE_CHECKING:
     from specview.experiments.prompt_set import PromptSetResult
@@ -64,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"repeats is {arguments.repeats}.", f"Use 1 to {MAX_REPEATS}.")
     if arguments.prompts is not None and arguments.trace is not None:
         raise UsageError("--trace holds one race, and --prompts makes many.", "Leave out --trace, or use --json.")
-    settings = settings_of(arguments, FIRST_METHODS).checked()
+    settings = checked_run(settings_of(arguments, FIRST_METHODS))
     if arguments.prompts is not None:
         prompts = prompts_of(arguments)
         with Outputs(arguments) as outputs, stop_on_signals() as should_stop:

@@ -28,7 +28,8 @@ from specview.lab.acceptance import (
 from specview.lab.batch_times import BATCHES, CONTEXT, KS, REPEATS, SECONDS, Sizes
 from specview.lab.concurrency import Plan, concurrency_report, run_concurrency
 from specview.models.catalog import Role, resolve
-from specview.racing.settings import BUNDLED
+from specview.racing.resolve import checked_run
+from specview.settings.run import BUNDLED
 
 _DESCRIPTION = """\
 Time real target passes over B sequences of k + 1 tokens, join them with a run's acceptance, and say for how many
@@ -126,7 +127,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     guessed = draft == BUNDLED and arguments.draft is None and not ran and acceptance is not None
     require(not guessed or arguments.target == BUNDLED, "what a draft step costs is not known.",
             "Give --draft MODEL or --draft-cost C.")  # fmt: skip
-    return Plan(settings_of(arguments, (BASELINE,)).checked(), sizes, acceptance, draft or "", draft_engine)
+    return Plan(checked_run(settings_of(arguments, (BASELINE,))), sizes, acceptance, draft or "", draft_engine)
 
 
 def _require_here(name: str, engine: str, role: Role) -> None:

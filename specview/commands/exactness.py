@@ -17,7 +17,8 @@ from specview.lab.pair_exactness import run_pair
 from specview.lab.pair_results import PairResult, PairSettings, pair_report
 from specview.lab.policy_exactness import PoliciesResult, policies_report, run_policies
 from specview.lab.toy import ToySettings
-from specview.racing.settings import BUNDLED
+from specview.racing.resolve import checked_run
+from specview.settings.run import BUNDLED
 
 _DESCRIPTION = """\
 Is the output still the target's own?
@@ -141,7 +142,7 @@ def _pair(arguments: argparse.Namespace) -> int:
         require(arguments.target == BUNDLED and arguments.draft is None, "models are named twice.",
                 "Give TARGET DRAFT, or --target and --draft.")  # fmt: skip
         arguments.target, arguments.draft = arguments.models
-    settings = settings_of(arguments, (DEFAULT_METHOD,)).checked()
+    settings = checked_run(settings_of(arguments, (DEFAULT_METHOD,)))
     samples = pair_results.SAMPLES if arguments.samples is None else arguments.samples
     pair = PairSettings(samples, arguments.tokens, arguments.max_tokens)
     with running(arguments) as run:

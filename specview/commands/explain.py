@@ -14,7 +14,8 @@ from specview.decoding.metrics import fold
 from specview.drafting.registry import FIRST_METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.files.schema import plain
-from specview.racing.settings import RunSettings
+from specview.racing.resolve import checked_run
+from specview.settings.run import RunSettings
 
 _DESCRIPTION = """\
 Say why each lane is fast or slow here: where its time goes on the way from plain decoding, what the formulas
@@ -51,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         with running(arguments) as run:
             return _explain_trace(arguments, run)
     arguments.observe = arguments.observe or "full"  # entropies are worth seeing, and are off the clock
-    settings = settings_of(arguments, FIRST_METHODS).checked()
+    settings = checked_run(settings_of(arguments, FIRST_METHODS))
     with running(arguments) as run:
         return _explain_race(settings, run)
 

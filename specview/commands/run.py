@@ -15,8 +15,9 @@ from specview.commands.terminal import ProgressLine, legend, round_text, safe_te
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError
 from specview.files.documents import run_document
-from specview.racing.settings import RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import Event, Failed, LaneEnded, LaneRound, Progress, RaceStarted
+from specview.settings.run import RunSettings
 
 _DESCRIPTION = """\
 Decode one prompt with one method and print the text and its figures.
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     settings = settings_of(arguments, (DEFAULT_METHOD,))
     if len(settings.lanes) != 1:
         raise UsageError(f"{len(settings.lanes)} methods.", "run takes one; specview compare takes several.")
-    settings = replace(settings, baseline=False).checked()
+    settings = checked_run(replace(settings, baseline=False))
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
         return _run(settings, outputs, should_stop)
 

@@ -9,11 +9,13 @@ from specview.commands.arguments import Parser, add_prompt_flags, add_target_fla
 from specview.commands.outputs import Outputs
 from specview.commands.running import StopRequest, stop_on_signals
 from specview.commands.terminal import ProgressLine, figure, safe_text, table
+from specview.drafting.lanes import flat_settings
 from specview.drafting.plain import BASELINE
 from specview.errors import UsageError
 from specview.experiments.exit_scan import MAX_TOKENS, ExitFigures, ExitScan
 from specview.files.schema import Json, plain
-from specview.racing.settings import RunSettings
+from specview.racing.resolve import checked_run
+from specview.settings.run import RunSettings
 
 _DESCRIPTION = """\
 For every layer that early-exit could draft from: how often it is right on this prompt, what drafting and
@@ -67,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     if not 1 <= arguments.max_tokens <= MAX_TOKENS:
         raise UsageError(f"tokens is {arguments.max_tokens}.", f"Use 1 to {MAX_TOKENS}.")
-    settings = settings_of(arguments, (BASELINE,)).checked()
+    settings = checked_run(settings_of(arguments, (BASELINE,)))
     with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
         return _scan(settings, arguments.k, outputs, should_stop)
 
@@ -95,7 +97,7 @@ def _scan(settings: RunSettings, k: int, outputs: Outputs, should_stop: StopRequ
 
 
 def _document(settings: RunSettings, known: Json, found: ExitScan) -> Json:
-    flat = settings.flat(settings.lanes[0])
+    flat = flat_settings(settings, settings.lanes[0])
     asked = {key: flat[key] for key in ("engine", "target", "threads", "workload", "chat", "chat_template", "system")}
     return {"run": plain({**asked, **known}), "prompt": settings.prompt, **plain(found.as_dict())}
 

@@ -35,7 +35,7 @@ from specview.experiments.sweep_grid import (
 )
 from specview.experiments.sweep_results import SweepResults, sweep_report
 from specview.racing import workloads
-from specview.racing.foreign import models_named
+from specview.racing.resolve import models_named
 
 DEFAULT_KS = "1..8"
 

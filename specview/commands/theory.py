@@ -10,7 +10,7 @@ from specview.decoding import theory
 from specview.drafting.plain import baseline_of
 from specview.errors import SpecviewError, require
 from specview.lab.theory_points import LanePoint, lane_passes, lane_point, theory_report
-from specview.racing.settings import MAX_K
+from specview.settings.run import MAX_K
 
 MAX_CELLS = 10_000
 

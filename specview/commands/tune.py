@@ -28,8 +28,9 @@ from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.models.catalog import path_of
 from specview.racing import workloads
-from specview.racing.settings import BUNDLED, RunSettings
+from specview.racing.resolve import checked_run
 from specview.racing.workloads import Workload
+from specview.settings.run import BUNDLED, RunSettings
 
 if TYPE_CHECKING:
     from specview.experiments.tune_result import ArmResult, TuneResult
@@ -106,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(f"there is no method {name!r} to try.", f"Methods: {known}.")
     for draft in arguments.drafts or ():
         _require_draft(draft)
-    settings = settings_of(arguments, (BASELINE,)).checked()
+    settings = checked_run(settings_of(arguments, (BASELINE,)))
     if note := idle_rule_note(arguments.rule, settings.sampling):
         sys.stderr.write(f"specview: {note}\n")
     prompts = prompts_of(arguments)

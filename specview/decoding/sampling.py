@@ -13,7 +13,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
 from specview.decoding.ledger import Array
-from specview.errors import UsageError
+from specview.fields import check, setting
 
 Purpose = Literal["target", "draft", "accept", "residual"]
 _PURPOSES: dict[str, int] = {"target": 0, "draft": 1, "accept": 2, "residual": 3}
@@ -27,27 +27,30 @@ class SamplingParams:
     min_p 0 switch their filter off.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
+    temperature: float = setting(
+        0.0, "0 is greedy: always the likeliest token (default)", minimum=0, group="sampling", form="bar",
+        fits="0 (greedy) or more",
+    )  # fmt: skip
+    top_k: int = setting(
+        0, "keep the k likeliest tokens; 0 is off (default)", minimum=0, label="top-k", group="sampling", form="Filters",
+        fits="0 (off) or more",
+    )  # fmt: skip
+    top_p: float = setting(
+        1.0, "keep the smallest set of tokens with this much probability; 1 is off (default)", above=0, maximum=1,
+        label="top-p", group="sampling", form="Filters", fits="a value above 0 and up to 1 (1 is off)",
+    )  # fmt: skip
+    min_p: float = setting(
+        0.0, "drop tokens below this share of the likeliest one's probability; 0 is off (default)", minimum=0, maximum=1,
+        label="min-p", group="sampling", form="Filters", fits="a value from 0 (off) to 1",
+    )  # fmt: skip
+    seed: int = setting(
+        0, "reproduces a sampled run; each later turn has a seed made from it", minimum=0, maximum=2**63 - 1,
+        group="sampling", form="bar", fits="a whole number from 0 to 2^63 - 1",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Refuse values that have no meaning."""
-        for name in ("temperature", "top_p", "min_p"):
-            if not math.isfinite(getattr(self, name)):
-                raise UsageError(f"{name.replace('_', '-')} must be a number, not {getattr(self, name)}.")
-        if self.temperature < 0:
-            raise UsageError(f"temperature is {self.temperature:g}.", "Use 0 (greedy) or more.")
-        if self.top_k < 0:
-            raise UsageError(f"top-k is {self.top_k}.", "Use 0 (off) or more.")
-        if not 0 < self.top_p <= 1:
-            raise UsageError(f"top-p is {self.top_p:g}.", "Use a value above 0 and up to 1 (1 is off).")
-        if not 0 <= self.min_p <= 1:
-            raise UsageError(f"min-p is {self.min_p:g}.", "Use a value from 0 (off) to 1.")
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed is {self.seed}.", "Use a whole number from 0 to 2^63 - 1.")
+        check(self)
 
     @property
     def greedy(self) -> bool:

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from specview.drafting.method import MethodInfo
-
-BASELINE = "plain"
-"""The baseline's name, in lanes, files and tables."""
+from specview.settings.run import BASELINE
 
 METHOD = MethodInfo(
     BASELINE, "plain", "The target alone, one token a pass: the measured baseline.", None, family="baseline"

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specview.decoding.interfaces import Engine
+from specview.drafting.lanes import checked_lane, heads_of, needs_draft
 from specview.drafting.method import MethodInfo
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.models.heads import check_before
-from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+from specview.racing.resolve import with_members
 from specview.settings.options import Value
+from specview.settings.run import BUNDLED, LaneSettings, RunSettings
 
 DRAFTED_K = (1, 2, 3, 4, 6, 8)
 """Draft lengths of methods that run a model for every token or pass."""
@@ -73,7 +75,7 @@ def candidates(
             continue
         try:
             lanes = [
-                lane.checked(settings.sampling)
+                checked_lane(lane, settings.sampling)
                 for lane in _with_drafts(LaneSettings(method.name, rule=rule), method, settings, drafts)
             ]
         except SpecviewError as error:
@@ -81,7 +83,7 @@ def candidates(
             continue
         for lane in lanes:
             for one in _variants(lane, method, target):
-                one = one.checked(settings.sampling)
+                one = checked_lane(one, settings.sampling)
                 found.append(Candidate(method, one, _lengths(method, one)))
     return found, cannot
 
@@ -103,9 +105,9 @@ def combined(
         if len(own) < 2 and not methods:
             continue
         options = {"members": "+".join(own)} if len(own) > 1 else {}  # asked for by name: its own members
-        lane = LaneSettings(name, draft=draft, rule=rule, options=options).with_members(settings.target, settings.engine)
+        lane = with_members(LaneSettings(name, draft=draft, rule=rule, options=options), settings.target, settings.engine)
         try:
-            found.append(Candidate(method, lane.checked(settings.sampling), ()))
+            found.append(Candidate(method, checked_lane(lane, settings.sampling), ()))
         except SpecviewError:
             continue  # members that do not go together: each was tried by itself
     return found
@@ -181,9 +183,9 @@ def lane_string(lane: LaneSettings) -> str:
     """The lane as `--lane` takes it: "METHOD,key=value,...", only what is not the default."""
     method, policy = METHODS[lane.method], POLICIES[lane.policy]
     parts: list[tuple[str, object]] = []
-    if lane.draft != BUNDLED and (lane.needs_draft or lane.heads):
+    if lane.draft != BUNDLED and (needs_draft(lane) or heads_of(lane)):
         parts.append(("draft", lane.draft))
-    if lane.draft_engine is not None and lane.needs_draft:
+    if lane.draft_engine is not None and needs_draft(lane):
         parts.append(("draft-engine", lane.draft_engine))
     if lane.k is not None:
         parts.append(("k", lane.k))

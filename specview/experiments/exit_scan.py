@@ -26,7 +26,7 @@ from specview.drafting.policies import Constant
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.racing.load_meter import LoadMeter
 from specview.racing.pool import OnProgress, ShouldStop
-from specview.racing.settings import MAX_K
+from specview.settings.run import MAX_K
 
 REPEATS = 5
 """Measurements of each cost, interleaved; medians count."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from specview.decoding.metrics import Metrics, percentile
 from specview.decoding.speedup import Speedup, median_speedup
+from specview.drafting.lanes import flat_settings
 from specview.errors import SpecviewError
 from specview.files.documents import speedup_to_json
 from specview.files.figures import METRICS, columns
@@ -21,10 +22,11 @@ from specview.files.schema import Json, plain
 from specview.files.tables import Column, Row, table_csv, table_markdown
 from specview.racing.compare import CompareResult, compare, median_metrics
 from specview.racing.pool import ModelPool, ShouldStop, target_key
-from specview.racing.settings import RunSettings
+from specview.racing.resolve import checked_run
 from specview.racing.turns import History, Turns
 from specview.racing.workloads import Prompt, Workload
 from specview.settings.events import Event
+from specview.settings.run import RunSettings
 
 ALL = "all"
 """The group of every request."""
@@ -219,7 +221,7 @@ def run_prompt_set(
     the result so far after it, with races done and in all. Raises SpecviewError where the run cannot work for any prompt:
     bad settings, a target that does not load.
     """
-    settings = settings.checked()
+    settings = checked_run(settings)
     result = PromptSetResult(prompts.name, prompts.sha256, len(prompts.prompts), settings, repeats)
     pool = models or ModelPool()
     asked = [request_settings(settings, prompt, place) for place, prompt in enumerate(prompts.prompts)]
@@ -463,7 +465,7 @@ def prompt_set_document(result: PromptSetResult) -> Json:
     and lane with the numbers of its slowest and fastest requests; `requests`, each with its lanes' metrics.
     """
     settings = result.settings
-    flat = settings.flat(settings.lanes[0])
+    flat = flat_settings(settings, settings.lanes[0])
     shared = {key: value for key, value in flat.items() if key not in ("method", "draft", "draft_engine", "k", "policy", "rule")}
     return {
         "set": {
@@ -475,7 +477,7 @@ def prompt_set_document(result: PromptSetResult) -> Json:
             "weighting": SPREAD_WORDS,
         },
         "run": plain({**shared, **result.facts}),
-        "lanes": [plain({"name": lane.label, **settings.flat(lane)}) for lane in settings.lanes],
+        "lanes": [plain({"name": lane.label, **flat_settings(settings, lane)}) for lane in settings.lanes],
         "summary": [plain(dict(row)) for row in summary_rows(result)],
         "requests": [
             {

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
+from specview.drafting.lanes import heads_of, needs_draft
 from specview.errors import SpecviewError, Stopped
 from specview.racing.compare import CompareResult, compare
 from specview.racing.pool import EngineKey, HeadKey, ModelPool, ShouldStop, draft_key, target_key
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.turns import Turn, Turns
 from specview.settings.events import Event, LaneRound, Progress, RaceEnded, RaceStarted
+from specview.settings.run import LaneSettings, RunSettings
 
 Clock = Callable[[], float]
 Listen = Callable[[Event], None]
@@ -171,8 +172,8 @@ class Runner:
 
 def lane_keys(settings: RunSettings, lane: LaneSettings) -> list[ModelKey]:
     """What a lane loads besides the target."""
-    found: list[ModelKey] = [HeadKey(choice, target_key(settings)) for choice in lane.heads.values()]
-    if lane.needs_draft:
+    found: list[ModelKey] = [HeadKey(choice, target_key(settings)) for choice in heads_of(lane).values()]
+    if needs_draft(lane):
         found.append(draft_key(settings, lane.draft, lane.draft_engine))
     return found
 

@@ -17,7 +17,7 @@ from specview.decoding.sampling import SamplingParams
 from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
 from specview.lab.measured import MeasuredCosts
-from specview.racing.settings import LaneSettings
+from specview.settings.run import LaneSettings
 
 _SHRINK = 2.0  # trials that the overall acceptance counts for at each position
 

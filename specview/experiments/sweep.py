@@ -33,8 +33,8 @@ from specview.files.documents import equality_to_json, lane_facts, metrics_to_js
 from specview.lab.measured import measured_costs
 from specview.racing.compare import CompareResult
 from specview.racing.pool import ModelPool, ShouldStop
-from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
 from specview.settings.events import Event, Progress, RaceStarted
+from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
 
 PROBE_TOKENS = 12
 ASK_RUNS = 1000

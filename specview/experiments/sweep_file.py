@@ -69,7 +69,7 @@ class SweepFile:
     def resume(cls, path: str | Path, grid: Grid | None = None) -> SweepFile:
         """Open a file to go on with it; a grid that is not the file's is refused, with what sets them apart.
 
-        Without a grid the file's own is run: what names another file is left out of it (`racing.foreign`).
+        Without a grid the file's own is run: what names another file is left out of it (`racing.resolve`).
         """
         path = Path(path)
         with contextlib.ExitStack() as stack:

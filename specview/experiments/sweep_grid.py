@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.lanes import checked_lane
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
 from specview.files.schema import plain
 from specview.racing import workloads
-from specview.racing.foreign import harmless_lane
-from specview.racing.settings import MAX_K, LaneSettings, RunSettings
-from specview.racing.settings_json import typed
+from specview.racing.resolve import checked_run, harmless_lane
+from specview.settings.run import MAX_K, LaneSettings, RunSettings, from_json
 
 Number = TypeVar("Number", int, float)
 
@@ -88,7 +88,7 @@ class Grid:
             raise UsageError("the grid is empty: no lane drafts.", "Name a method; plain runs beside every cell.")
         for lane in lanes:
             if lane.method not in METHODS:
-                lane.checked(self.settings.sampling)  # says which there are
+                checked_lane(lane, self.settings.sampling)  # says which there are
         if not self.ks and any(lane.k is None for lane in lanes):
             raise UsageError("the grid is empty: no k.", "Give draft lengths, for example 1..8.")
         if not self.temperatures:
@@ -105,8 +105,8 @@ class Grid:
         if self.run_count > MAX_RUNS:
             raise UsageError(f"the grid has {self.run_count:,} races.", f"Use {MAX_RUNS:,} or fewer.")
         sampling = replace(self.settings.sampling, temperature=0.0)  # each cell has its own
-        settings = replace(self.settings, sampling=sampling, lanes=(), baseline=False).checked()
-        full = [[lane.checked(self._sampling(temperature)) for temperature in temperatures][0] for lane in lanes]
+        settings = checked_run(replace(self.settings, sampling=sampling, lanes=(), baseline=False))
+        full = [[checked_lane(lane, self._sampling(temperature)) for temperature in temperatures][0] for lane in lanes]
         return replace(self, settings=settings, lanes=tuple(full), ks=ks, temperatures=temperatures)
 
     @property
@@ -169,16 +169,16 @@ class Grid:
     def from_json(cls, found: Mapping[str, Any], *, own: bool = False) -> Grid:
         """The checked grid of a sweep file; raises SpecviewError, TypeError, KeyError or ValueError where it is none.
 
-        What may name another file is left out of it (`racing.foreign`), unless it is the user's `own`: to be compared
+        What may name another file is left out of it (`racing.resolve`), unless it is the user's `own`: to be compared
         with the grid that he named.
         """
-        settings = typed(RunSettings(), {key: value for key, value in found["settings"].items() if key not in _NOT_IN_GRID})
-        sampling = typed(SamplingParams(), found["sampling"])
+        settings = from_json(RunSettings, {key: value for key, value in found["settings"].items() if key not in _NOT_IN_GRID})
+        sampling = from_json(SamplingParams, found["sampling"])
         prompts = []
         for one in found["prompts"]:
             turns = tuple({str(key): str(value) for key, value in turn.items()} for turn in one.get("history", ()))
-            prompts.append(typed(GridPrompt("", ""), {**one, "history": turns}))
-        lanes = [typed(LaneSettings(), lane) for lane in found["lanes"]]
+            prompts.append(from_json(GridPrompt, {**one, "history": turns}))
+        lanes = [from_json(LaneSettings, lane) for lane in found["lanes"]]
         return cls(
             replace(settings, sampling=sampling),
             tuple(lanes if own else map(harmless_lane, lanes)),

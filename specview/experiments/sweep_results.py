@@ -9,6 +9,7 @@ from typing import Any
 
 from specview.decoding.metrics import Metrics
 from specview.decoding.speedup import median_speedup
+from specview.drafting.lanes import drafts_named
 from specview.experiments.sweep_curves import (
     CellRun,
     Series,
@@ -173,7 +174,7 @@ class SweepResults:
             "cell": cell.number,
             "lane": self.grid.lane_name(cell.lane),
             "method": lane.method,
-            "draft": lane.drafts_named,
+            "draft": drafts_named(lane),
             "k": k,
             "policy": lane.policy,
             "rule": runs[0].rule if runs else lane.rule,

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from specview.decoding.metrics import Metrics
+from specview.drafting.lanes import flat_settings
 from specview.experiments.arms import Unusable, lane_string
 from specview.files.figures import METRICS
 from specview.files.schema import Json, number, plain
 from specview.files.tables import Column, Row
 from specview.racing.intervals import LEAST, Interval, interval_of
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import Workload
+from specview.settings.run import LaneSettings, RunSettings
 
 Stage = Literal["screened", "raced", "final", "confirmed", "failed"]
 Verdict = Literal["faster", "plain", "unclear", "undecided", "nothing"]
@@ -302,7 +303,7 @@ def tune_document(result: TuneResult) -> Json:
     Keys: `verdict`, `sentence`, `best` {lane, speedup, interval, over}, `ranking` (as the table, with every race's speedup),
     `unusable` [{method, reason}], `costs`, `prompts`, `budget`, `run`.
     """
-    flat = result.settings.flat(result.settings.lanes[0])
+    flat = flat_settings(result.settings, result.settings.lanes[0])
     shared = {key: value for key, value in flat.items() if key not in ("method", "draft", "draft_engine", "k", "policy", "rule")}
     found, arm = result.interval, result.winner
     by_name = {one.name: one for one in result.arms}

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from specview.decoding.ledger import Round
 from specview.decoding.metrics import Metrics
+from specview.drafting.lanes import checked_lane, heads_of, needs_draft
 from specview.drafting.plain import BASELINE
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped, UsageError
@@ -47,10 +48,11 @@ from specview.racing.intervals import LEAST, clearly_below, interval_of
 from specview.racing.load_meter import LoadMeter
 from specview.racing.pool import EngineKey, HeadKey, ModelPool, ShouldStop, draft_key, target_key
 from specview.racing.race import tokenize_prompt
-from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.racing.turns import Turns
 from specview.racing.workloads import Prompt, Workload
 from specview.settings.events import Event, Progress, RaceStarted
+from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 
 LEAST_SECONDS = 5.0
 MOST_SECONDS = 24 * 3600.0
@@ -110,8 +112,8 @@ def tune(
         raise UsageError(f"the time budget is {seconds:g} s.", f"Use {LEAST_SECONDS:g} s to {MOST_SECONDS / 3600:g} h.")
     if settings.check_mode:
         raise UsageError("check mode pads passes, so its times mean nothing.", "Leave out --check-mode.")
-    base = replace(settings, lanes=(LaneSettings(),), baseline=True, observe="off").checked()
-    LaneSettings(rule=rule).checked(base.sampling)
+    base = checked_run(replace(settings, lanes=(LaneSettings(),), baseline=True, observe="off"))
+    checked_lane(LaneSettings(rule=rule), base.sampling)
     pool = models or ModelPool()
     search = _Search(base, prompts, seconds, pool, on_progress, on_result, should_stop, clock)
     try:
@@ -229,8 +231,8 @@ class _Search:
 
     def keys(self, lane: LaneSettings) -> list[EngineKey | HeadKey]:
         """What a lane loads besides the target."""
-        found: list[EngineKey | HeadKey] = [HeadKey(choice, target_key(self.settings)) for choice in lane.heads.values()]
-        if lane.needs_draft:
+        found: list[EngineKey | HeadKey] = [HeadKey(choice, target_key(self.settings)) for choice in heads_of(lane).values()]
+        if needs_draft(lane):
             found.append(draft_key(self.settings, lane.draft, lane.draft_engine))
         return found
 
@@ -364,7 +366,7 @@ class _Search:
             if not probe.rounds or costs is None:
                 self.result.untried.append(one.method.name)
                 continue
-            if one.method.head or one.lane.needs_draft or one.method.shares_passes:
+            if one.method.head or needs_draft(one.lane) or one.method.shares_passes:
                 self.result.c.setdefault(one.method.name, costs.c_at(2))
             if one.lengths:
                 predictions.append((one, predicted_model(probe.positions(), costs, one.lengths, probe.cap)))
@@ -423,10 +425,10 @@ class _Search:
             if best >= GOOD * top:
                 seconds += own[1 : 3 if best == top else 2]
                 lanes = variants_of_policy(candidate, own[0].lane.k) if own[0].lane.k else []
-                policies += [ArmResult(lane.checked(self.settings.sampling)) for lane in lanes]
+                policies += [ArmResult(checked_lane(lane, self.settings.sampling)) for lane in lanes]
         names = list(dict.fromkeys(candidate.method.name for candidate, _ in by_best))
         names.sort(key=lambda name: name in self.result.idle)
-        model = next((one.lane.draft for one, _ in by_best if one.lane.needs_draft or one.lane.heads), BUNDLED)
+        model = next((one.lane.draft for one, _ in by_best if needs_draft(one.lane) or heads_of(one.lane)), BUNDLED)
         mixed = [ArmResult(one.lane) for one in combined(names, self.settings, methods, model, rule)]
         # Combinations and policies have no prediction: they go by their method's, behind the best of each.
         racing = _distinct([*leading, *mixed[:1], *policies[:1], *seconds[:1], *mixed[1:], *policies[1:], *seconds[1:]])

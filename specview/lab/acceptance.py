@@ -16,8 +16,9 @@ from specview.errors import SpecviewError, Stopped, require
 from specview.lab.measured import measured_costs
 from specview.racing.compare import compare
 from specview.racing.pool import ModelPool, OnProgress, ShouldStop
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import Event, LaneRound, Progress
+from specview.settings.run import LaneSettings, RunSettings
 
 Scaling = Literal["pass", "sequence"]
 """How a draft cost grows with B: a model's with its passes, a copying drafter's with every sequence."""
@@ -151,7 +152,7 @@ def raced_acceptance(
     Raises SpecviewError, one line, where it fails, and Stopped.
     """
     tokens = min(settings.max_tokens, RACE_TOKENS)
-    settings = replace(settings, lanes=(lane,), baseline=True, observe="off", max_tokens=tokens).checked()
+    settings = checked_run(replace(settings, lanes=(lane,), baseline=True, observe="off", max_tokens=tokens))
     emitted, wanted = 0, tokens * len(settings.lanes)
 
     def listen(event: Event) -> None:

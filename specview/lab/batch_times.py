@@ -12,7 +12,7 @@ from specview.decoding.metrics import percentile
 from specview.errors import SpecviewError, Stopped, require
 from specview.lab.roofline import Roofline, measure_roofline
 from specview.racing.load_meter import LoadMeter
-from specview.racing.settings import MAX_K
+from specview.settings.run import MAX_K
 
 BATCHES = (1, 2, 4, 8, 16)
 KS = (0, 2, 4)

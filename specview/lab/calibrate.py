@@ -9,7 +9,7 @@ from specview.errors import Stopped
 from specview.racing.calibration import counts_up_to, measure_passes
 from specview.racing.pool import ModelPool, OnProgress, ShouldStop, target_key
 from specview.racing.race import tokenize_prompt
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 MOST_K = 8
 """Draft lengths 1 to this are measured one by one; beyond, some."""

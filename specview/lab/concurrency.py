@@ -30,7 +30,8 @@ from specview.lab.acceptance import Acceptance, raced_acceptance
 from specview.lab.batch_times import BatchTimes, OnProgress, ShouldStop, Sizes, measure_batches, middle
 from specview.racing.pool import ModelPool, draft_key, target_key
 from specview.racing.race import tokenize_prompt
-from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
+from specview.settings.run import BUNDLED, LaneSettings, RunSettings
 
 RESAMPLES = 200
 """Draws of the repeats, with replacement, that a crossing's spread is over."""
@@ -353,7 +354,7 @@ def run_concurrency(
             DEFAULT_METHOD, draft=plan.draft or BUNDLED, draft_engine=plan.draft_engine, k=max(plan.sizes.ks) or 1
         )
         acceptance = raced_acceptance(plan.settings, lane, pool, should_stop, on_progress)
-    settings = plan.settings.checked()
+    settings = checked_run(plan.settings)
     target = pool.get(target_key(settings), on_progress, should_stop)
     notes: list[str] = []
     draft = None

@@ -46,8 +46,9 @@ from specview.lab.pair_results import (
 from specview.racing.lane import Lane
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import Event, Failed, LaneEnded, Progress, RaceEnded, RaceStarted
+from specview.settings.run import LaneSettings, RunSettings
 
 ShouldStop = Callable[[], bool]
 OnPart = Callable[[PairResult, str, float | None], None]
@@ -94,7 +95,7 @@ def run_pair(
     """
     pool = models or ModelPool()
     try:
-        return _Experiment(settings.checked(), pair or PairSettings(), pool, on_part, should_stop).run()
+        return _Experiment(checked_run(settings), pair or PairSettings(), pool, on_part, should_stop).run()
     finally:
         if models is None:
             pool.close()

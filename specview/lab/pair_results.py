@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from specview.drafting.lanes import flat_settings
 from specview.errors import require
 from specview.files.report import Block, Report, Table, Text, Tone
 from specview.files.schema import plain
 from specview.files.tables import Column
 from specview.lab.exact_statistics import POWER, SIGNIFICANCE, DepthTest, is_lossy, labelled, p_text, refused
-from specview.racing.settings import RunSettings
 from specview.settings.events import Equality
+from specview.settings.run import RunSettings
 
 SAMPLES = 2_000
 MIN_SAMPLES, MAX_SAMPLES = 100, 1_000_000
@@ -275,7 +276,7 @@ def pair_document(result: PairResult) -> dict[str, Any]:
     settings, drift = result.settings, result.drift
     return {
         "pair": {
-            "run": {**result.facts, **settings.flat(settings.lanes[1]), "rule": result.rule},
+            "run": {**result.facts, **flat_settings(settings, settings.lanes[1]), "rule": result.rule},
             "prompt": settings.prompt,
             "prompt_tokens": len(result.prompt_ids),
             "samples": result.samples,

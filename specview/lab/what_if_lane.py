@@ -30,8 +30,8 @@ from specview.lab.what_if_figures import Alternative, How, Range, policy_words, 
 from specview.lab.what_if_guesses import Answer, GuessTable, RecordedDrafter, length_bounds, table_of
 from specview.lab.what_if_replay import OnPosition, replay, text_of
 from specview.racing.oracle import Reach, accepts
-from specview.racing.settings import MAX_K
 from specview.settings.options import resolve
+from specview.settings.run import MAX_K
 
 SEEDS = 8
 """Replays with other answers to what the trace leaves open; their mean is the value."""

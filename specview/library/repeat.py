@@ -9,14 +9,15 @@ from typing import Any
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import resolve_rule
+from specview.drafting.lanes import drafts_named
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.files.reader import Trace
 from specview.models.hub import is_repo_id, split_gguf_id
 from specview.racing import workloads
-from specview.racing.foreign import files_named, harmless, models_named
-from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run, files_named, harmless, models_named
+from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 
 _SHARED: Mapping[str, tuple[type, bool]] = {
     # key of a lane's flat settings -> (type, may be None)
@@ -41,7 +42,7 @@ PROMPT_FILE = "prompt.txt"
 def settings_of_trace(trace: Trace) -> RunSettings:
     """Return the settings that a trace was run with, checked; its conversation so far is in them where it was kept.
 
-    What may name a file to read or write is left out, and the tick to trust a model's own code (`racing.foreign`).
+    What may name a file to read or write is left out, and the tick to trust a model's own code (`racing.resolve`).
     Raises SpecviewError, one line, where this specview knows no such settings.
     """
     return _checked(_named(trace))
@@ -49,7 +50,7 @@ def settings_of_trace(trace: Trace) -> RunSettings:
 
 def _checked(settings: RunSettings) -> RunSettings:
     try:
-        return harmless(settings).checked()
+        return checked_run(harmless(settings))
     except (TypeError, ValueError, KeyError) as error:
         raise _foreign(error) from None
 
@@ -267,7 +268,7 @@ def lane_text(lane: LaneSettings) -> str:
             given["rule"] = lane.rule
         if lane.policy != "constant":
             given["policy"] = lane.policy
-        if lane.drafts_named is not None and lane.draft != BUNDLED:
+        if drafts_named(lane) is not None and lane.draft != BUNDLED:
             given["draft"] = lane.draft
         given["draft-engine"] = lane.draft_engine
     given["name"] = lane.name or None

@@ -15,9 +15,8 @@ from specview.engines.gguf_file import GgufFile, read_gguf
 from specview.errors import SpecviewError, UsageError
 from specview.models import bundled, hub
 from specview.models.model_folder import FolderFacts, inspect_folder, looks_like_model
+from specview.settings.run import BUNDLED, ENGINES
 
-BUNDLED = "bundled"
-ENGINES = ("transformers", "llama.cpp")
 Kind = Literal["gguf", "folder", "hub"]
 Role = Literal["target", "draft"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from specview.decoding.interfaces import Engine
 from specview.engines.gguf_file import gguf_facts, read_gguf
@@ -14,6 +15,7 @@ from specview.models.cache import ProgressFn, ShouldStop, check_stop
 from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
 from specview.models.facts import LoadedFrom, facts, note_origin, where_from
 from specview.models.model_folder import has_tokenizer
+from specview.settings.run import Loading
 
 __all__ = ["default_device", "engine_available", "facts", "load_engine", "prepare", "where_from"]
 
@@ -50,25 +52,19 @@ def load_engine(
     ref: str | ModelRef,
     engine: str,
     *,
-    device: str | None = None,
-    dtype: str | None = None,
-    threads: int | None = None,
-    gpu_layers: int = 0,
-    context: int | None = None,
-    check_mode: bool = False,
-    trust_remote_code: bool = False,
     compute_in_dtype: bool = False,
     role: Role = "target",
     progress: ProgressFn | None = None,
     should_stop: ShouldStop | None = None,
+    **how: Any,
 ) -> Engine:
     """Load a model, doing first whatever it needs: download, conversion, a look at the memory.
 
-    ref is what `--target` or `--draft` takes, or a resolved ModelRef; dtype and compute_in_dtype are those of
-    transformers_engine.load. progress is called with (text,
-    fraction or None). Raises EngineMissing, UsageError or SpecviewError, each one line with a mend;
-    Stopped when should_stop says so.
+    ref is what `--target` or `--draft` takes, or a resolved ModelRef; compute_in_dtype is that of
+    transformers_engine.load, `how` the fields of Loading. progress is called with (text, fraction or None). Raises
+    EngineMissing, UsageError or SpecviewError, each one line with a mend; Stopped when should_stop says so.
     """
+    asked = Loading(engine, **how)
     missing = engine_available(engine)
     if missing is not None:
         raise EngineMissing(missing)
@@ -80,7 +76,7 @@ def load_engine(
             f"Choose the {model.engines[0]} engine for it.",
         )
     model = replace(model, path=_fetch(model, progress, should_stop))
-    path = prepare(model, engine, device=device, dtype=dtype, progress=progress, should_stop=should_stop)
+    path = prepare(model, engine, device=asked.device, dtype=asked.dtype, progress=progress, should_stop=should_stop)
     check_stop(should_stop)
     text = f"Loading {model.name}"
     _report(progress, text, None)
@@ -94,11 +90,11 @@ def load_engine(
 
         loaded = transformers_engine.load(
             path,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            check_mode=check_mode,
-            trust_remote_code=trust_remote_code,
+            device=asked.device,
+            dtype=asked.dtype,
+            threads=asked.threads,
+            check_mode=asked.check_mode,
+            trust_remote_code=asked.trust_remote_code,
             gguf=gguf_facts(model.path) if model.path is not None and model.path.is_file() else None,
             compute_in_dtype=compute_in_dtype,
             progress=on_fraction,
@@ -109,18 +105,18 @@ def load_engine(
         from specview.models.llama_trial import require_survival
 
         if model.origin != "bundled":
-            require_survival(path, gpu_layers, progress=progress, should_stop=should_stop)
+            require_survival(path, asked.gpu_layers, progress=progress, should_stop=should_stop)
         loaded = llama_cpp_engine.load(
             path,
-            threads=threads,
-            gpu_layers=gpu_layers,
-            context=context,
-            check_mode=check_mode,
+            threads=asked.threads,
+            gpu_layers=asked.gpu_layers,
+            context=asked.context,
+            check_mode=asked.check_mode,
             progress=on_fraction,
             should_stop=should_stop,
         )
     loaded.model_name = model.name  # not that of a cache folder
-    note_origin(loaded, LoadedFrom(model, path, threads))
+    note_origin(loaded, LoadedFrom(model, path, asked.threads))
     return loaded
 
 

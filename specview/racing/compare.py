@@ -14,8 +14,8 @@ from specview.decoding.speedup import Speedup, median_speedup
 from specview.errors import SpecviewError
 from specview.racing.pool import ModelPool, ShouldStop
 from specview.racing.race import Race, one_line
-from specview.racing.settings import RunSettings
 from specview.settings.events import Equality, Event, Failed, LaneEnded, RaceEnded, RaceStarted
+from specview.settings.run import RunSettings
 
 
 @dataclass(slots=True)

@@ -13,11 +13,12 @@ from specview.decoding.loop import Sequence, decode
 from specview.decoding.observation import Observer, join_text
 from specview.decoding.round_table import RoundTable
 from specview.decoding.verification import resolve_rule
+from specview.drafting.lanes import flat_settings
 from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 
 if TYPE_CHECKING:
     from specview.heads.loaded import LoadedHead
@@ -61,7 +62,7 @@ class Lane:
         self.k = settings.k or default_k(settings, target)
         self.costs = costs or Costs()
         self._memory = {} if memory is None else memory
-        self.record = RunRecord(settings.label, {**run.flat(settings), "k": self.k if self.drafts else None})
+        self.record = RunRecord(settings.label, {**flat_settings(run, settings), "k": self.k if self.drafts else None})
         self.record.prompt_ids = tuple(prompt_ids)
         self.table = RoundTable()
         self.sequence = Sequence(list(prompt_ids))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from specview.decoding.interfaces import Engine
+from specview.drafting.lanes import HeadChoice, needs_draft
 from specview.models.heads import load_head
 from specview.models.loading import load_engine
-from specview.racing.settings import HeadChoice, RunSettings
+from specview.settings.run import Loading, RunSettings, to_json
 
 if TYPE_CHECKING:
     from specview.heads.loaded import LoadedHead
@@ -24,14 +25,7 @@ class EngineKey:
 
     role: Literal["target", "draft"]
     ref: str
-    engine: str
-    device: str | None
-    dtype: str | None
-    threads: int | None
-    gpu_layers: int
-    context: int | None
-    check_mode: bool
-    trust_remote_code: bool
+    loading: Loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +38,19 @@ class HeadKey:
 
 def target_key(settings: RunSettings) -> EngineKey:
     """The key of a run's target."""
-    return EngineKey(
-        "target",
-        settings.target,
-        settings.engine,
-        settings.device,
-        settings.dtype,
-        settings.threads,
-        settings.gpu_layers,
-        settings.context,
-        settings.check_mode,
-        settings.trust_remote_code,
-    )
+    return EngineKey("target", settings.target, settings.loading)
 
 
 def draft_key(settings: RunSettings, draft: str, engine: str | None) -> EngineKey:
     """The key of a lane's draft. Remote code is never trusted for a draft the user did not tick."""
-    return EngineKey(
-        "draft",
-        draft,
-        engine or settings.engine,
-        settings.device,
-        settings.dtype,
-        settings.threads,
-        settings.gpu_layers,
-        None,
-        settings.check_mode,
-        False,
-    )
+    own = replace(settings.loading, engine=engine or settings.engine, context=None, trust_remote_code=False)
+    return EngineKey("draft", draft, own)
+
+
+def engine_keys(settings: RunSettings) -> list[EngineKey]:
+    """The models that a run loads, its heads aside: the target, then each distinct draft."""
+    drafts = (draft_key(settings, lane.draft, lane.draft_engine) for lane in settings.lanes if needs_draft(lane))
+    return list(dict.fromkeys((target_key(settings), *drafts)))
 
 
 class Lease:
@@ -123,18 +102,7 @@ class ModelPool:
         """
         if key not in self._engines:
             self._engines[key] = load_engine(
-                key.ref,
-                key.engine,
-                device=key.device,
-                dtype=key.dtype,
-                threads=key.threads,
-                gpu_layers=key.gpu_layers,
-                context=key.context,
-                check_mode=key.check_mode,
-                trust_remote_code=key.trust_remote_code,
-                role=key.role,
-                progress=progress,
-                should_stop=should_stop,
+                key.ref, role=key.role, progress=progress, should_stop=should_stop, **to_json(key.loading)
             )
         return self._engines[key]
 

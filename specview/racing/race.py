@@ -18,6 +18,7 @@ from specview.decoding.interfaces import Engine
 from specview.decoding.metrics import fold
 from specview.decoding.speedup import speedup
 from specview.decoding.verification import DecisionRows, NotFiniteError
+from specview.drafting.lanes import heads_of, needs_costs, needs_draft
 from specview.errors import SpecviewError, Stopped, UsageError
 from specview.models.heads import check_before, head_facts
 from specview.models.loading import facts as engine_facts
@@ -29,7 +30,7 @@ from specview.racing.lane import Lane
 from specview.racing.load_meter import LoadMeter
 from specview.racing.oracle import Oracle, oracle_of
 from specview.racing.pool import EngineKey, HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
-from specview.racing.settings import RunSettings
+from specview.racing.resolve import checked_run
 from specview.racing.turns import after
 from specview.settings.events import (
     Event,
@@ -43,6 +44,7 @@ from specview.settings.events import (
     RaceStarted,
 )
 from specview.settings.options import WEIGHTS
+from specview.settings.run import RunSettings
 
 if TYPE_CHECKING:
     from specview.heads.loaded import LoadedHead
@@ -158,16 +160,16 @@ class Race:
             emit(RaceEnded(self.run_id, "error"))
 
     def _run(self) -> None:
-        self.settings = settings = self.settings.checked()
+        self.settings = settings = checked_run(self.settings)
         draft_keys = {
             index: draft_key(settings, lane.draft, lane.draft_engine)
             for index, lane in enumerate(settings.lanes)
-            if lane.needs_draft
+            if needs_draft(lane)
         }
         head_keys = {
             (index, method): HeadKey(choice, target_key(settings))
             for index, lane in enumerate(settings.lanes)
-            for method, choice in lane.heads.items()
+            for method, choice in heads_of(lane).items()
         }
         keys: set[EngineKey | HeadKey] = {target_key(settings), *draft_keys.values(), *head_keys.values()}
         self._lease.add(keys)
@@ -354,7 +356,7 @@ class Race:
 
     def _calibrate(self, lanes: list[Lane]) -> None:
         """Measure the target's passes by their rows where a lane chooses by it; each lane learns on from there."""
-        lanes = [lane for lane in lanes if lane.settings.needs_costs]
+        lanes = [lane for lane in lanes if needs_costs(lane.settings)]
         if not lanes or self.target is None:
             return
 

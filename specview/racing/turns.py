@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from specview.errors import UsageError
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 
 History = tuple[Mapping[str, str], ...]
 

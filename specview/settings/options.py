@@ -1,94 +1,12 @@
-"""Typed declarations of a drafter's options.
-
-One declaration makes the form, the command-line keys, the validation, the tooltip and the entry in
-the trace.
-"""
+"""The options that methods share, and what is read from the options given for a lane."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from specview.errors import UsageError
-
-Value = int | float | str | bool
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option of a method.
-
-    The type is that of `default`: int, float, bool, or str (a choice where `choices` is given).
-    minimum and maximum are inclusive. help says what it means, its unit, and who else calls it so. needs: another
-    option and the value without which this one says nothing. harmless: of a text that is no choice, the values that
-    may be taken from a file of settings (a regular expression): none that names another file.
-    """
-
-    name: str
-    default: Value
-    help: str
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-    label: str = ""
-    needs: tuple[str, str] | None = None
-    harmless: str = ""
-
-    def is_harmless(self, value: Any) -> bool:
-        """Whether this value may be taken from a file, whoever wrote it: a number, a choice or a text that names no file."""
-        if not isinstance(self.default, str) or self.choices:
-            return True
-        return value == self.default or re.fullmatch(self.harmless, str(value), re.DOTALL) is not None
-
-    def parse(self, value: Any) -> Value:
-        """Return `value` as this option's type.
-
-        Raises UsageError when it does not fit, naming what would.
-        """
-        kind = type(self.default)
-        if kind is bool:
-            if isinstance(value, bool):
-                return value
-            lowered = str(value).strip().lower()
-            if lowered in {"1", "true", "yes", "on"}:
-                return True
-            if lowered in {"0", "false", "no", "off"}:
-                return False
-            raise UsageError(f"{self.name} is {value!r}.", "Use yes or no.")
-        if self.choices:
-            if str(value) not in self.choices:
-                raise UsageError(f"{self.name} is {value!r}.", f"Choose one of {', '.join(self.choices)}.")
-            return str(value)
-        if kind is str:
-            return str(value)
-        number: int | float
-        try:
-            number = int(str(value)) if kind is int else float(value)
-        except (ValueError, TypeError, OverflowError):
-            kind_name = "a whole number" if kind is int else "a number"
-            raise UsageError(f"{self.name} is {value!r}.", f"Use {kind_name}.") from None
-        fits = kind is int or math.isfinite(number)
-        if self.minimum is not None:
-            fits = fits and number >= self.minimum
-        if self.maximum is not None:
-            fits = fits and number <= self.maximum
-        if not fits:
-            raise UsageError(f"{self.name} is {value}.", f"Use {self.range_text()}.")
-        return number
-
-    def range_text(self) -> str:
-        """Say which values fit."""
-        if self.minimum is not None and self.maximum is not None:
-            return f"a value from {self.minimum:,.10g} to {self.maximum:,.10g}"
-        if self.minimum is not None:
-            return f"{self.minimum:,.10g} or more"
-        if self.maximum is not None:
-            return f"{self.maximum:,.10g} or less"
-        return "a number"
-
+from specview.fields import Option, Value
 
 HEAD = Option(
     "head",

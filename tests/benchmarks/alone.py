@@ -14,8 +14,8 @@ from statistics import median
 from specview.decoding.metrics import fold
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import load as load_workload
+from specview.settings.run import LaneSettings, RunSettings
 
 
 def speeds(settings: RunSettings, pool: ModelPool) -> list[float]:

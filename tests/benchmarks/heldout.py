@@ -18,7 +18,7 @@ from typing import Any
 
 from specview.racing.compare import compare
 from specview.racing.pool import ModelPool
-from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+from specview.settings.run import BUNDLED, LaneSettings, RunSettings
 from specview.training.prompts import SETS, held_out
 from tests.benchmarks.methods import lane_of
 

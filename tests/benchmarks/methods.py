@@ -24,7 +24,7 @@ from specview.drafting.policies import POLICIES
 from specview.racing import workloads
 from specview.racing.compare import compare
 from specview.racing.pool import ModelPool
-from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
+from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
 
 LANES = (
     "draft-model",

@@ -21,12 +21,14 @@ from statistics import median
 from typing import Any
 
 from specview.decoding.ledger import Candidate, Round
+from specview.drafting.lanes import flat_settings
 from specview.files.reader import read_trace
 from specview.gui.link.open_run import Pick, open_picks
 from specview.library.keeping import RunKeeper
 from specview.library.library import RunLibrary
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import Event, LaneRound, RaceStarted
+from specview.settings.run import LaneSettings, RunSettings
 from tests.gui.views_data import make_rounds
 from tests.library.recorded import FACTS, write_trace
 
@@ -61,8 +63,8 @@ def full_rounds(count: int, k: int) -> list[Round]:
 
 def big_race() -> list[Event]:
     """A race of 2,000 rounds."""
-    settings = RunSettings(prompt="Say hi.", lanes=(LaneSettings(), LaneSettings("draft-model", k=8))).checked()
-    flats = tuple(settings.flat(lane) for lane in settings.lanes)
+    settings = checked_run(RunSettings(prompt="Say hi.", lanes=(LaneSettings(), LaneSettings("draft-model", k=8))))
+    flats = tuple(flat_settings(settings, lane) for lane in settings.lanes)
     started = RaceStarted(1, tuple(range(130)), settings.prompt, ("plain", "draft-model"), flats, FACTS)
     lanes = full_rounds(400, 0), full_rounds(1600, 8)
     return [started, *(LaneRound(1, index, round_) for index, lane in enumerate(lanes) for round_ in lane)]

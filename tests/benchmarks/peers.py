@@ -18,18 +18,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from specview.drafting.lanes import checked_lane
 from specview.models.loading import load_engine
 from specview.racing.lane import Lane
 from specview.racing.race import tokenize_prompt
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import load as load_workload
+from specview.settings.run import LaneSettings, RunSettings
 
 Call = Callable[[], list[int]]
 
 
 def lane_call(settings: RunSettings, lane: LaneSettings, target: Any, draft: Any = None) -> Call:
     """A whole call of one of our lanes, observation off."""
-    checked = lane.checked(settings.sampling)
+    checked = checked_lane(lane, settings.sampling)
     ids = tokenize_prompt(settings, target)
 
     def call() -> list[int]:

@@ -40,7 +40,8 @@ from specview.lab.measured import MeasuredCosts, measured_costs
 from specview.racing import workloads
 from specview.racing.compare import CompareResult, compare
 from specview.racing.pool import ModelPool
-from specview.racing.settings import ENGINES, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
+from specview.settings.run import ENGINES, LaneSettings, RunSettings
 
 LENGTHS = range(1, 9)
 DRAFTERS = ("draft-model", "eagle3")
@@ -104,7 +105,7 @@ def run_cell(
         engine=engine, threads=threads, prompt=prompts[0].text, system=prompts[0].system, max_tokens=tokens,
         observe="off", workload=None,
     )  # fmt: skip
-    passes = calibrate_passes(pool, base.checked(), clock=clock)
+    passes = calibrate_passes(pool, checked_run(base), clock=clock)
     before: list[list[Round]] = []
     for k, prompt in zip((max(LENGTHS), 2), (prompts[1 % len(prompts)], prompts[2 % len(prompts)]), strict=True):
         settings = RunSettings(

@@ -13,13 +13,14 @@ import argparse
 from dataclasses import replace
 from statistics import median
 
+from specview.drafting.lanes import checked_lane
 from specview.errors import SpecviewError
 from specview.lab.what_if_lane import Replay
 from specview.racing import workloads
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
-from specview.racing.settings import ENGINES, LaneSettings, RunSettings
 from specview.settings.events import Failed
+from specview.settings.run import ENGINES, LaneSettings, RunSettings
 
 LONGEST = 8
 LENGTHS = (1, 2, 3, 4)
@@ -71,7 +72,7 @@ def compare(settings: RunSettings, method: str, pool: ModelPool, policies: bool)
         return []
     found = []
     for label, lane in asked:
-        checked = lane.checked(settings.sampling)
+        checked = checked_lane(lane, settings.sampling)
         predicted = replayed.policy_of(checked.policy, checked.policy_options, checked.k or LONGEST)
         real = run(settings, lane, pool)
         assert real.token_ids == record.token_ids, "check mode did not keep the text"

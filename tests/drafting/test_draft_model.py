@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
 from specview.drafting.draft_model import DraftModel
+from specview.drafting.lanes import checked_lane
 from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped
@@ -199,7 +200,7 @@ def test_a_real_draft_with_fewer_ids(tmp_path):
     from specview.engines import transformers_engine
     from specview.models.pair_check import check_pair
     from specview.racing.lane import Lane
-    from specview.racing.settings import LaneSettings, RunSettings
+    from specview.settings.run import LaneSettings, RunSettings
     from tests.engines.transformers_tiny import VOCAB as SMALL
     from tests.engines.transformers_tiny import save_model, tiny
 
@@ -219,7 +220,7 @@ def test_a_real_draft_with_fewer_ids(tmp_path):
         assert any(note.startswith("The draft lacks 2 of the target's tokens") for note in report.notes)
         prompt = [SMALL, 70, 71, SMALL + 1, 72, 73]
         outputs = []
-        for settings in (LaneSettings(), LaneSettings("draft-model", k=3).checked(SamplingParams())):
+        for settings in (LaneSettings(), checked_lane(LaneSettings("draft-model", k=3), SamplingParams())):
             lane = Lane(settings, RunSettings(observe="off"), prompt, target, draft)
             lane.prefill(20)
             while lane.step() is not None:

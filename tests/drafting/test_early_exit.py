@@ -14,8 +14,8 @@ from specview.drafting import early_exit
 from specview.drafting.early_exit import OPTIONS, EarlyExit
 from specview.drafting.method import DrafterContext
 from specview.errors import SpecviewError, UsageError
-from specview.racing.settings import LaneSettings
 from specview.settings.options import resolve
+from specview.settings.run import LaneSettings
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
     BOS,
@@ -291,7 +291,7 @@ def bundled(model_pool):
     from specview.models import bundled
     from specview.models.loading import engine_available
     from specview.racing.pool import target_key
-    from specview.racing.settings import RunSettings
+    from specview.settings.run import RunSettings
 
     if engine_available("transformers") is not None or bundled.find_target() is None:
         pytest.skip("the bundled target is not installed")

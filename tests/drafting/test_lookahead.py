@@ -19,8 +19,8 @@ from specview.drafting import lookahead
 from specview.drafting.lookahead import OPTIONS, Lookahead, Pool, Window, window_grid, window_rows
 from specview.drafting.method import DrafterContext
 from specview.errors import SpecviewError, UsageError
-from specview.racing.settings import LaneSettings
 from specview.settings.options import resolve
+from specview.settings.run import LaneSettings
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
     BOS,
@@ -632,7 +632,7 @@ def test_a_lane_whose_window_the_context_cannot_take_fails_alone(registered, mon
 def test_the_bundled_target_gives_what_plain_decoding_gives(engine_name, model_pool, temperature):
     """Check mode, both engines: text that repeats, so that guesses are accepted, and the window rides."""
     from specview.racing.pool import target_key
-    from specview.racing.settings import RunSettings
+    from specview.settings.run import RunSettings
 
     engine = model_pool.get(target_key(RunSettings(engine=engine_name, check_mode=True, threads=1)))
     prompt = engine.tokenizer.encode_raw("one two three four five six\none two three four five six\none two")

@@ -291,8 +291,8 @@ def test_it_says_what_is_missing():
 def raced(target: Path, lanes: Sequence, engine: str = "transformers", **changes):
     """Race lanes on a target in check mode; returns the records, plain first, and what failed."""
     from specview.racing.race import Race
-    from specview.racing.settings import LaneSettings, RunSettings
     from specview.settings.events import Failed, LaneEnded
+    from specview.settings.run import LaneSettings, RunSettings
 
     settings = RunSettings(
         engine=engine, target=str(target), check_mode=True, max_tokens=24, observe="off", threads=2,
@@ -330,7 +330,7 @@ def test_a_gguf_files_own_module_drafts_end_to_end(temperature, tmp_path):
 
 def exact_end_to_end(target: Path, engine: str, temperature: float) -> None:
     """Check mode: greedy lanes equal plain, `match` at temperature 1 equals sampled plain."""
-    from specview.racing.settings import LaneSettings
+    from specview.settings.run import LaneSettings
 
     rule = "match" if temperature else "greedy"
     lanes = [
@@ -347,7 +347,7 @@ def exact_end_to_end(target: Path, engine: str, temperature: float) -> None:
 
 @pytest.mark.parametrize("kind", ["qwen3_next", "qwen3_5_text"])
 def test_a_recurrent_target_says_why_it_cannot_be_drafted_for(kind, tmp_path):
-    from specview.racing.settings import LaneSettings
+    from specview.settings.run import LaneSettings
 
     _, trouble = raced(save_target(tmp_path, kind), [LaneSettings("mtp", k=3)])
     assert trouble
@@ -355,7 +355,7 @@ def test_a_recurrent_target_says_why_it_cannot_be_drafted_for(kind, tmp_path):
 
 
 def test_a_target_without_modules_is_told_in_one_line(tmp_path):
-    from specview.racing.settings import LaneSettings
+    from specview.settings.run import LaneSettings
     from tests.engines.transformers_tiny import save_model, tiny
 
     _, trouble = raced(save_model(tmp_path, tiny("llama")), [LaneSettings("mtp", k=3)])

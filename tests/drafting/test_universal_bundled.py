@@ -16,7 +16,7 @@ from specview.drafting.universal_text import Mirror, TextCoder, prefix_of
 from specview.drafting.universal_vocabulary import pairing_of, vocabulary_of
 from specview.models.loading import load_engine
 from specview.racing.pool import target_key
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 from tests.decoding.toy import constant
 from tests.models.conftest import cache, make_gguf  # noqa: F401 - fixtures
 

@@ -13,8 +13,8 @@ from specview.experiments.arms import Unusable
 from specview.experiments.guide import COPIES_BADLY, COPIES_WELL, DEAR_DRAFT, FLAT, STEEP, Advice, guide
 from specview.experiments.tune_result import ArmResult, Observation, TuneResult
 from specview.experiments.tuning import tune
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.run import LaneSettings, RunSettings
 from tests.racing.world import World
 
 PROMPTS = Workload("mine", (Prompt("x"),), "0")

@@ -31,9 +31,9 @@ from specview.files.reader import read_trace
 from specview.library.library import RunLibrary
 from specview.racing.compare import compare
 from specview.racing.pool import ModelPool
-from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
 from specview.racing.workloads import Prompt, Workload
 from specview.settings.events import LaneEnded, LaneRound, RaceStarted
+from specview.settings.run import BUNDLED, LaneSettings, RunSettings
 from tests.racing.world import DRAFTED, LOOKUP, World, of_kind
 
 PROMPTS = Workload(

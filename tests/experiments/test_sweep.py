@@ -35,8 +35,9 @@ from specview.files.tables import table_csv, table_json, table_markdown
 from specview.racing import workloads
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
-from specview.racing.settings import BUNDLED, MAX_K, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import RaceStarted
+from specview.settings.run import BUNDLED, MAX_K, LaneSettings, RunSettings
 from tests.racing.world import PROMPT, World
 
 SETTINGS = RunSettings(max_tokens=24, chat=False)
@@ -124,7 +125,7 @@ def test_what_cannot_be_read_is_one_line(read, text, words):
         ({"ks": (0, 1)}, "k is 0"),
         ({"ks": (1, MAX_K + 1)}, "k is"),
         ({"temperatures": (-1.0,)}, "temperature is -1"),
-        ({"temperatures": (math.nan,)}, "temperature must be a number"),
+        ({"temperatures": (math.nan,)}, "temperature is nan"),
         ({"lanes": (LaneSettings("draft-model", rule="greedy"),), "temperatures": (0.0, 0.5)}, "greedy"),
         ({"ks": tuple(range(1, 65)), "temperatures": tuple(i / 100 for i in range(100)), "repeats": 1000}, "races"),
     ],
@@ -203,7 +204,7 @@ def test_a_cell_s_race_is_plain_and_its_lane_on_its_prompt():
     grid = grid_of(LaneSettings("draft-model", name="mine"), temperatures=(0.0, 0.7), sampling=SamplingParams(seed=5, top_k=3))
     for cell in grid.cells():
         race = grid.race(cell, 3)
-        assert [lane.method for lane in race.checked().lanes] == ["plain", "draft-model"]
+        assert [lane.method for lane in checked_run(race).lanes] == ["plain", "draft-model"]
         assert race.lanes[1].k == cell.k
         assert race.prompt == PROMPTS[cell.prompt].text
         assert race.sampling == SamplingParams(cell.temperature, 3, seed=race.sampling.seed)

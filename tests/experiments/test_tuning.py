@@ -15,6 +15,7 @@ import pytest
 from specview.commands.arguments import Parser, add_shared_flags, settings_of
 from specview.decoding.ledger import DraftedToken, FinalToken, Round, RunRecord
 from specview.decoding.metrics import fold
+from specview.drafting.lanes import checked_lane
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.experiments import tuning
@@ -24,8 +25,8 @@ from specview.experiments.tune_result import ranking_rows, tune_document
 from specview.experiments.tuning import LEAST_TOKENS, split_prompts, tune
 from specview.racing.compare import CompareResult, LaneResult, compare
 from specview.racing.pool import ModelPool
-from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.run import BUNDLED, LaneSettings, RunSettings
 from tests.decoding.speedups import times
 from tests.racing.world import World
 
@@ -397,9 +398,9 @@ def parsed(text: str) -> LaneSettings:
 )
 def test_a_lane_string_gives_the_lane_back(lane):
     sampling = settings().sampling
-    lane = lane.checked(sampling)
+    lane = checked_lane(lane, sampling)
     text = lane_string(lane)
-    back = replace(parsed(text).checked(sampling), name="")
+    back = replace(checked_lane(parsed(text), sampling), name="")
     assert back == lane
     assert lane_string(back) == text
 
@@ -410,8 +411,8 @@ def test_every_method_is_a_candidate_or_has_a_reason(world):
     named = {one.method.name for one in found} | {one.method for one in cannot}
     assert named == {name for name, method in METHODS.items() if method.drafts and not method.combines}
     for one in found:
-        assert one.lane.checked(settings().sampling) == one.lane, "options are filled in"
-        back = replace(parsed(lane_string(one.lane)).checked(settings().sampling), name="")
+        assert checked_lane(one.lane, settings().sampling) == one.lane, "options are filled in"
+        back = replace(checked_lane(parsed(lane_string(one.lane)), settings().sampling), name="")
         assert back == one.lane
         assert bool(one.lengths) != (one.tree or one.method.name == "lookahead")
     assert {one.method.name for one in found if one.tree} == {"medusa", "eagle3"}, "of those with a bundled head"
@@ -438,7 +439,7 @@ def test_positions_count_trials_and_tokens_follow(world):
 
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_a_replay_takes_the_rounds_of_the_real_loop(world, k):
-    lane = LaneSettings("prompt-lookup", k=k).checked(settings().sampling)
+    lane = checked_lane(LaneSettings("prompt-lookup", k=k), settings().sampling)
     found = compare(replace(settings(max_tokens=40), prompt=COPY, lanes=(LaneSettings(), lane)), clock=world.clock)
     plain, copied = (one.record for one in found.lanes)
     replay = replay_copies(lane, (k,), plain.prompt_ids, plain.token_ids, 6)

@@ -12,6 +12,7 @@ from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import fold
 from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import speedup
+from specview.drafting.lanes import flat_settings
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped
 from specview.experiments.exit_scan import ConfirmedRun, ExitFigures, ExitScan
@@ -106,7 +107,7 @@ class FakeRace:
                 tuple(range(131)),
                 self.settings.prompt,
                 tuple(lane.label for lane in lanes),
-                tuple(self.settings.flat(lane) for lane in lanes),
+                tuple(flat_settings(self.settings, lane) for lane in lanes),
                 {"threads": 2, "target_dtype": "float32", "device": "cpu"},
             )
         )

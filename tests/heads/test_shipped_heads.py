@@ -9,8 +9,8 @@ import pytest
 from specview.heads.read import read_head
 from specview.models.assets import asset_path
 from specview.racing.race import Race
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import load
+from specview.settings.run import LaneSettings, RunSettings
 
 LEAST_PER_PASS = {"eagle3": 1.4, "p-eagle": 1.3, "medusa": 1.1}
 """Tokens per target pass on a text that was never looked at, far below what the cards say: no head reaches it unless

@@ -7,6 +7,7 @@ import pytest
 from specview.errors import Stopped
 from specview.lab.calibrate import calibrate_passes
 from specview.racing.pool import ModelPool, target_key
+from specview.racing.resolve import checked_run
 from tests.racing.world import LOOKUP, World, rounds_of
 
 
@@ -17,7 +18,7 @@ def world(monkeypatch) -> World:
 
 def test_every_k_to_8_is_measured_and_longer_ones_at_some(world):
     pool = ModelPool()
-    settings = world.race().settings.checked()
+    settings = checked_run(world.race().settings)
     found = calibrate_passes(pool, settings, clock=world.clock)
     assert list(found) == list(range(1, 10))
     for rows, seconds in found.items():
@@ -29,7 +30,7 @@ def test_every_k_to_8_is_measured_and_longer_ones_at_some(world):
 
 def test_what_was_measured_is_kept_until_it_is_asked_for_afresh(world):
     pool = ModelPool()
-    settings = world.race().settings.checked()
+    settings = checked_run(world.race().settings)
     calibrate_passes(pool, settings, clock=world.clock)
     target = pool.get(target_key(settings))
     before = target.forwards
@@ -43,7 +44,7 @@ def test_what_was_measured_is_kept_until_it_is_asked_for_afresh(world):
 def test_the_race_that_follows_uses_the_same_engine_and_leaves_no_trace_of_it(world):
     pool = ModelPool()
     race = world.race(LOOKUP, models=pool)
-    calibrate_passes(pool, race.settings.checked(), clock=world.clock)
+    calibrate_passes(pool, checked_run(race.settings), clock=world.clock)
     events = []
     race.run(events.append)
     assert world.loads == [("target", "bundled")]
@@ -58,12 +59,12 @@ def test_stop_ends_it(world):
         return len(asked) > 6
 
     with pytest.raises(Stopped):
-        calibrate_passes(ModelPool(), world.race().settings.checked(), should_stop=stop, clock=world.clock)
+        calibrate_passes(ModelPool(), checked_run(world.race().settings), should_stop=stop, clock=world.clock)
 
 
 def test_progress_is_told(world):
     said = []
-    calibrate_passes(ModelPool(), world.race().settings.checked(), clock=world.clock,
+    calibrate_passes(ModelPool(), checked_run(world.race().settings), clock=world.clock,
                      tell=lambda text, fraction: said.append((text, fraction)))  # fmt: skip
     fractions = [fraction for text, fraction in said if text == "Measuring the target's passes"]
     assert fractions and all(0 <= fraction <= 1 for fraction in fractions)

@@ -8,7 +8,7 @@ from specview.decoding.sampling import SamplingParams
 from specview.lab.pair_exactness import run_pair
 from specview.lab.pair_results import PairSettings
 from specview.racing import workloads
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 
 pytestmark = pytest.mark.real_model
 

@@ -20,8 +20,8 @@ from specview.lab.exact_statistics import SIGNIFICANCE, cells_of, compare_depth
 from specview.lab.pair_exactness import accepts, first_token_bias, run_pair, samplers_of
 from specview.lab.pair_results import PairResult, PairSettings, greedy_sentence, pair_document
 from specview.racing.pool import ModelPool
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.settings.events import Equality, Failed
+from specview.settings.run import LaneSettings, RunSettings
 from tests.decoding.toy import (
     DRAFT,
     LENGTH,

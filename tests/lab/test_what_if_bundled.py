@@ -11,9 +11,9 @@ from specview.lab.what_if_lane import Replay
 from specview.models.bundled import target_gguf
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import load
 from specview.settings.events import Failed, LaneEnded
+from specview.settings.run import LaneSettings, RunSettings
 
 pytestmark = pytest.mark.real_model
 MAX_TOKENS = int(os.environ.get("SPECVIEW_CHECK_TOKENS", "24"))

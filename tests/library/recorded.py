@@ -9,11 +9,12 @@ from specview.decoding.ledger import Round
 from specview.decoding.metrics import fold
 from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import speedup
+from specview.drafting.lanes import flat_settings
 from specview.drafting.registry import METHODS
 from specview.files.writer import TraceRecorder, TraceWriter
 from specview.library.keeping import RunKeeper
 from specview.library.library import RunLibrary
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import (
     Equality,
     Event,
@@ -23,6 +24,7 @@ from specview.settings.events import (
     RaceEnded,
     RaceStarted,
 )
+from specview.settings.run import LaneSettings, RunSettings
 from tests.gui.views_data import make_rounds
 
 FACTS = {
@@ -51,8 +53,8 @@ def race_events(
     prompt_ids: tuple[int, ...] = (1, 9690, 198), facts: dict | None = None, end: str | None = "done",
 ) -> Iterator[Event]:
     """Tell a race; end None leaves it unfinished (the program died), 'stopped' is the user's."""
-    settings = settings.checked()
-    flats = [{**settings.flat(lane), "k": (lane.k or 2) if METHODS[lane.method].drafts else None} for lane in settings.lanes]
+    settings = checked_run(settings)
+    flats = [{**flat_settings(settings, lane), "k": (lane.k or 2) if METHODS[lane.method].drafts else None} for lane in settings.lanes]
     yield RaceStarted(run_id, prompt_ids, settings.prompt, tuple(lane.label for lane in settings.lanes), tuple(flats),
                       FACTS if facts is None else facts)  # fmt: skip
     made = [lane_rounds(settings, index, rounds, seed) for index in range(len(flats))]

@@ -16,6 +16,7 @@ from specview.commands.arguments import settings_of
 from specview.commands.compare import make_parser as compare_parser
 from specview.commands.run import make_parser as run_parser
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.lanes import checked_lane, flat_settings
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
@@ -24,7 +25,8 @@ from specview.files.writer import trace_header
 from specview.library.repeat import command_line, lane_text, settings_of_trace
 from specview.library.replay import race_started
 from specview.racing import workloads
-from specview.racing.settings import MAX_K, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
+from specview.settings.run import MAX_K, LaneSettings, RunSettings
 from tests.library.recorded import FACTS
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\ufeff"), min_size=1, max_size=30).filter(str.strip)
@@ -41,9 +43,9 @@ def recorded(run: RunSettings, facts: dict | None = None) -> Trace:
 
     from specview.files.reader import parse_header
 
-    checked = run.checked()
+    checked = checked_run(run)
     header = trace_header(FACTS if facts is None else facts, run.prompt, [1, 2],
-                          [(lane.label, {**checked.flat(lane), "k": lane.k}, 0.1) for lane in checked.lanes])  # fmt: skip
+                          [(lane.label, {**flat_settings(checked, lane), "k": lane.k}, 0.1) for lane in checked.lanes])  # fmt: skip
     return parse_header(json.dumps(header).encode(), "a")
 
 
@@ -66,20 +68,20 @@ def _unescaped(text: str) -> str:
 
 
 def flats(run: RunSettings) -> list[dict]:
-    return [{**run.flat(lane), "name": lane.label} for lane in run.lanes]
+    return [{**flat_settings(run, lane), "name": lane.label} for lane in run.lanes]
 
 
 def same(run: RunSettings, folder: Path) -> None:
     """Record these settings, repeat them, and compare all that stands in files of both."""
     trace = recorded(run)
     again = parsed(command_line(trace).command, folder, run.prompt)
-    if len(run.checked().lanes) == 1:
+    if len(checked_run(run).lanes) == 1:
         again = replace(again, baseline=False)
-    again = again.checked()
+    again = checked_run(again)
     pinned = {"threads": run.threads or 2}
     if run.engine == "transformers":
         pinned["dtype"] = run.dtype or "float32"
-    assert flats(again) == [{**flat, **pinned} for flat in flats(run.checked())]
+    assert flats(again) == [{**flat, **pinned} for flat in flats(checked_run(run))]
     assert again.prompt == run.prompt
 
 
@@ -98,7 +100,7 @@ def test_every_method_under_every_policy(method: str, policy: str, tmp_path: Pat
         if type(option.default) in (int, float) and option.name not in options
     }
     try:
-        replace(lane, options=options | numbers).checked(SamplingParams())
+        checked_lane(replace(lane, options=options | numbers), SamplingParams())
     except SpecviewError:
         numbers = {}
     same(replace(BASE, lanes=(LaneSettings(), replace(lane, options=options | numbers, name="mine"))), tmp_path)
@@ -198,8 +200,8 @@ def test_unknown_methods_are_one_line() -> None:
 
 
 def test_a_lanes_text_says_only_what_is_not_usual() -> None:
-    assert lane_text(LaneSettings().checked(SamplingParams())) == "plain"
-    assert lane_text(LaneSettings("prompt-lookup", k=3).checked(SamplingParams())) == "prompt-lookup,k=3"
+    assert lane_text(checked_lane(LaneSettings(), SamplingParams())) == "plain"
+    assert lane_text(checked_lane(LaneSettings("prompt-lookup", k=3), SamplingParams())) == "prompt-lookup,k=3"
 
 
 def test_a_raw_run_is_repeated_without_the_system_text_that_it_did_not_use(tmp_path: Path) -> None:

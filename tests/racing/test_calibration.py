@@ -8,8 +8,8 @@ from specview.decoding.interfaces import Forward
 from specview.errors import Stopped
 from specview.racing.calibration import ROWS, counts_up_to, measure_passes
 from specview.racing.pool import ModelPool, target_key
-from specview.racing.settings import LaneSettings
 from specview.settings.events import LaneRound, Progress
+from specview.settings.run import LaneSettings
 from tests.decoding.toy import FakeClock, FakeEngine, TableModel
 from tests.racing.world import World, of_kind, race_end, rounds_of
 

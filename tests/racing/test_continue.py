@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
+from specview.drafting.lanes import checked_lane
 from specview.racing.lane import Lane
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 from tests.decoding.toy import FakeEngine, TableModel
 from tests.drafting.eagle_toy import FeatureEngine, eagle3_head, eagle_head
 from tests.drafting.test_medusa import heads_for
@@ -61,7 +62,7 @@ def lane_of(method: str, options: dict[str, Any] | None = None, *, rule: str = "
     if (options or {}).get("vocabulary") == "intersection":
         target, draft = pair()
     heads = {method: HEADS[method](target)} if method in HEADS else {}
-    settings = LaneSettings(method, k=K, rule=rule, options=options or {}).checked(SAMPLED)
+    settings = checked_lane(LaneSettings(method, k=K, rule=rule, options=options or {}), SAMPLED)
     run = RunSettings(observe="light", sampling=SAMPLED)
     return Lane(settings, run, PROMPT, target, draft, heads=heads)
 

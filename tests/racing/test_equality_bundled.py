@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.lanes import heads_of
 from specview.drafting.registry import METHODS
 from specview.models.assets import asset_path
 from specview.models.bundled import target_gguf
 from specview.racing.race import Race
-from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
 from specview.racing.workloads import list_workloads, load
 from specview.settings.events import Failed, LaneEnded
+from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
 from tests.racing.bundled_heads import MAKERS, fabricate
 
 pytestmark = pytest.mark.real_model
@@ -92,7 +93,7 @@ def heads_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def with_head(lane: LaneSettings, folder: Path) -> LaneSettings:
     """The lane with a head made for it, where its method needs one that does not ship."""
-    kinds = [choice.kind for choice in lane.heads.values() if choice.kind in MAKERS]
+    kinds = [choice.kind for choice in heads_of(lane).values() if choice.kind in MAKERS]
     made = [kind for kind in kinds if not (asset_path(kind) / "config.json").is_file()]
     return replace(lane, draft=str(fabricate(made[0], folder))) if made else lane
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from specview.drafting.lanes import heads_of, needs_draft
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
-from specview.racing.foreign import files_named, harmless, models_named, with_known_models
-from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+from specview.racing.resolve import files_named, harmless, models_named, with_known_models
+from specview.settings.run import BUNDLED, LaneSettings, RunSettings
 
 EVIL = "//host/share/any path"
 COMBINED = [name for name, method in METHODS.items() if method.combines]
@@ -50,8 +51,8 @@ def test_every_setting_that_loads_something_is_named(method: str) -> None:
     settings = RunSettings(target="owner/name", device="cuda", lanes=(LaneSettings(draft="unused/one"), lane))
     named = models_named(settings)
     assert named["owner/name"] == "target" and "unused/one" not in named
-    assert ("owner/draft" in named) == bool(lane.needs_draft or lane.heads)
-    own = RunSettings("llama.cpp", "mine.gguf", device=None, trust_remote_code=False)
+    assert ("owner/draft" in named) == bool(needs_draft(lane) or heads_of(lane))
+    own = RunSettings("llama.cpp", target="mine.gguf", device=None, trust_remote_code=False)
     known = with_known_models(settings, lambda name: name == "owner/draft", own)
     assert (known.engine, known.target, known.device) == ("llama.cpp", "mine.gguf", None)
     assert known.lanes[1] == lane

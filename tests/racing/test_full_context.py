@@ -14,8 +14,8 @@ from specview.drafting.cascade import Cascade
 from specview.drafting.pard import Pard
 from specview.files.reader import read_trace
 from specview.lab.explain import explain
-from specview.racing.settings import LaneSettings
 from specview.settings.events import LaneEnded
+from specview.settings.run import LaneSettings
 from tests.decoding.toy import FakeEngine, TableModel
 from tests.drafting.test_universal import pair
 from tests.models.conftest import cache, make_gguf  # noqa: F401 - fixtures

@@ -17,8 +17,8 @@ from specview.heads.eagle import Eagle3Head, Eagle3Shape
 from specview.racing.oracle import member_accepts
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.settings.events import Failed, LaneEnded
+from specview.settings.run import LaneSettings, RunSettings
 from tests.models.conftest import make_gguf, tokens  # noqa: F401
 
 pytest.importorskip("llama_cpp")

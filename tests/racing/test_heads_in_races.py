@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from specview.drafting.base import ModelFreeDrafter
+from specview.drafting.lanes import HeadChoice, flat_settings, heads_of
 from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.racing.pool import ModelPool
-from specview.racing.settings import HeadChoice, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import LanePrefilled, Progress, RaceStarted
 from specview.settings.options import Option
+from specview.settings.run import LaneSettings, RunSettings
 from tests.racing.world import World, last_ends, of_kind, race_end
 
 TEN, HUNDRED = 10, 100
@@ -88,7 +90,7 @@ def world(monkeypatch: pytest.MonkeyPatch, heads: Heads) -> World:
 
 def chosen(method: str, draft: str = "bundled", **options: Any) -> dict[str, HeadChoice]:
     options = {key.replace("__", "."): value for key, value in options.items()}
-    return LaneSettings(method, draft=draft, options=options).heads
+    return heads_of(LaneSettings(method, draft=draft, options=options))
 
 
 def test_a_lanes_draft_names_its_head() -> None:
@@ -128,10 +130,10 @@ def test_every_method_with_a_head_has_the_options_that_name_it() -> None:
 
 
 def test_files_record_which_head(world: World) -> None:
-    run = RunSettings(lanes=(LaneSettings("high", draft="folder"),)).checked()
-    flat = run.flat(run.lanes[1])
+    run = checked_run(RunSettings(lanes=(LaneSettings("high", draft="folder"),)))
+    flat = flat_settings(run, run.lanes[1])
     assert (flat["draft"], flat["draft_engine"], flat["option_head"]) == ("folder", None, "")
-    assert run.flat(LaneSettings("suffix", draft="folder"))["draft"] is None
+    assert flat_settings(run, LaneSettings("suffix", draft="folder"))["draft"] is None
 
 
 def test_the_command_line_takes_them() -> None:
@@ -143,13 +145,13 @@ def test_the_command_line_takes_them() -> None:
         return flags.settings_of(parser.parse_args([*argv, "--prompt", "x"]), ("plain",)).lanes
 
     (lane,) = lanes("--method", "high", "--draft", "folder")
-    assert lane.heads == {"high": HeadChoice("eagle3", "folder")}
+    assert heads_of(lane) == {"high": HeadChoice("eagle3", "folder")}
     (lane,) = lanes("--lane", "high,draft=mine,aux_ids=output")
-    assert lane.heads == {"high": HeadChoice("eagle3", "mine", (("aux_ids", "output"),))}
+    assert heads_of(lane) == {"high": HeadChoice("eagle3", "mine", (("aux_ids", "output"),))}
     with pytest.raises(UsageError, match="--draft says nothing"):
         lanes("--lane", "high,draft=mine", "--draft", "folder")
     (lane,) = lanes("--lane", "cascade,members=low+high,low.head=a,draft=b")
-    assert {name: choice.ref for name, choice in lane.heads.items()} == {"low": "a", "high": "b"}
+    assert {name: choice.ref for name, choice in heads_of(lane).items()} == {"low": "a", "high": "b"}
 
 
 # -- loading -------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from specview.experiments.tuning import tune
 from specview.lab.pair_exactness import PairSettings, run_pair
 from specview.racing.compare import compare
 from specview.racing.pool import ModelPool, draft_key, target_key
-from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
 from specview.racing.workloads import Prompt, Workload
 from specview.settings.events import Event, Failed
+from specview.settings.run import BUNDLED, LaneSettings, RunSettings
 from tests.racing.world import DRAFTED, PROMPT, World, of_kind, race_end
 
 OTHER = RunSettings(target="elsewhere", prompt=PROMPT, max_tokens=24, chat=False, observe="off")

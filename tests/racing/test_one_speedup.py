@@ -27,8 +27,8 @@ from specview.library.library import RunLibrary
 from specview.library.replay import trace_document
 from specview.library.rows import lane_rows, measured_lane_rows, run_row
 from specview.racing.compare import compare
-from specview.racing.settings import LaneSettings
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.run import LaneSettings
 from tests.experiments.test_sweep import grid_of, sweep
 from tests.racing.world import DRAFTED, LOOKUP, SAMPLED, World, last_ends
 

@@ -15,8 +15,8 @@ from specview.decoding.sampling import SamplingParams
 from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
 from specview.racing.oracle import accepts, fastest_schedule, member_accepts, oracle_of
-from specview.racing.settings import LaneSettings
 from specview.settings.events import LaneEnded, Progress
+from specview.settings.run import LaneSettings
 from tests.decoding.toy import FakeEngine, ScriptDrafter, TableModel, draft_model
 from tests.racing.world import SAMPLED, World, last_ends, of_kind, race_end
 

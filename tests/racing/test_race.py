@@ -13,7 +13,7 @@ from specview.decoding.speedup import speedup
 from specview.errors import SpecviewError, UsageError
 from specview.racing.pool import ModelPool
 from specview.racing.race import one_line, unique
-from specview.racing.settings import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import (
     Failed,
     LaneEnded,
@@ -23,6 +23,7 @@ from specview.settings.events import (
     RaceEnded,
     RaceStarted,
 )
+from specview.settings.run import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
 from tests.decoding.toy import TableModel, plain_reference
 from tests.racing.world import (
     DRAFTED,
@@ -709,7 +710,7 @@ def test_settings_that_cannot_work_are_one_line(world, options, lane, words):
     assert race_end(events).end == "error"
     assert world.loads == [], "nothing was loaded for it"
     with pytest.raises(UsageError) as caught:
-        race.settings.checked()
+        checked_run(race.settings)
     assert caught.value.usage
 
 
@@ -721,10 +722,10 @@ def test_an_n_gram_range_turned_round_is_told_before_anything_loads(world):
 
 
 def test_plain_comes_first_whatever_was_asked():
-    settings = RunSettings(prompt="a", lanes=(LOOKUP, LaneSettings(), DRAFTED)).checked()
+    settings = checked_run(RunSettings(prompt="a", lanes=(LOOKUP, LaneSettings(), DRAFTED)))
     assert [lane.method for lane in settings.lanes] == ["plain", "prompt-lookup", "draft-model"]
-    assert [lane.method for lane in RunSettings(prompt="a", lanes=()).checked().lanes] == ["plain"]
-    named = RunSettings(prompt="a", lanes=(LOOKUP, LaneSettings(name="base"), LaneSettings(name="b"))).checked()
+    assert [lane.method for lane in checked_run(RunSettings(prompt="a", lanes=())).lanes] == ["plain"]
+    named = checked_run(RunSettings(prompt="a", lanes=(LOOKUP, LaneSettings(name="base"), LaneSettings(name="b"))))
     assert [lane.label for lane in named.lanes] == ["base", "prompt-lookup", "b"]
 
 

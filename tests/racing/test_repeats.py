@@ -17,8 +17,8 @@ from specview.racing import race as race_module
 from specview.racing.compare import compare, median_metrics
 from specview.racing.load_meter import LoadMeter
 from specview.racing.pool import ModelPool
-from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
 from specview.settings.events import LaneEnded, LaneRound, RaceStarted
+from specview.settings.run import BUNDLED, LaneSettings, RunSettings
 from tests.racing.world import DRAFTED, LOOKUP, PROMPT, World, of_kind
 
 

@@ -12,8 +12,8 @@ from specview.experiments.prompt_set import prompt_set_document, run_prompt_set
 from specview.experiments.sweep_grid import Grid, GridPrompt
 from specview.files.documents import compare_document
 from specview.racing.compare import compare
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.run import LaneSettings, RunSettings
 from tests.racing.world import DRAFTED, PROMPT, SAMPLED, World
 
 SAME = Workload("same.jsonl", tuple(Prompt("bcdbc", name=f"{place}") for place in range(4)), "0123")

@@ -22,9 +22,9 @@ from specview.library.library import RunLibrary
 from specview.racing import race as race_module
 from specview.racing.compare import compare
 from specview.racing.pool import ModelPool
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.turns import Turns
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.run import LaneSettings, RunSettings
 from tests.racing.world import DRAFTED, World
 
 SET = Workload(

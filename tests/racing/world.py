@@ -10,8 +10,8 @@ from specview.decoding.sampling import SamplingParams
 from specview.errors import Stopped
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.settings.events import Event, LaneEnded, LaneRound, RaceEnded
+from specview.settings.run import LaneSettings, RunSettings
 from tests.decoding.toy import FakeClock, FakeEngine, FakeTokenizer, TableModel
 
 VOCAB = 6

@@ -39,7 +39,8 @@ from specview.lab.pair_results import (
     cached_words,
     rows_of,
 )
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
+from specview.settings.run import LaneSettings, RunSettings
 
 _TEMPERATURE, _TOP_K = 1.0, 8
 _EMPTY = (
@@ -139,7 +140,7 @@ class PairPanel(LabPanel):
             settings, lanes=(LaneSettings(), lane), sampling=sampling, check_mode=self.check_mode.isChecked()
         )
         pair = PairSettings(self.samples.value(), self.tokens.value(), self.greedy.value())
-        return settings.checked(), pair
+        return checked_run(settings), pair
 
     def work(self) -> tuple[Work, RunSettings | None]:
         """Run the experiment; snapshots go to the window."""

@@ -16,7 +16,7 @@ from specview.gui.parts.widgets import Field, NumberEdit
 from specview.lab.exactness import MAX_SAMPLES, MIN_SAMPLES
 from specview.lab.policy_exactness import COLUMNS, SAMPLES, PoliciesResult, rows_of, run_policies
 from specview.lab.toy import MAX_K, ToySettings
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 
 class PoliciesPanel(LabPanel):

@@ -31,7 +31,7 @@ from specview.lab.exactness import (
     run_toy,
 )
 from specview.lab.toy import BOS, MAX_K, MODEL_SEED, SAMPLERS, ToySettings
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 SEEDS = 100
 BINS = 10

@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
+from specview.drafting.lanes import checked_lane, heads_of, needs_draft
 from specview.drafting.method import MethodInfo
 from specview.drafting.policies import POLICIES, PolicyInfo
 from specview.drafting.registry import METHODS
@@ -37,8 +38,9 @@ from specview.gui.link.pair_checks import PairChecks
 from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import Choice, NumberEdit, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
-from specview.racing.settings import BUNDLED, MAX_K, LaneSettings, RunSettings
+from specview.racing.resolve import with_members
 from specview.settings.options import HEAD, resolve
+from specview.settings.run import BUNDLED, MAX_K, LaneSettings, RunSettings
 
 MEMBERS = "members"
 MODEL_FILES = "GGUF models (*.gguf);;All files (*)"
@@ -119,7 +121,7 @@ def _with_heads(lane: LaneSettings) -> Mapping[str, Any]:
     """A lane's options, where each member of a combined method names its own head."""
     if not METHODS[lane.method].combines:
         return lane.options
-    chosen = {name: head.ref for name, head in lane.heads.items() if head.ref != BUNDLED}
+    chosen = {name: head.ref for name, head in heads_of(lane).items() if head.ref != BUNDLED}
     return {**lane.options, **{f"{name}.{HEAD.name}": ref for name, ref in chosen.items()}}
 
 
@@ -165,7 +167,7 @@ class LaneEditor(QDialog):
         self.draft.setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.draft.setMinimumContentsLength(22)
         own = METHODS[lane.method].head
-        self._fill_drafts(lane.draft if lane.needs_draft else BUNDLED)
+        self._fill_drafts(lane.draft if needs_draft(lane) else BUNDLED)
         place = HeadPlace(library, run.target, run.engine)
         self.head = HeadChooser(place, own_note=False)
         self.members.form.heads = place
@@ -225,7 +227,7 @@ class LaneEditor(QDialog):
             options=options,
         )
         effective = replace(made, rule=self._rule if made.rule == "auto" else made.rule)
-        checked = effective.checked(self._run.sampling)
+        checked = checked_lane(effective, self._run.sampling)
         # Options that come to the same stay as they were: an unchanged lane keeps what it holds.
         before = self._lane
         if made.method == before.method and _filled(info.resolve, self._named(before).options) == checked.options:
@@ -239,7 +241,7 @@ class LaneEditor(QDialog):
 
     def _named(self, lane: LaneSettings) -> LaneSettings:
         """A lane with the members that it would run with here."""
-        return lane.with_members(self._run.target, self._run.engine)
+        return with_members(lane, self._run.target, self._run.engine)
 
     def _draft_of(self, info: MethodInfo, options: Mapping[str, Any]) -> str:
         """What the lane's draft names: a head for a method that drafts with one, else a model where one is needed."""

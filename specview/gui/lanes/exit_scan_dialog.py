@@ -18,7 +18,7 @@ from specview.gui.parts.job_view import JobDialog
 from specview.gui.state.display_text import tooltip
 from specview.racing.pool import target_key
 from specview.racing.race import tokenize_prompt
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 if TYPE_CHECKING:
     from specview.experiments.exit_scan import ExitFigures, ExitScan

@@ -20,7 +20,7 @@ from specview.gui.parts.widgets import Choice, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
 from specview.gui.state.lane_words import short_model
 from specview.models.heads import INSIDE
-from specview.racing.settings import BUNDLED
+from specview.settings.run import BUNDLED
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from specview.errors import SpecviewError
 from specview.gui.lanes.head_chooser import HeadChooser, HeadPlace
 from specview.gui.parts import layout
 from specview.gui.parts.widgets import Check, Choice, NumberEdit, label, set_tip
-from specview.racing.settings import BUNDLED
 from specview.settings.options import ANSWERS, HEAD, Option, Value, overlay
+from specview.settings.run import BUNDLED
 
 PRESET, STORE = "preset", "store"
 _SHORTEST, _LONGEST = 5, 12

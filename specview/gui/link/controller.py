@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from PySide6.QtCore import QObject, Signal
 
+from specview.drafting.lanes import flat_settings, needs_draft
 from specview.drafting.registry import METHODS
 from specview.gui.link.engine_thread import EngineThread
 from specview.gui.link.job import Job
@@ -34,8 +35,8 @@ from specview.gui.link.messages import (
 )
 from specview.gui.link.pace import Later, every
 from specview.gui.state.view_model import LaneModel, RaceModel
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.settings.events import Failed, Progress, RaceStarted
+from specview.settings.run import LaneSettings, RunSettings
 
 State = Literal["ready", "preloading", "loading", "prefill", "running", "stopping", "working", "ended"]
 
@@ -495,7 +496,7 @@ class Controller(QObject):
 
 def shown_settings(settings: RunSettings, lane: LaneSettings) -> dict[str, object]:
     """What a lane's header shows before a run: its flat settings, options filled in."""
-    flat = settings.flat(lane)
+    flat = flat_settings(settings, lane)
     if METHODS[lane.method].drafts and lane.k is None:
         flat["k"] = "auto"
     return flat
@@ -516,7 +517,7 @@ def _same_models(first: RunSettings, second: RunSettings) -> bool:
 def _models_of(run: RunSettings) -> tuple[Any, ...]:
     """Everything that decides which models a run loads, and how."""
     drafts = {
-        (lane.draft, lane.draft_engine) for lane in run.lanes if lane.needs_draft
+        (lane.draft, lane.draft_engine) for lane in run.lanes if needs_draft(lane)
     }
     return (
         run.engine, run.target, run.device, run.dtype, run.threads, run.gpu_layers, run.context, run.check_mode,

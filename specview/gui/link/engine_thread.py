@@ -35,8 +35,8 @@ from specview.gui.link.messages import (
 )
 from specview.library.keeping import RunKeeper
 from specview.library.library import RunLibrary
-from specview.racing.settings import RunSettings
 from specview.settings.events import Event, Failed, Progress, RaceEnded
+from specview.settings.run import RunSettings
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from specview.heads.files import PICKLES
 from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.models.catalog import path_of
 from specview.models.heads import INSIDE
-from specview.racing.settings import BUNDLED
+from specview.settings.run import BUNDLED
 from specview.training.asked import KINDS as TRAINED_KINDS
 
 log = logging.getLogger(__name__)

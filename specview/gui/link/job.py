@@ -7,7 +7,7 @@ from typing import Protocol
 from PySide6.QtCore import QObject, Signal
 
 from specview.gui.link.messages import JobEnded, JobProgress, ShouldStop, Tell, Work
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 
 class Engine(Protocol):

@@ -17,13 +17,12 @@ from PySide6.QtCore import QObject, Signal
 from specview.errors import SpecviewError
 from specview.gui.link.background import Background
 from specview.gui.link.head_checks import FoundHead, find_heads
+from specview.settings.run import ENGINES
 
 if TYPE_CHECKING:
     from specview.models.catalog import ModelRef
 
 log = logging.getLogger(__name__)
-
-ENGINES = ("transformers", "llama.cpp")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from specview.decoding.interfaces import Declared
+from specview.drafting.lanes import needs_draft
 from specview.drafting.registry import METHODS
 from specview.errors import Stopped
 from specview.models.catalog import resolve
 from specview.racing.pool import EngineKey, ModelPool, draft_key, target_key
 from specview.racing.race import Race, tokenize_prompt
-from specview.racing.settings import RunSettings
 from specview.settings.events import Phase, Progress
+from specview.settings.run import RunSettings
 
 LARGEST_PRELOAD = 2_000_000_000
 """Bytes of weights that are loaded without being asked for."""
@@ -40,7 +41,7 @@ class LocalBackend:
         for phase, key in wanted_engines(settings):
             if should_stop():
                 raise Stopped
-            ref = resolve(key.ref, key.engine, "draft" if key.role == "draft" else "target")
+            ref = resolve(key.ref, key.loading.engine, key.role)
             if ref.path is None or (ref.size_bytes or 0) > LARGEST_PRELOAD:
                 continue
 
@@ -90,6 +91,6 @@ def wanted_engines(settings: RunSettings) -> list[tuple[Phase, EngineKey]]:
     """The target, then each distinct draft, with the phase that its loading is."""
     wanted: dict[EngineKey, Phase] = {target_key(settings): "load"}
     for lane in settings.lanes:
-        if lane.needs_draft:
+        if needs_draft(lane):
             wanted.setdefault(draft_key(settings, lane.draft, lane.draft_engine), "load-draft")
     return [(phase, key) for key, phase in wanted.items()]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specview.decoding.interfaces import Declared
-from specview.racing.settings import RunSettings
 from specview.settings.events import Event
+from specview.settings.run import RunSettings
 
 Kind = Literal["preload", "run", "continue", "follow-up", "count", "job"]
 ShouldStop = Callable[[], bool]

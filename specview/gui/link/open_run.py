@@ -15,8 +15,9 @@ from specview.gui.state.view_model import RaceModel
 from specview.library import replay
 from specview.library.beside import Beside, difference, lay_beside
 from specview.library.repeat import settings_of_trace
-from specview.racing.settings import MAX_LANES, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded
+from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def _settings(trace: Trace) -> tuple[RunSettings | None, tuple[LaneSettings, ...
     """The run's settings as a race takes them (with a plain lane), and the lane settings of its own lanes."""
     try:
         settings = settings_of_trace(trace)
-        return replace(settings, baseline=True).checked(), settings.lanes, ""
+        return checked_run(replace(settings, baseline=True)), settings.lanes, ""
     except SpecviewError as error:
         return None, (), f"Run uses the settings above: this run's cannot be taken over ({error})"
 

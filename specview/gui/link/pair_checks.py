@@ -13,7 +13,7 @@ from PySide6.QtCore import QObject
 from specview.errors import SpecviewError
 from specview.gui.link.background import BackgroundAnswers
 from specview.models.catalog import path_of
-from specview.racing.settings import BUNDLED
+from specview.settings.run import BUNDLED
 
 if TYPE_CHECKING:
     from specview.models.pair_check import PairReport

@@ -15,7 +15,7 @@ from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.widgets import ElidedLabel, Field, enable_in_turn, label, set_kind, set_tip
 from specview.gui.state.display_text import visible
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 
 def show_progress(bar: QProgressBar, fraction: float | None) -> None:

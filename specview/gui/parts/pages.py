@@ -15,7 +15,7 @@ from specview.gui.link.controller import Controller
 from specview.gui.parts import layout
 from specview.gui.parts.selection import Selection
 from specview.gui.parts.widgets import label
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class PageContext:
     run_settings   the checked settings as the setup bar and the lanes show them; raises UsageError, one line
     show_message   a line in the banner, kind 'error' or 'warning'
     open_race      take settings (prompt, lanes, sampling) into the setup bar and go to the race; nothing is run
-    add_lane       add a lane (`racing.settings.LaneSettings`) to the race as set up; False where there is no room
+    add_lane       add a lane (`settings.run.LaneSettings`) to the race as set up; False where there is no room
     goto           open a tab by its title
     confirm_models whether settings that came with a file may be run: their models are known, or the user says yes
     extra          what pages share beside this, by name (the library of runs, ...)

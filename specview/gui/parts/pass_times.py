@@ -7,7 +7,7 @@ from typing import Any
 
 from specview.gui.link.job import Job, JobEnded, ShouldStop, Tell
 from specview.gui.parts.pages import PageContext
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 MEASURE = "measuring v(k)"
 """The job's name."""

@@ -12,8 +12,8 @@ from specview.gui.parts.questions import ask
 from specview.gui.race.page import RacePage
 from specview.gui.race.setup_bar import SetupBar
 from specview.gui.state.display_text import brief, visible
-from specview.racing.foreign import harmless, models_named, with_known_models
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import harmless, models_named, with_known_models
+from specview.settings.run import LaneSettings, RunSettings
 
 _SHOWN = 100
 

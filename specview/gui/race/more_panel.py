@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QGridLayout, QPlainTextEdit, QWidget
 from specview.engines.templates import DEFAULT
 from specview.gui.parts import theme
 from specview.gui.parts.widgets import Check, Choice, Field, NumberEdit, Popover, label, set_tip
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 _USUAL = (("", "the default one"),)
 

@@ -42,9 +42,9 @@ from specview.gui.parts.widgets import Choice, Field, NumberEdit, label, set_tip
 from specview.gui.state.display_text import visible
 from specview.library.keeping import SetParts
 from specview.racing import workloads
-from specview.racing.settings import RunSettings
 from specview.racing.workloads import Workload
 from specview.settings.events import Event, LaneRound, Progress, RaceStarted
+from specview.settings.run import RunSettings
 
 FILE, KIND = "file", "workload"
 MOST_REPEATS = 1000

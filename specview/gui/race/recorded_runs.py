@@ -17,7 +17,7 @@ from specview.gui.race.foreign_models import SetupWindow
 from specview.gui.race.recorded_bar import RecordedBar
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.library.library import runs_folder
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 
 PLAY_MS = 33
 NUMBERS_EVERY = 8

@@ -37,7 +37,7 @@ from specview.gui.parts.widgets import (
 )
 from specview.gui.race.more_panel import MorePanel
 from specview.gui.race.target_picker import TargetPicker
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 
 PROMPT_LINES = 2
 

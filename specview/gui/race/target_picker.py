@@ -20,7 +20,7 @@ from specview.gui.lanes.editor import MODEL_FILES, model_name
 from specview.gui.link.library import ENGINES, FoundModel, Library
 from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import Check, Popover, Radio, label, set_tip
-from specview.racing.settings import BUNDLED
+from specview.settings.run import BUNDLED
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _LATER = "What ends its texts and what its files ask for is told here once it is loaded."

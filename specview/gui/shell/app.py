@@ -24,7 +24,7 @@ from specview.gui.link.open_run import Pick
 from specview.gui.parts import theme
 from specview.gui.shell.main_window import MainWindow
 from specview.gui.state.settings_store import SettingsStore
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 
 log = logging.getLogger(__name__)
 

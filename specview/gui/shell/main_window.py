@@ -29,6 +29,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from specview.drafting.lanes import needs_draft
 from specview.drafting.registry import DEFAULT_METHOD, METHODS, methods_for
 from specview.errors import SpecviewError
 from specview.gui.lanes.editor import LaneEditor, model_name
@@ -57,8 +58,9 @@ from specview.gui.state.settings_store import Remembered, SettingsStore, WindowS
 from specview.gui.state.view_model import LaneModel
 from specview.gui.train.dialog import BESIDE, TrainDialog
 from specview.gui.train.process import TrainingRun
-from specview.racing.settings import BUNDLED, MAX_LANES, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run, idle_notes
 from specview.reading import read_text
+from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +144,7 @@ class MainWindow(QMainWindow):
 
     def run_settings(self) -> RunSettings:
         """Return the checked settings as shown; raises UsageError with one line."""
-        return self.setup.turn_settings(tuple(self.lane_settings)).checked()
+        return checked_run(self.setup.turn_settings(tuple(self.lane_settings)))
 
     def own_settings(self) -> RunSettings:
         """Return the settings as shown, or as last shown without a fault; lanes that follow the race's rule say `auto`."""
@@ -228,7 +230,7 @@ class MainWindow(QMainWindow):
                 field.setFocus()
             return
         self.controller.run(settings)
-        if notes := settings.notes():
+        if notes := idle_notes(settings):
             self.show_message(" ".join(notes), "warning")
         self._warn_of_training()
 
@@ -259,7 +261,7 @@ class MainWindow(QMainWindow):
         self.show_lanes()
         self.page.sent = text
         self.controller.follow_up(text, settings)
-        if notes := settings.notes():
+        if notes := idle_notes(settings):
             self.show_message(" ".join(notes), "warning")
         self._warn_of_training()
 
@@ -787,7 +789,7 @@ class MainWindow(QMainWindow):
     def _take_draft(self, ref: str) -> None:
         """Give a draft to the first lane that uses one, or to a new lane."""
         for index, lane in enumerate(self.lane_settings):
-            if lane.needs_draft:
+            if needs_draft(lane):
                 self.lane_settings[index] = replace(lane, draft=ref)
                 self._lanes_edited()
                 return

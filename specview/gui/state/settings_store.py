@@ -10,14 +10,15 @@ import dataclasses
 import json
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from specview.decoding.verification import resolve_rule
 from specview.disk import write_whole
-from specview.errors import SpecviewError
-from specview.racing.settings import RunSettings
-from specview.racing.settings_json import run_from_json, run_to_json, typed
+from specview.errors import SpecviewError, UsageError
+from specview.racing.resolve import checked_run
+from specview.settings.run import RunSettings, from_json, run_from_json, run_to_json
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,18 @@ class Remembered:
     window: WindowState = field(default_factory=WindowState)
 
 
+def _checked(run: RunSettings) -> RunSettings:
+    """The settings checked; a lane's rule that does not fit the temperature, which the window lets stand until Run, is `auto`."""
+    lanes = []
+    for lane in run.lanes:
+        try:
+            resolve_rule(lane.rule, run.sampling)
+        except UsageError:
+            lane = replace(lane, rule="auto")
+        lanes.append(lane)
+    return checked_run(replace(run, lanes=tuple(lanes)))
+
+
 class SettingsStore:
     """Reads and writes window.json."""
 
@@ -82,12 +95,12 @@ class SettingsStore:
             log.warning("ignoring %s: %s", self.path, error)
             return Remembered()
         try:
-            window = typed(WindowState(), found.get("window"))
+            window = from_json(WindowState, found.get("window"))
         except (TypeError, ValueError):
             window = WindowState()
         try:
-            run = run_from_json(found["run"]) if found.get("run") else None
-        except (SpecviewError, TypeError, ValueError, KeyError, AttributeError) as error:
+            run = _checked(run_from_json(found["run"])) if found.get("run") else None
+        except (SpecviewError, TypeError, ValueError, AttributeError) as error:
             log.warning("ignoring the settings in %s: %s", self.path, error)
             run = None
         return Remembered(run, window)

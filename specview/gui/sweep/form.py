@@ -37,7 +37,7 @@ from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import Field, NumberEdit, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
 from specview.racing import workloads
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 
 PROMPT_OF_THE_RACE = "prompt of the race"
 

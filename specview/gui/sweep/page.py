@@ -47,7 +47,7 @@ from specview.gui.sweep.work import (
     newest_sweeps,
     sweep_work,
 )
-from specview.racing.settings import RunSettings
+from specview.settings.run import RunSettings
 
 _REDRAW_MS = 1000
 _SHARE = 0.05

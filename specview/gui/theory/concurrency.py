@@ -23,7 +23,7 @@ from specview.gui.state.display_text import tooltip
 from specview.lab.acceptance import Acceptance, lane_acceptance, stated_acceptance, steps_draft_model
 from specview.lab.batch_times import BATCHES, CONTEXT, KS, Sizes
 from specview.lab.concurrency import Concurrency, Plan, Point, combine, concurrency_notes, run_concurrency
-from specview.racing.settings import BUNDLED, RunSettings
+from specview.settings.run import BUNDLED, RunSettings
 
 RACE, NUMBER = "race", "number"
 _FINE_DECADES = 1.5

@@ -27,7 +27,7 @@ from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, caption_height, label, set_tip
 from specview.gui.state.display_text import brief
 from specview.lab.theory_points import LanePoint
-from specview.racing.settings import MAX_K
+from specview.settings.run import MAX_K
 
 ASSUMPTION = (
     "Assumed (i.i.d.): every drafted token is accepted with the same chance α, whatever came before it. Real text is not so: "

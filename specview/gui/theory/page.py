@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from specview.drafting.lanes import flat_settings
 from specview.errors import SpecviewError
 from specview.gui.link.job import JobEnded, JobProgress
 from specview.gui.parts.pages import PageContext, ViewsPage
@@ -16,7 +17,7 @@ from specview.gui.theory.concurrency import ConcurrencyPanel
 from specview.gui.theory.explorer import ASSUMPTION, MODES, Point, TheoryPanel
 from specview.lab.calibrate import MOST_K
 from specview.lab.theory_points import lane_passes, point_of
-from specview.racing.settings import MAX_K, LaneSettings
+from specview.settings.run import MAX_K, LaneSettings
 
 VIEWS = ("Theory", "Concurrency")
 _SHARE = 0.05
@@ -98,7 +99,7 @@ class TheoryPage(ViewsPage):
             self.context.show_message(str(error))
             return
 
-        self._measuring.measure(settings, target_of(settings.flat(LaneSettings())), MOST_K, afresh=False)
+        self._measuring.measure(settings, target_of(flat_settings(settings, LaneSettings())), MOST_K, afresh=False)
         self.theory.assumption.set_full("Measuring the target's passes…")
 
     def _progressed(self, news: JobProgress) -> None:

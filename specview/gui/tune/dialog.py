@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from specview.drafting.lanes import heads_of, needs_draft
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.experiments.guide import guide
@@ -32,8 +33,8 @@ from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, l
 from specview.gui.state.display_text import brief, visible
 from specview.racing import workloads
 from specview.racing.intervals import interval_of
-from specview.racing.settings import BUNDLED, RunSettings
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.run import BUNDLED, RunSettings
 
 THIS, KIND, FILE = "prompt", "workload", "file"
 _MOST_NAMED = 12  # lanes that the chart names
@@ -204,8 +205,8 @@ class TuneDialog(JobDialog):
         if not names:
             raise UsageError("No method is chosen.", "Tick at least one.")
         drafts = tuple(dict.fromkeys(
-            ref for lane in settings.lanes for ref in (*((lane.draft,) if lane.needs_draft else ()),
-                                                       *(choice.ref for choice in lane.heads.values()))
+            ref for lane in settings.lanes for ref in (*((lane.draft,) if needs_draft(lane) else ()),
+                                                       *(choice.ref for choice in heads_of(lane).values()))
             if ref != BUNDLED
         ))  # fmt: skip
         methods = () if len(names) == len(self.method_actions) else tuple(names)

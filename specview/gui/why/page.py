@@ -37,7 +37,8 @@ from specview.gui.why.what_if import WhatIfPanel
 from specview.lab.explain import explain_lane, per_round
 from specview.lab.explain_report import explanation_blocks
 from specview.lab.explanation import Banner, Explanation
-from specview.racing.settings import RunSettings
+from specview.racing.resolve import checked_run
+from specview.settings.run import RunSettings
 
 VIEWS = ("Explanation", "Rounds and tokens", "All figures")
 WHAT_IF = "What-if"
@@ -484,7 +485,7 @@ class WhyPage(Page):
         names = ("engine", "target", "device", "dtype", "threads", "gpu_layers", "context", "check_mode")
         own = {name: lane.settings[name] for name in names if name in lane.settings}
         same = own.get("target", base.target) == base.target and own.get("engine", base.engine) == base.engine
-        return replace(base, **own, trust_remote_code=base.trust_remote_code and same).checked()
+        return checked_run(replace(base, **own, trust_remote_code=base.trust_remote_code and same))
 
     def _progressed(self, news: JobProgress) -> None:
         self.measured_words.set_full(news.words)

@@ -30,7 +30,7 @@ from specview.gui.state.view_model import LaneModel
 from specview.lab.what_if import what_if_of_race
 from specview.lab.what_if_figures import COLUMNS, Alternative, Range, WhatIf, row_of
 from specview.lab.what_if_lane import Replay
-from specview.racing.settings import MAX_K
+from specview.settings.run import MAX_K
 
 THRESHOLDS = tuple(place / 20 for place in range(21))
 """What the slider of the threshold can be set to."""

@@ -18,8 +18,8 @@ from specview.gui.link import pair_checks
 from specview.gui.link.library import Found, FoundModel, Library
 from specview.gui.parts.widgets import NumberEdit
 from specview.gui.race.target_picker import TargetPicker, guess_engines
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.settings.options import Option
+from specview.settings.run import LaneSettings, RunSettings
 
 OPTIONS = (
     Option("longest", 3, "Longest n-gram.", 1, 8, label="n-gram, longest"),

@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QDialogButtonBox, QFileDialog, QInputDialog, QWidg
 from shiboken6 import isValid
 
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.lanes import flat_settings, heads_of
 from specview.drafting.method import MethodInfo
 from specview.drafting.registry import METHODS
 from specview.gui.lanes import head_chooser, members_editor
@@ -27,9 +28,10 @@ from specview.gui.link.library import Found, FoundModel, Library
 from specview.gui.shell import main_window
 from specview.gui.state import lane_words
 from specview.gui.state.view_model import LaneModel
-from specview.racing.settings import BUNDLED, LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import Equality, LaneRound
 from specview.settings.options import Option
+from specview.settings.run import BUNDLED, LaneSettings, RunSettings
 from tests.gui.views_data import make_race, make_rounds
 
 
@@ -180,7 +182,7 @@ def test_a_lane_that_names_its_head_as_an_option_is_shown_with_it(make_editor):
     editor = make_editor(LaneSettings(method="x-head", options={"head": "/elsewhere"}))
     assert editor.head.value() == "/elsewhere"
     lane = editor.lane()
-    assert lane.heads["x-head"].ref == "/elsewhere"
+    assert heads_of(lane)["x-head"].ref == "/elsewhere"
 
 
 def test_members_of_a_combined_lane_choose_their_own_heads(make_editor, qtbot):
@@ -193,23 +195,23 @@ def test_members_of_a_combined_lane_choose_their_own_heads(make_editor, qtbot):
     chooser.set_value("/heads/one")
     assert ok(editor), editor.problem
     qtbot.waitUntil(lambda: chooser.words.startswith("eagle3 in /heads/one"))
-    assert editor.lane().heads["x-head"].ref == "/heads/one"
+    assert heads_of(editor.lane())["x-head"].ref == "/heads/one"
     chooser.set_value("/bad/one")
     qtbot.waitUntil(lambda: chooser.words.startswith("eagle3 in /bad/one"))
     assert not ok(editor)
     chooser.set_value("/heads/one")
     assert ok(editor)
     editor.members.list.setCurrentRow(0)
-    assert ok(editor) and editor.lane().heads["x-head"].ref == "/heads/one"
+    assert ok(editor) and heads_of(editor.lane())["x-head"].ref == "/heads/one"
     editor.members.add_member("x-medusa")
-    assert ok(editor) and editor.lane().heads["x-medusa"].ref == BUNDLED
+    assert ok(editor) and heads_of(editor.lane())["x-medusa"].ref == BUNDLED
 
 
 def test_a_combined_lane_whose_draft_names_the_head_keeps_it(make_editor):
     editor = make_editor(LaneSettings(method="x-both", draft="/heads/one"))
-    assert ok(editor) and editor.lane().heads["x-head"].ref == "/heads/one"
+    assert ok(editor) and heads_of(editor.lane())["x-head"].ref == "/heads/one"
     editor.members.add_member("draft-model")
-    assert editor.lane().heads["x-head"].ref == "/heads/one" and editor.lane().draft == BUNDLED
+    assert heads_of(editor.lane())["x-head"].ref == "/heads/one" and editor.lane().draft == BUNDLED
 
 
 # -- what is said of a head ------------------------------------------------------------------------------------------
@@ -340,7 +342,7 @@ def test_plots_call_a_lossy_lane_lossy(qtbot):
 
 def test_medusas_rule_on_a_medusa_lane_is_lossy_from_the_settings_on():
     run = RunSettings(sampling=SamplingParams(0.7), lanes=(LaneSettings(), LaneSettings(method="x-medusa", rule="typical")))
-    flat = run.checked().flat(run.checked().lanes[1])
+    flat = flat_settings(checked_run(run), checked_run(run).lanes[1])
     assert lane_words.lossy(flat) and lane_words.badge(LaneModel("x", flat)).text == "lossy rule"
 
 

@@ -15,6 +15,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QDialogButtonBox, QFileDial
 from shiboken6 import isValid
 
 from specview.decoding.interfaces import Declared, End
+from specview.drafting.lanes import needs_draft
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.gui.lanes import exit_scan_dialog, head_chooser, members_editor
@@ -28,7 +29,7 @@ from specview.gui.link.job import Job, Tell
 from specview.gui.link.library import Found, FoundModel, Library
 from specview.gui.link.pair_checks import PairChecks, check, pair_words
 from specview.models.pair_check import PairReport
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 from tests.gui.methods_fake import FAKES, PRESETS, made_up_methods
 from tests.gui.shell_fake import fake_scan
 
@@ -371,7 +372,7 @@ def test_the_draft_row_follows_the_members(make_editor):
     assert not editor.draft.isVisible() and not editor.draft_engine.isVisible()
     editor.members.add_member("draft-model")
     assert editor.draft.isVisible()
-    assert editor.lane().needs_draft
+    assert needs_draft(editor.lane())
 
 
 def test_a_member_that_cannot_run_here_is_said(make_editor):

@@ -21,13 +21,14 @@ from specview.gui.link.messages import (
     SettingsTaken,
     TokensCounted,
 )
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import Failed, LaneRound, RaceEnded
+from specview.settings.run import LaneSettings, RunSettings
 from tests.gui.shell_fake import FakeBackend, Script
 
 CHAT = [{"role": "user", "content": "hi"}]
 CODES = {"encode_text": lambda text: [ord(letter) for letter in text], "bos_token": None, "eos_token": None}
-SETTINGS = RunSettings(prompt="x", lanes=(LaneSettings(), LaneSettings(method="prompt-lookup"))).checked()
+SETTINGS = checked_run(RunSettings(prompt="x", lanes=(LaneSettings(), LaneSettings(method="prompt-lookup"))))
 
 
 class Harness:

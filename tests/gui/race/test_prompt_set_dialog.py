@@ -14,8 +14,8 @@ from specview.gui.race import prompt_set_dialog as module
 from specview.gui.race.prompt_set_dialog import _Teller
 from specview.library.library import RunLibrary
 from specview.racing.pool import ModelPool
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.run import LaneSettings, RunSettings
 from tests.gui.shell_fake import FakeBackend
 from tests.racing.world import DRAFTED, LOOKUP, World
 

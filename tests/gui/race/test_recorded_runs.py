@@ -20,7 +20,7 @@ from specview.gui.link.open_run import Pick, open_picks, recorded_race
 from specview.gui.state import figures, lane_words
 from specview.gui.state.view_model import RaceModel
 from specview.library.library import RunLibrary
-from specview.racing.settings import MAX_LANES, LaneSettings
+from specview.settings.run import MAX_LANES, LaneSettings
 from tests.files.test_reader import VALUES, places
 from tests.gui.shell_fake import FakeBackend
 from tests.library.recorded import FACTS, SETTINGS, race_events, write_trace

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QAbstractButton, QComboBox, QLabel, QMenu, QWidget
 from specview.gui.link.job import Job
 from specview.gui.shell.screen_fit import USUAL_FRAME, margins, on_screen
 from specview.gui.state.settings_store import SettingsStore
-from specview.racing.settings import LaneSettings
+from specview.settings.run import LaneSettings
 from tests.gui.shell.test_window import ran, wait_state
 
 

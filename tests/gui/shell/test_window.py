@@ -18,8 +18,8 @@ from specview.gui.parts import theme
 from specview.gui.shell.app import first_settings
 from specview.gui.shell.help_dialogs import SHORTCUTS
 from specview.gui.shell.status_strip import count_text
-from specview.racing.settings import LaneSettings
 from specview.settings.events import LaneRound, Progress
+from specview.settings.run import LaneSettings
 from tests.gui.shell_fake import round_of
 
 

@@ -10,8 +10,7 @@ import pytest
 from specview.decoding.sampling import SamplingParams
 from specview.errors import UsageError
 from specview.gui.state.settings_store import Remembered, SettingsStore, WindowState
-from specview.racing.settings import LaneSettings, RunSettings
-from specview.racing.settings_json import run_from_json, run_to_json
+from specview.settings.run import LaneSettings, RunSettings, run_from_json, run_to_json
 
 RUN = RunSettings(
     engine="llama.cpp",

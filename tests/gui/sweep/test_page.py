@@ -24,9 +24,9 @@ from specview.gui.sweep import work as sweep_work
 from specview.gui.sweep.form import GridForm
 from specview.gui.sweep.page import SweepPage
 from specview.gui.sweep.work import NeedsYes, newest_sweeps
-from specview.racing.foreign import models_named
 from specview.racing.pool import ModelPool
-from specview.racing.settings import LaneSettings, RunSettings
+from specview.racing.resolve import models_named
+from specview.settings.run import LaneSettings, RunSettings
 from tests.experiments.test_sweep import made
 from tests.gui.shell_fake import FakeBackend
 from tests.racing.world import World

@@ -21,8 +21,9 @@ from specview.gui.theory.explorer import Point
 from specview.gui.theory.page import TheoryPage
 from specview.lab.acceptance import stated_acceptance
 from specview.lab.concurrency import combine
-from specview.racing.settings import RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import LaneRound
+from specview.settings.run import RunSettings
 from tests.decoding.test_theory import TABLES
 from tests.gui.shell_fake import FakeBackend
 from tests.gui.why.test_page import PASS_S, feed, standard
@@ -37,7 +38,7 @@ class Bench:
         self.controller = Controller(self.engine)
         self.messages: list[str] = []
         self.context = PageContext(
-            self.controller, Selection(), lambda: RunSettings(prompt="hello").checked(),
+            self.controller, Selection(), lambda: checked_run(RunSettings(prompt="hello")),
             lambda text, kind="error": self.messages.append(text), lambda settings: None, lambda lane: True,
             lambda title: None, lambda settings: True,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from specview.gui.parts import theme
 from specview.gui.train import process as training_process
 from specview.gui.train.dialog import TrainDialog, duration, state_words
 from specview.gui.train.process import MOST_POINTS, Curve, TrainingRun
-from specview.racing.settings import LaneSettings
+from specview.settings.run import LaneSettings
 from specview.training.asked import TrainSettings
 
 FAKE = Path(__file__).with_name("train_fake.py")

@@ -16,8 +16,8 @@ from specview.gui.link.job import JobEnded
 from specview.gui.tune import dialog as module
 from specview.racing.intervals import Interval
 from specview.racing.pool import ModelPool
-from specview.racing.settings import LaneSettings, RunSettings
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.run import LaneSettings, RunSettings
 from tests.gui.shell_fake import FakeBackend
 from tests.racing.world import World
 

@@ -27,8 +27,9 @@ from specview.gui.state.view_model import target_of
 from specview.gui.why.page import WhyPage
 from specview.lab.explain import explain_lane
 from specview.lab.explanation import Banner
-from specview.racing.settings import RunSettings
+from specview.racing.resolve import checked_run
 from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
+from specview.settings.run import RunSettings
 from tests.gui.shell_fake import FakeBackend
 
 PASS_S = 0.05
@@ -92,7 +93,7 @@ class Bench:
         self.messages: list[str] = []
         self.opened: list[str] = []
         context = PageContext(
-            self.controller, self.selection, lambda: RunSettings(prompt="hello").checked(),
+            self.controller, self.selection, lambda: checked_run(RunSettings(prompt="hello")),
             lambda text, kind="error": self.messages.append(text), lambda settings: None, lambda lane: True,
             self.opened.append, lambda settings: True,
         )  # fmt: skip
