@@ -16,7 +16,7 @@ from specview.errors import UsageError
 from specview.files.atomic import OutputFile
 from specview.files.reader import Trace, read_trace
 from specview.library.export_rounds import load_arrow
-from specview.library.exports import FORMS, TEXTS, Recorded, kept_for, parquet_bytes
+from specview.library.exports import FORMS, Recorded, export_data, kept_for
 from specview.library.library import Entry, RunLibrary
 
 
@@ -104,10 +104,9 @@ def write_forms(forms: Mapping[str, str], read: Callable[[], Sequence[Recorded]]
         }
         runs = list(read())
         for form, name in forms.items():
-            if form == "parquet":
-                files[form].write_bytes(parquet_bytes(runs))
-            elif name == "-":
-                write_document(TEXTS[form](runs))
+            data = export_data(form, runs)
+            if name == "-":
+                write_document(str(data))
             else:
-                files[form].write(TEXTS[form](runs))
+                files[form].write(data)
     return runs

@@ -62,12 +62,9 @@ class OutputFile:
             raise cannot_write(path, what, error) from None
         self._target = target
 
-    def write(self, text: str) -> None:
-        """Put `text` in place, in UTF-8; raise SpecviewError when the disk refuses."""
-        self.write_bytes(text.encode("utf-8"))
-
-    def write_bytes(self, data: bytes) -> None:
-        """Put `data` in place; raise SpecviewError when the disk refuses."""
+    def write(self, content: str | bytes) -> None:
+        """Put `content` in place, text in UTF-8; raise SpecviewError when the disk refuses."""
+        data = content.encode("utf-8") if isinstance(content, str) else content
         try:
             if self._part is None:
                 with self._target.open("ab") as file:

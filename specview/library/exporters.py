@@ -7,7 +7,7 @@ from typing import Any
 
 from specview.decoding.verification import RULES
 from specview.files.figures import METRICS
-from specview.files.tables import Column, csv_text, table_markdown
+from specview.files.tables import Column, Row, table_csv, table_markdown
 
 _RUN_KEYS = (
     "engine", "target", "draft", "draft_engine", "method", "k", "policy", "rule",
@@ -16,9 +16,9 @@ _RUN_KEYS = (
 )  # fmt: skip
 
 _MARKDOWN_COLUMNS = (
-    Column("lane", "lane"),
+    Column("name", "lane"),
     Column("k", "k", digits=0),
-    Column("rule", "rule"),
+    Column("shown_rule", "rule"),
     Column("tokens_per_s", "tok/s", digits=2),
     Column("plain_tokens_per_s", "plain tok/s", digits=2),
     METRICS["tokens_per_target_pass"].column(title="tokens per target pass"),
@@ -52,50 +52,34 @@ def compare_csv(document: Mapping[str, Any]) -> str:
     Columns: name, the settings, whether the rule is exact, every single-valued metric, speedup with its
     spread and what it is the ratio of, and equality with plain.
     """
-    lanes = document["lanes"]
-    metric_names = [
-        name for name, value in (lanes[0]["metrics"] or {}).items() if not isinstance(value, (list, dict))
-    ]
-    header = [
-        "name", *_RUN_KEYS, "exact", "end", *metric_names,
+    metrics = document["lanes"][0]["metrics"] or {}
+    keys = [
+        "name", *_RUN_KEYS, "exact", "end", *(name for name, value in metrics.items() if not isinstance(value, (list, dict))),
         "speedup", "speedup_low", "speedup_high", *(f"speedup_{key}" for key in SPEEDUP_OVER), "repeats",
         "equal_to_plain", "first_difference",
     ]  # fmt: skip
-    lines = [header]
-    for lane in lanes:
-        run, metrics = lane["run"], lane["metrics"] or {}
-        low, high = lane.get("speedup_spread") or (None, None)
-        equality = lane.get("equal_to_plain") or {}
-        lines.append(
-            [
-                lane["name"],
-                *(_cell(run.get(key)) for key in _RUN_KEYS),
-                _cell(not is_lossy(run.get("rule"))),
-                lane["output"]["end"],
-                *(_cell(metrics.get(name)) for name in metric_names),
-                *(_cell(value) for value in (lane.get("speedup"), low, high)),
-                *(_cell((lane.get("speedup_over") or {}).get(key)) for key in SPEEDUP_OVER),
-                len(lane.get("repeats") or [None]),
-                _cell(equality.get("equal")),
-                _cell(equality.get("first_difference")),
-            ]
-        )
-    return csv_text(lines)
+    return table_csv([Column(key, key) for key in keys], _rows(document))
 
 
 def compare_markdown(document: Mapping[str, Any]) -> str:
     """Return a compare document as a Markdown table, a row per lane; an absent figure is a dash."""
-    rows = []
+    return table_markdown(_MARKDOWN_COLUMNS, _rows(document))
+
+
+def _rows(document: Mapping[str, Any]) -> list[Row]:
+    rows: list[Row] = []
     for lane in document["lanes"]:
-        run = lane["run"]
-        tokens_per_s, plain_tokens_per_s = shown_rates(lane)
+        run, equality, over = lane["run"], lane.get("equal_to_plain"), lane.get("speedup_over") or {}
+        rates, spread, lossy = shown_rates(lane), lane.get("speedup_spread") or (None, None), is_lossy(run.get("rule"))
         rows.append({
-            **(lane["metrics"] or {}), "lane": lane["name"], "k": run.get("k"),
-            "rule": f"{run.get('rule')} (lossy)" if is_lossy(run.get("rule")) else str(run.get("rule")),
-            "tokens_per_s": tokens_per_s, "plain_tokens_per_s": plain_tokens_per_s, "speedup": lane.get("speedup"),
-            "equal": equality_words(lane.get("equal_to_plain")),
+            **{key: run.get(key) for key in _RUN_KEYS}, **(lane["metrics"] or {}), "name": lane["name"], "exact": not lossy,
+            "shown_rule": f"{run.get('rule')} (lossy)" if lossy else str(run.get("rule")), "end": lane["output"]["end"],
+            "tokens_per_s": rates[0], "plain_tokens_per_s": rates[1], "speedup": lane.get("speedup"),
+            "speedup_low": spread[0], "speedup_high": spread[1], **{f"speedup_{key}": over.get(key) for key in SPEEDUP_OVER},
+            "repeats": len(lane.get("repeats") or [None]), "equal": equality_words(equality),
+            "equal_to_plain": (equality or {}).get("equal"), "first_difference": (equality or {}).get("first_difference"),
         })  # fmt: skip
-    return table_markdown(_MARKDOWN_COLUMNS, rows)
+    return rows
 
 
 def equality_words(equality: Mapping[str, Any] | None) -> str:
@@ -110,11 +94,3 @@ def equality_words(equality: Mapping[str, Any] | None) -> str:
     if equality.get("kernel_margin") is not None:
         words += f" (kernel margin {equality['kernel_margin']:.2g})"
     return words
-
-
-def _cell(value: Any) -> Any:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value

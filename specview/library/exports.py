@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,11 @@ class Recorded:
         """What it is called in tables: its title, else the file's name."""
         return self.entry.title if self.entry is not None else self.path.stem
 
+    @property
+    def key(self) -> str:
+        """What tells it from others: its id, else the file's name."""
+        return self.entry.id if self.entry is not None else self.path.stem
+
 
 def recorded_document(run: Recorded) -> Json:
     """Return a run as a document: what the library says of it, and its lanes."""
@@ -54,43 +59,21 @@ def recorded_document(run: Recorded) -> Json:
     return {**about, "recorded_at": recorded_at if isinstance(recorded_at, str) else None, **trace_document(run.trace, rounds=True)}
 
 
-def json_text(runs: Sequence[Recorded]) -> str:
-    """One run's document, or {"runs": [...]} of several."""
-    documents = [recorded_document(run) for run in runs]
-    return dumps(documents[0] if len(documents) == 1 else {"runs": documents}, indent=1) + "\n"
-
-
-def csv_text(runs: Sequence[Recorded]) -> str:
-    """A row per round of all runs."""
-    return rounds_csv([(_key(run), run.trace) for run in runs])
-
-
-def markdown_text(runs: Sequence[Recorded]) -> str:
-    """A page per run, one after the other."""
+def export_data(form: str, runs: Sequence[Recorded]) -> str | bytes:
+    """Runs in one of the forms; several are {"runs": [...]} in JSON, pages one after the other in Markdown."""
+    rounds = [(run.key, run.trace) for run in runs]
+    if form == "json":
+        documents = [recorded_document(run) for run in runs]
+        return dumps(documents[0] if len(documents) == 1 else {"runs": documents}, indent=1) + "\n"
+    if form == "csv":
+        return rounds_csv(rounds)
+    if form == "parquet":
+        return rounds_parquet(rounds)
     return "\n---\n\n".join(
-        protocol_markdown(
-            run.trace,
-            title=run.name,
-            run_id=_key(run),
-            note=run.entry.note if run.entry is not None else "",
-            tags=run.entry.tags if run.entry is not None else (),
-        )
+        protocol_markdown(run.trace, title=run.name, run_id=run.key, note=run.entry.note, tags=run.entry.tags)
+        if run.entry is not None else protocol_markdown(run.trace, title=run.name, run_id=run.key)
         for run in runs
     )
-
-
-def parquet_bytes(runs: Sequence[Recorded]) -> bytes:
-    """A row per round of all runs, as Parquet."""
-    return rounds_parquet([(_key(run), run.trace) for run in runs])
-
-
-TEXTS: Mapping[str, Callable[[Sequence[Recorded]], str]] = {
-    "json": json_text, "csv": csv_text, "markdown": markdown_text,
-}  # fmt: skip
-
-
-def _key(run: Recorded) -> str:
-    return run.entry.id if run.entry is not None else run.path.stem
 
 
 def export_runs(form: str, path: Path, runs: Sequence[Recorded]) -> None:
@@ -100,7 +83,4 @@ def export_runs(form: str, path: Path, runs: Sequence[Recorded]) -> None:
     if form == "parquet":
         load_arrow()
     with OutputFile(path, f"{form} export") as file:
-        if form == "parquet":
-            file.write_bytes(parquet_bytes(runs))
-        else:
-            file.write(TEXTS[form](runs))
+        file.write(export_data(form, runs))

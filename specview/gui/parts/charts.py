@@ -865,7 +865,7 @@ class Chart(QFrame):
         finally:
             self.menu_button.show()
         with OutputFile(path, "plot") as file:
-            file.write_bytes(data)
+            file.write(data)
 
     def csv(self) -> str:
         """All values: series, x, y and, where there is one, the spread."""
