@@ -10,23 +10,21 @@ import numpy as np
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QSizePolicy
 
-from specview.decoding.sampling import SamplingParams
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import UsageError
 from specview.files.report import MARKS, Text, Tone
-from specview.gui.link.job import ShouldStop, Tell, Work
-from specview.gui.link.pace import Throttle
+from specview.gui.exactness.panel import ExactnessPanel, Experiment, begin
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
-from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
-from specview.gui.parts.widgets import Check, Choice, Field, NumberEdit, label
+from specview.gui.parts.widgets import Check, Choice, label
 from specview.gui.state.display_text import tooltip, visible
-from specview.lab.exact_statistics import p_text
+from specview.lab.exact_statistics import labelled, p_text
 from specview.lab.pair_exactness import run_pair
 from specview.lab.pair_results import (
     COLUMNS,
+    GREEDY_TOKENS,
     MAX_GREEDY_TOKENS,
     MAX_SAMPLES,
     MAX_TOKENS,
@@ -49,42 +47,35 @@ _EMPTY = (
 )
 
 
-class PairPanel(LabPanel):
-    """Settings, two plots, four findings and a table; `found` is what is shown."""
+class PairPanel(ExactnessPanel):
+    """Settings, two plots, four findings and a table."""
 
     job_name = "the pair's exactness"
-    edits = ("samples", "tokens", "temperature", "top_k", "greedy", "seed")
+    run_text = "Run the test"
     run_tip = "Load the models, compare greedy decoding token for token, then sample; takes up to some minutes"
 
     def __init__(self, context: PageContext) -> None:
         super().__init__(context)
-        self.found: PairResult | None = None
         self._lanes: tuple[LaneSettings, ...] = ()
-        self.lane = Choice()
+        self.lane = self.field("lane", Choice(), "Which of the race's lanes is compared with plain decoding")
         self.lane.setMinimumContentsLength(14)
-        self.samples = NumberEdit(
-            "continuations", SAMPLES, whole=True, minimum=MIN_SAMPLES, maximum=MAX_SAMPLES, step=500, digits=7
-        )
-        self.tokens = NumberEdit("tokens", TOKENS, whole=True, minimum=MIN_TOKENS, maximum=MAX_TOKENS, digits=3)
-        self.temperature = NumberEdit("temperature", _TEMPERATURE, minimum=0, step=0.1, digits=4)
-        self.top_k = NumberEdit("top-k", _TOP_K, whole=True, minimum=0, digits=4)
-        self.greedy = NumberEdit("greedy tokens", 64, whole=True, minimum=1, maximum=MAX_GREEDY_TOKENS, digits=4)
-        self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=4)
-        self.check_mode = Check("check mode")
+        self.samples = self.number("samples", SAMPLES, "Of each: plain, the lane's rule, and the lossy rules as controls",
+                                   caption="continuations", minimum=MIN_SAMPLES, maximum=MAX_SAMPLES, step=500, digits=7)  # fmt: skip
+        self.tokens = self.number("tokens", TOKENS, "Of a continuation; drafts end with it",
+                                  minimum=MIN_TOKENS, maximum=MAX_TOKENS, digits=3)  # fmt: skip
+        self.temperature = self.number("temperature", _TEMPERATURE, "0 leaves the greedy token-for-token check alone",
+                                       whole=False, step=0.1, digits=4)  # fmt: skip
+        self.top_k = self.number("top_k", _TOP_K, "Few tokens make few prefixes, each computed once; 0 is off",
+                                 caption="top-k", digits=4)  # fmt: skip
+        self.greedy = self.number("greedy", GREEDY_TOKENS, "Length of the token-for-token check at temperature 0",
+                                  caption="greedy tokens", minimum=1, maximum=MAX_GREEDY_TOKENS, digits=4)  # fmt: skip
+        self.seed = self.number("seed", 0, "Of the continuations", maximum=2**63 - 1, digits=4)
+        self.check_mode = self.field(
+            " ", Check("check mode"), "Pad one-row passes: rows then have the same bits in every pass, and a correct loop must "
+                                      "equal plain decoding. Off, the drift of the kernels is measured."
+        )  # fmt: skip
         self.check_mode.setChecked(True)
         self.check_mode.setMinimumHeight(self.lane.sizeHint().height())
-        self.run.setText("Run the test")
-        row = self.settings_row(
-            Field("lane", self.lane, "Which of the race's lanes is compared with plain decoding"),
-            Field("continuations", self.samples, "Of each: plain, the lane's rule, and the lossy rules as controls"),
-            Field("tokens", self.tokens, "Of a continuation; drafts end with it"),
-            Field("temperature", self.temperature, "0 leaves the greedy token-for-token check alone"),
-            Field("top-k", self.top_k, "Few tokens make few prefixes, each computed once; 0 is off"),
-            Field("greedy tokens", self.greedy, "Length of the token-for-token check at temperature 0"),
-            Field("seed", self.seed, "Of the continuations"),
-            Field(" ", self.check_mode, "Pad one-row passes: rows then have the same bits in every pass, and a correct "
-                                        "loop must equal plain decoding. Off, the drift of the kernels is measured."),
-        )  # fmt: skip
         self.first = Chart("First token", "share of continuations; p and q exactly",
                            "The likeliest first tokens. p and q: exact, from the models' rows after the filters.",
                            x="token", y="probability")  # fmt: skip
@@ -96,12 +87,8 @@ class PairPanel(LabPanel):
         self.table = ResultsTable(COLUMNS, name="pair-exactness")
         self.table.setMaximumHeight(theme.px(330))
         cards = layout.grid(self.findings, len(self.findings), gap=theme.px(8), shares=(1, 0))
-        layout.column(
-            row, cards, self.verdict, (layout.row((self.first, 3), (self.depths, 2), gap=theme.px(8)), 3),
-            (self.table, 2), on=self, gap=theme.px(6),
-            margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
-        )
-        self.follow_job()
+        charts = layout.row((self.first, 3), (self.depths, 2), gap=theme.px(8))
+        self.lay_out(cards, self.verdict, (charts, 3), (self.table, 2))
         self.show_lanes()
         self.controller.lanes_changed.connect(self._lanes_changed)
 
@@ -114,10 +101,9 @@ class PairPanel(LabPanel):
         except UsageError:  # the setup bar says why
             lanes = self._lanes
         lanes = lanes or (LaneSettings(DEFAULT_METHOD),)
-        if lanes == self._lanes:
-            return
-        self._lanes = lanes
-        self.lane.set_items(tuple((str(place), visible(lane.label)) for place, lane in enumerate(self._lanes)))
+        if lanes != self._lanes:
+            self._lanes = lanes
+            self.lane.set_items(tuple((str(place), visible(lane.label)) for place, lane in enumerate(lanes)))
 
     def _lanes_changed(self) -> None:
         if self.isVisible():  # shown again, it asks for itself
@@ -127,11 +113,8 @@ class PairPanel(LabPanel):
         """What Run would test; raises UsageError."""
         settings = self.context.run_settings()
         self.show_lanes()  # the setup bar's rule may be another one by now
-        sampling: SamplingParams = replace(
-            settings.sampling,
-            temperature=self.temperature.value(),
-            top_k=self.top_k.value(),
-            seed=self.seed.value(),
+        sampling = replace(
+            settings.sampling, temperature=self.temperature.value(), top_k=self.top_k.value(), seed=self.seed.value()
         )
         lane = self._lanes[int(self.lane.value() or 0)]
         if sampling.greedy is False and lane.rule == "greedy":
@@ -139,24 +122,11 @@ class PairPanel(LabPanel):
         settings = replace(
             settings, lanes=(LaneSettings(), lane), sampling=sampling, check_mode=self.check_mode.isChecked()
         )
-        pair = PairSettings(self.samples.value(), self.tokens.value(), self.greedy.value())
-        return checked_run(settings), pair
+        return checked_run(settings), PairSettings(self.samples.value(), self.tokens.value(), self.greedy.value())
 
-    def work(self) -> tuple[Work, RunSettings | None]:
-        """Run the experiment; snapshots go to the window."""
+    def experiment(self) -> tuple[Experiment, RunSettings]:
         settings, pair = self.settings()
-
-        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> PairResult:
-            due = Throttle()
-
-            def on_part(part: PairResult, text: str, fraction: float | None) -> None:
-                if due():
-                    tell.progress(text, fraction)
-                    tell(snapshot(part))
-
-            return run_pair(settings, pair, pool, on_part, should_stop)
-
-        return work, settings
+        return lambda pool, on_part, should_stop: run_pair(settings, pair, pool, on_part, should_stop), settings
 
     def kept(self) -> dict[str, Any]:
         """What is remembered."""
@@ -170,15 +140,14 @@ class PairPanel(LabPanel):
 
     # -- drawing -----------------------------------------------------------------------------------------
 
-    def take(self, found: Any) -> None:
-        """Show a result, finished or not."""
-        if isinstance(found, PairResult):
-            self.found = found
-            self.draw()
+    def take(self, found: PairResult) -> None:
+        """Show a result, finished or not, even before the first continuation."""
+        self.found = found
+        self.draw()
 
     def draw(self) -> None:
         """Draw what is shown."""
-        found = self.found
+        found: PairResult | None = self.found
         self._draw_first(found)
         self._draw_depths(found)
         self.table.set_rows([] if found is None else rows_of(found))
@@ -187,26 +156,25 @@ class PairPanel(LabPanel):
         if found is None:
             self.say("")
             return
-        words = f"{found.samples:,} continuations of {found.asked.tokens} tokens of each sampler. "
-        words += f"{cached_words(found)} " if found.cached else ""
-        words += f"{found.no_bias[:1].upper()}{found.no_bias[1:]}. " if found.no_bias else ""
-        self.say(("Stopped early. " if found.stopped else "") + words)
+        words = [f"{found.samples:,} continuations of {found.asked.tokens} tokens of each sampler."]
+        words += [cached_words(found)] if found.cached else []
+        words += [f"{found.no_bias[:1].upper()}{found.no_bias[1:]}."] if found.no_bias else []
+        self.say(" ".join((["Stopped early."] if found.stopped else []) + words))
 
     def _draw_first(self, found: PairResult | None) -> None:
         chart = self.first
-        chart.clear()
-        if found is None or not found.first:
-            chart.say(_EMPTY if found is None else "At temperature 0 nothing is sampled." if found.greedy else "Not yet.")
+        words = _EMPTY
+        if found:
+            words = "" if found.first else "At temperature 0 nothing is sampled." if found.greedy else "Not yet."
+        if not begin(chart, words) or found is None:
             return
-        chart.say("")
         names = [name for name in found.first[0].shares if name != "typical"]
         width = 0.8 / len(names)
         colours = theme.current().lane_colors
         for lane, name in enumerate(names):
             at = [place - 0.4 + (lane + 0.5) * width for place in range(len(found.first))]
             tips = [f"{visible(one.text)!r}: {name} {one.shares[name]:.4f} of {found.samples:,}; p {one.p:.4f}" for one in found.first]
-            lossy = name in found.rules and found.rules[name].lossy
-            chart.bars(f"{name} (lossy)" if lossy else name, at, [one.shares[name] for one in found.first],
+            chart.bars(labelled(name), at, [one.shares[name] for one in found.first],
                        width=width * 0.92, colour=colours[_lane(name)], tips=tips)  # fmt: skip
         places = np.arange(len(found.first), dtype=float)
         chart.curve("p, exact", places, [one.p for one in found.first], colour="p_ink", line=False, points=True, shape=0,
@@ -220,13 +188,10 @@ class PairPanel(LabPanel):
         chart.set_range(x=(-0.6, len(found.first) - 0.4), y=(0, top * 1.08))
 
     def _draw_depths(self, found: PairResult | None) -> None:
-        chart = self.depths
-        chart.clear()
-        rules = {} if found is None else found.rules
-        if found is None or not rules:
-            chart.say("The distance of each rule from plain decoding, with what chance alone explains.")
+        chart, rules = self.depths, found.rules if found else {}
+        words = "" if rules else "The distance of each rule from plain decoding, with what chance alone explains."
+        if not begin(chart, words) or found is None:
             return
-        chart.say("")
         top = 0.05
         bound: tuple[list[int], list[float]] | None = None
         for name, one in rules.items():
@@ -237,7 +202,7 @@ class PairPanel(LabPanel):
                 f"{name}, first {test.depth}: total variation {test.tv:.4f}, chi-square p {p_text(test.chi2_p)}"
                 for test in one.tests
             ]
-            chart.curve(f"{name} (lossy)" if one.lossy else name, at, tv, lane=_lane(name), points=True, tips=tips)
+            chart.curve(labelled(name), at, tv, lane=_lane(name), points=True, tips=tips)
             if bound is None and not one.lossy and all(test.bound is not None for test in one.tests):
                 bound = at, [test.bound or 0.0 for test in one.tests]
         if bound is not None:
@@ -285,11 +250,6 @@ class Finding(QFrame):
 
 
 _HEARD: dict[Tone, str] = {"good": "passed:", "bad": "failed:", "warning": "open:"}
-
-
-def snapshot(result: PairResult) -> PairResult:
-    """A copy that stays as it is while the run goes on."""
-    return replace(result, rules=dict(result.rules), cached=dict(result.cached))
 
 
 def findings_of(found: PairResult | None) -> list[Text]:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from specview.errors import UsageError
-from specview.files.report import MARKS
-from specview.gui.link.job import ShouldStop, Tell, Work
-from specview.gui.link.pace import Throttle
+from specview.gui.exactness.panel import ExactnessPanel, Experiment, begin
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
-from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
-from specview.gui.parts.widgets import Field, NumberEdit
 from specview.lab.exact_statistics import labelled, p_text
 from specview.lab.exactness import (
     COLUMNS,
@@ -31,7 +26,6 @@ from specview.lab.exactness import (
     run_toy,
 )
 from specview.lab.toy import BOS, MAX_K, MODEL_SEED, SAMPLERS, ToySettings
-from specview.settings.run import RunSettings
 
 SEEDS = 100
 BINS = 10
@@ -41,35 +35,24 @@ _EMPTY = (
 )
 
 
-class ToyPanel(LabPanel):
-    """Settings, the live log-log plot, the many-seed histogram and a table; `found` is what is shown."""
+class ToyPanel(ExactnessPanel):
+    """Settings, the live log-log plot, the many-seed histogram and a table."""
 
     job_name = "the toy proof"
-    edits = ("vocab", "length", "k", "samples", "seed", "model_seed", "seeds")
     run_tip = "Sample with all five samplers on this machine; no model is loaded"
 
     def __init__(self, context: PageContext) -> None:
         super().__init__(context)
-        self.found: ToyResult | None = None
-        self.vocab = NumberEdit("tokens", 4, whole=True, minimum=2, maximum=64, digits=3)
-        self.length = NumberEdit("length", 4, whole=True, minimum=1, maximum=16, digits=3)
-        self.k = NumberEdit("k", 3, whole=True, minimum=1, maximum=MAX_K, digits=3)
-        self.samples = NumberEdit(
-            "samples", SAMPLES, whole=True, minimum=MIN_SAMPLES, maximum=MAX_SAMPLES, step=100_000, digits=8
-        )
-        self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=5)
-        self.model_seed = NumberEdit("model seed", MODEL_SEED, whole=True, minimum=0, maximum=2**63 - 1, digits=5)
-        self.seeds = NumberEdit("seeds", SEEDS, whole=True, minimum=0, maximum=MAX_SEEDS, step=10, digits=5,
-                                check=check_seeds)  # fmt: skip
-        row = self.settings_row(
-            Field("tokens", self.vocab, "Size of the toy's vocabulary"),
-            Field("length", self.length, "Tokens of a sequence: tokens to the power of length outcomes, each counted"),
-            Field("k", self.k, "Drafted tokens a round; every draft is that long"),
-            Field("samples", self.samples, "Sequences of each sampler"),
-            Field("seed", self.seed, "Of the samples"),
-            Field("model seed", self.model_seed, "Of the random tables; 2 is the literature's toy"),
-            Field("seeds", self.seeds, "Many-seed view: p values over so many seeds, 20,000 samples each; 0 leaves it out"),
-        )
+        self.vocab = self.number("vocab", 4, "Size of the toy's vocabulary", caption="tokens", minimum=2, maximum=64, digits=3)
+        self.length = self.number("length", 4, "Tokens of a sequence: tokens to the power of length outcomes, each counted",
+                                  minimum=1, maximum=16, digits=3)  # fmt: skip
+        self.k = self.number("k", 3, "Drafted tokens a round; every draft is that long", minimum=1, maximum=MAX_K, digits=3)
+        self.samples = self.number("samples", SAMPLES, "Sequences of each sampler",
+                                   minimum=MIN_SAMPLES, maximum=MAX_SAMPLES, step=100_000, digits=8)  # fmt: skip
+        self.seed = self.number("seed", 0, "Of the samples", maximum=2**63 - 1)
+        self.model_seed = self.number("model_seed", MODEL_SEED, "Of the random tables; 2 is the literature's toy", maximum=2**63 - 1)
+        self.seeds = self.number("seeds", SEEDS, "Many-seed view: p values over so many seeds, 20,000 samples each; 0 leaves it out",
+                                 maximum=MAX_SEEDS, step=10, check=check_seeds)  # fmt: skip
         self.chart = Chart("Total variation from the target", "½ Σ |frequency − p|",
                            "Over all outcomes. Dashed: what an exact sampler shows on average, √(2/πN) ½ Σ √(p(1−p)). "
                            "Dotted: the exact biases of the lossy rules, by enumeration.",
@@ -81,43 +64,16 @@ class ToyPanel(LabPanel):
                               "By the last token. Bars: closed form; points: measured.",
                               x="last token", y="α")  # fmt: skip
         self.table = ResultsTable(COLUMNS, identity="sampler", name="toy-proof")
-        self._fit()
-        theme.signals.changed.connect(self._fit)
-        plots = layout.row(
-            (self.chart, 3), (layout.column((self.histogram, 1), (self.contexts, 1), gap=theme.px(8)), 2),
-            gap=theme.px(8)
-        )
-        layout.column(
-            row, self.verdict, (plots, 1), self.table, on=self, gap=theme.px(5),
-            margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
-        )
-        self.follow_job()
-
-    def _fit(self) -> None:
-        """Follow the font: the table keeps its rows."""
-        self.table.setFixedHeight(theme.px(210))
-
-    # -- settings --------------------------------------------------------------------------------------
+        right = layout.column((self.histogram, 1), (self.contexts, 1), gap=theme.px(8))
+        self.lay_out(self.verdict, (layout.row((self.chart, 3), (right, 2), gap=theme.px(8)), 1), self.table)
 
     def settings(self) -> ToySettings:
         """The toy as set; raises UsageError."""
         return ToySettings(self.vocab.value(), self.length.value(), self.k.value(), self.model_seed.value())
 
-    def work(self) -> tuple[Work, RunSettings | None]:
-        """Run the experiment; snapshots go to the window."""
+    def experiment(self) -> tuple[Experiment, None]:
         settings, samples, seed, seeds = self.settings(), self.samples.value(), self.seed.value(), self.seeds.value()
-
-        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> ToyResult:
-            due = Throttle()
-
-            def on_part(part: ToyResult, text: str, fraction: float) -> None:
-                if due():
-                    tell.progress(text, fraction)
-                    tell(snapshot(part))
-
-            return run_toy(settings, samples, seed, seeds, on_part, should_stop)
-
-        return work, None
+        return lambda pool, on_part, should_stop: run_toy(settings, samples, seed, seeds, on_part, should_stop), None
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take what `kept` returned."""
@@ -125,31 +81,24 @@ class ToyPanel(LabPanel):
         try:
             self.settings()
         except UsageError:  # each fits, and all together do not
-            for edit, value in ((self.vocab, 4), (self.length, 4)):
-                edit.set_value(value)
+            for edit in (self.vocab, self.length):
+                edit.set_value(4)
 
     # -- drawing -----------------------------------------------------------------------------------------
 
-    def take(self, found: Any) -> None:
-        """Show a result, finished or not."""
-        if isinstance(found, ToyResult) and found.samplers:
-            self.found = found
-            self.draw()
-
     def draw(self) -> None:
         """Draw what is shown."""
-        found = self.found
+        super().draw()
+        found: ToyResult | None = self.found
         self._draw_line(found)
         self._draw_seeds(found)
         self._draw_contexts(found)
         self.table.set_rows([] if found is None else rows_of(found))
-        self.say("" if found is None else MARKS[found.verdict.tone] + found.verdict.text)
+        self.table.setFixedHeight(theme.px(210))  # it keeps its rows, whatever the font
 
     def _draw_line(self, found: ToyResult | None) -> None:
         chart = self.chart
-        chart.clear()
-        chart.say(_EMPTY if found is None else "")
-        if found is None:
+        if not begin(chart, "" if found else _EMPTY) or found is None:
             return
         for lane, name in enumerate(SAMPLERS):
             points = found.curves.get(name, ())
@@ -173,13 +122,9 @@ class ToyPanel(LabPanel):
         chart.ticks("y", [(m * 10.0**e, f"{m * 10.0**e:g}") for e in range(-6, 1) for m in (1, 2, 5)])
 
     def _draw_seeds(self, found: ToyResult | None) -> None:
-        chart = self.histogram
-        chart.clear()
-        seeds = {} if found is None else found.seeds
-        if not seeds:
-            chart.say("The p values of many seeds: set seeds to 5 or more, and Run.")
+        chart, seeds = self.histogram, found.seeds if found else {}
+        if not begin(chart, "" if seeds else "The p values of many seeds: set seeds to 5 or more, and Run."):
             return
-        chart.say("")
         edges = np.linspace(0, 1, BINS + 1)
         width = 1 / BINS / (len(seeds) + 1)
         most = 0.0
@@ -202,12 +147,11 @@ class ToyPanel(LabPanel):
 
     def _draw_contexts(self, found: ToyResult | None) -> None:
         chart = self.contexts
-        chart.clear()
-        if found is None or found.settings.vocab > 16:
-            few = "By the last token: what the rules accept, by closed form and as measured."
-            chart.say(few if found is None else "Too many tokens to show one by one: the command's document has them.")
+        words = "By the last token: what the rules accept, by closed form and as measured."
+        if found:
+            words = "Too many tokens to show one by one: the command's document has them." if found.settings.vocab > 16 else ""
+        if not begin(chart, words) or found is None:
             return
-        chart.say("")
         places = np.arange(found.settings.vocab, dtype=float)
         for shift, name in ((-0.2, "rejection"), (0.2, "match")):
             lane = SAMPLERS.index(name)
@@ -220,14 +164,3 @@ class ToyPanel(LabPanel):
                               for at, one in enumerate(measured)])  # fmt: skip
         chart.ticks("x", [(place, f"{int(place)}{' (start)' if place == BOS else ''}") for place in places])
         chart.set_range(x=(-0.6, found.settings.vocab - 0.4), y=(0, 1.02))
-
-
-def snapshot(result: ToyResult) -> ToyResult:
-    """A copy that stays as it is while the run goes on."""
-    return replace(
-        result,
-        curves=dict(result.curves),
-        samplers=dict(result.samplers),
-        seeds=dict(result.seeds),
-    )
-

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QDialog, QHBoxLayout, QLabel, QProgressBar, QPushButton, QSizePolicy, QWidget
+from PySide6.QtWidgets import QDialog, QLabel, QProgressBar, QPushButton, QSizePolicy, QWidget
 
 from specview.errors import SpecviewError
 from specview.gui.link.controller import Controller
 from specview.gui.link.job import Job, JobEnded, JobProgress, Work
 from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import PageContext
-from specview.gui.parts.widgets import ElidedLabel, Field, enable_in_turn, label, set_kind, set_tip
+from specview.gui.parts.widgets import (
+    ElidedLabel,
+    Field,
+    NumberEdit,
+    enable_in_turn,
+    label,
+    set_kind,
+    set_tip,
+)
 from specview.gui.state.display_text import visible
 from specview.settings.run import RunSettings
+
+Setting = TypeVar("Setting", bound=QWidget)
+Edit = TypeVar("Edit", bound=NumberEdit)
 
 
 def show_progress(bar: QProgressBar, fraction: float | None) -> None:
@@ -127,16 +138,20 @@ class JobView:
 
 
 class LabPanel(JobView, QWidget):
-    """Settings, Run and Stop in a row, and a sentence: what a lab's view is made of."""
+    """Settings, Run and Stop in a row, and a sentence: what a lab's view is made of.
+
+    A subclass makes its settings with `field`, `edit` and `number`, lays out what is beneath them (`lay_out`) and draws.
+    `edits` are the fields whose text is remembered, by the names it is remembered under.
+    """
 
     stopped_words = "Stopped."
-    edits: tuple[str, ...] = ()
-    """The fields whose text is remembered, by their attributes' names."""
 
     def __init__(self, context: PageContext) -> None:
         QWidget.__init__(self)
         self.context = context
         self.make_job(context.controller)
+        self.edits: dict[str, NumberEdit] = {}
+        self._fields: list[Field] = []
         self.status = ElidedLabel("", "small")
         self.verdict = label("")
         self.verdict.setWordWrap(True)
@@ -144,17 +159,36 @@ class LabPanel(JobView, QWidget):
         self.verdict.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.verdict.setAccessibleName("Verdict")
 
-    def follow_job(self) -> None:
-        """Follow the job, the engine and the theme; called once all is built."""
-        super().follow_job()
-        theme.signals.changed.connect(self.draw)
-        self.draw()
+    def field(self, caption: str, widget: Setting, tip: str = "") -> Setting:
+        """Add a setting under a caption."""
+        self._fields.append(Field(caption, widget, tip))
+        return widget
 
-    def settings_row(self, *fields: QWidget) -> QHBoxLayout:
-        """The fields, Run and Stop in a row, progress at its end."""
+    def edit(self, key: str, caption: str, edit: Edit, tip: str) -> Edit:
+        """Add a setting whose text is remembered under `key`."""
+        self.edits[key] = edit
+        return self.field(caption, edit, tip)
+
+    def number(
+        self, key: str, value: float, tip: str, *, caption: str = "", name: str = "", whole: bool = True, minimum: float = 0,
+        **more: Any,
+    ) -> NumberEdit:  # fmt: skip
+        """Add a number that is remembered; caption and name are the key's words where not given. See NumberEdit."""
+        caption = caption or key.replace("_", " ")
+        return self.edit(key, caption, NumberEdit(name or caption, value, whole=whole, minimum=minimum, **more), tip)
+
+    def lay_out(self, *items: layout.Item) -> None:
+        """Put the settings, Run, Stop and progress above the items, and follow the job, the engine and the theme."""
         going = QWidget()
         layout.column(1, self.status, self.progress, on=going)
-        return layout.row(*fields, Field(" ", self.run), Field(" ", self.stop), (going, 1), gap=theme.px(10))
+        buttons = Field(" ", self.run), Field(" ", self.stop)
+        layout.column(
+            layout.row(*self._fields, *buttons, (going, 1), gap=theme.px(10)), *items, on=self, gap=theme.px(5),
+            margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
+        )
+        self.follow_job()
+        theme.signals.changed.connect(self.draw)
+        self.draw()
 
     def say(self, text: str) -> None:
         """Show what was found, in words; nothing takes no room."""
@@ -184,12 +218,12 @@ class LabPanel(JobView, QWidget):
 
     def kept(self) -> dict[str, Any]:
         """What is remembered."""
-        return {name: getattr(self, name).text() for name in self.edits}
+        return {key: edit.text() for key, edit in self.edits.items()}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take what `kept` returned, field by field, where it fits."""
-        for name in self.edits:
-            text, edit = kept.get(name), getattr(self, name)
+        for key, edit in self.edits.items():
+            text = kept.get(key)
             if isinstance(text, str) and text:
                 before = edit.text()
                 edit.setText(text)

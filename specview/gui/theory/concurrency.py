@@ -7,25 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from PySide6.QtWidgets import (
-    QLineEdit,
-)
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QLineEdit
 
-from specview.errors import SpecviewError, UsageError
+from specview.errors import SpecviewError, UsageError, require
 from specview.files.figures import rate, times
 from specview.gui.link.job import ShouldStop, Tell, Work
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.job_view import LabPanel
 from specview.gui.parts.pages import PageContext
-from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, set_kind
-from specview.gui.state.display_text import tooltip
+from specview.gui.parts.widgets import Choice, ElidedLabel, NumberEdit
 from specview.lab.acceptance import Acceptance, lane_acceptance, stated_acceptance, steps_draft_model
 from specview.lab.batch_times import BATCHES, CONTEXT, KS, Sizes
 from specview.lab.concurrency import Concurrency, Plan, Point, combine, concurrency_notes, run_concurrency
 from specview.settings.run import BUNDLED, RunSettings
 
 RACE, NUMBER = "race", "number"
+_SOURCES = ((RACE, "of a short race, run first"), (NUMBER, "a number"))
 _FINE_DECADES = 1.5
 """Of an axis: more powers of ten have marks at the powers alone, as more would not stand apart."""
 _EMPTY = (
@@ -34,52 +33,33 @@ _EMPTY = (
 )
 
 
-class NumbersEdit(QLineEdit):
-    """Whole numbers with commas between them; what does not fit is marked at once and refused in words."""
+class NumbersEdit(NumberEdit):
+    """Whole numbers with commas between them."""
 
     def __init__(self, name: str, values: Sequence[int]) -> None:
-        super().__init__()
-        self.name = name
-        self.setAccessibleName(name)
-        self.setMinimumWidth(theme.px(110))
-        self.set_values(values)
-        self.textChanged.connect(self._on_text)
+        super().__init__(name, ",".join(map(str, values)), whole=True, digits=11)
 
-    def set_values(self, values: Sequence[int]) -> None:
-        """Show these."""
-        self.setText(",".join(str(value) for value in values))
-
-    def values(self) -> tuple[int, ...]:
+    def value(self) -> tuple[int, ...]:
         """The numbers; raises UsageError."""
+        mend = "Use whole numbers with commas between them."
         try:
             found = tuple(int(part) for part in self.text().replace(" ", ",").split(",") if part)
         except ValueError:
-            raise UsageError(f"{self.name} is {self.text()!r}.", "Use whole numbers with commas between them.") from None
-        if not found:
-            raise UsageError(f"{self.name} is empty.", "Use whole numbers with commas between them.")
+            raise UsageError(f"{self.name} is {self.text()!r}.", mend) from None
+        require(bool(found), f"{self.name} is empty.", mend)
         return found
 
-    def problem(self) -> str:
-        """Say in one line why it does not fit; empty when it does."""
-        try:
-            self.values()
-        except UsageError as error:
-            return str(error)
-        return ""
-
-    def _on_text(self) -> None:
-        problem = self.problem()
-        set_kind(self, "true" if problem else "false", "invalid")
-        self.setToolTip(tooltip(problem or self.accessibleDescription()))
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        QLineEdit.keyPressEvent(self, event)  # there is no one number to step
 
 
 class ConcurrencyPanel(LabPanel):
     """Settings, four plots and a sentence; `found` is what is shown."""
 
     job_name = "concurrency"
+    run_text = "Measure"
     run_tip = "Time the passes on this device; takes up to some minutes"
     stop_tip = "Stop and keep what was measured (Esc)"
-    edits = ("batches", "ks", "tokens")
 
     def __init__(self, context: PageContext) -> None:
         super().__init__(context)
@@ -87,34 +67,25 @@ class ConcurrencyPanel(LabPanel):
         self._lanes: dict[str, tuple[Any, Any]] = {}
         self._filling = False
         self._chosen = False  # by the user: which acceptance
-        self._build()
-        self.show_lanes()
-        self.follow_job()
-
-    # -- layout ----------------------------------------------------------------------------------
-
-    def _build(self) -> None:
-        self.batches = NumbersEdit("sequences B", BATCHES)
-        self.ks = NumbersEdit("draft lengths k", KS)
-        self.tokens = NumberEdit("context of each sequence", CONTEXT, whole=True, minimum=1, digits=5)
-        self.source = Choice(((RACE, "of a short race, run first"), (NUMBER, "a number")))
+        self.batches = self.edit("batches", "sequences B", NumbersEdit("sequences B", BATCHES),
+                                 "How many share the device; those that memory does not hold are left out")  # fmt: skip
+        self.ks = self.edit("ks", "draft lengths k", NumbersEdit("draft lengths k", KS),
+                            "0 is plain decoding, which is measured in any case")  # fmt: skip
+        self.tokens = self.number("tokens", CONTEXT, "Tokens that each sequence holds already: attention over them is in every pass",
+                                  caption="context", name="context of each sequence", minimum=1)  # fmt: skip
+        self.source = self.field("acceptance", Choice(_SOURCES),
+                                 "Joined with the measured passes; changing it afterwards measures nothing anew")  # fmt: skip
         self.source.setMinimumContentsLength(17)
-        self.alpha = NumberEdit("acceptance", 0.6, minimum=0, maximum=1, step=0.05, digits=4)
-        self.cost = NumberEdit("draft cost c", None, minimum=0, maximum=1000, step=0.05, optional=True,
-                               placeholder="timed", digits=5)  # fmt: skip
-        self.run.setText("Measure")
-        self.source.activated.connect(self._source_chosen)
+        self.alpha = self.field("α", NumberEdit("acceptance", 0.6, minimum=0, maximum=1, step=0.05, digits=4),
+                                "Accepted / judged tokens")  # fmt: skip
+        self.cost = self.field(
+            "c", NumberEdit("draft cost c", None, minimum=0, maximum=1000, step=0.05, optional=True, placeholder="timed"),
+            "A draft step in plain steps, in place of timing the draft model; empty times it"
+        )  # fmt: skip
+        self.source.activated.connect(lambda _: setattr(self, "_chosen", True))
         self.source.currentIndexChanged.connect(lambda _: self._acceptance_changed())
         for edit in (self.alpha, self.cost):
             edit.edited.connect(self._acceptance_changed)
-        row = self.settings_row(
-            Field("sequences B", self.batches, "How many share the device; those that memory does not hold are left out"),
-            Field("draft lengths k", self.ks, "0 is plain decoding, which is measured in any case"),
-            Field("context", self.tokens, "Tokens that each sequence holds already: attention over them is in every pass"),
-            Field("acceptance", self.source, "Joined with the measured passes; changing it afterwards measures nothing anew"),
-            Field("α", self.alpha, "Accepted / judged tokens"),
-            Field("c", self.cost, "A draft step in plain steps, in place of timing the draft model; empty times it"),
-        )
         self.each = Chart("Tokens/s of one sequence", "tokens(k) / round(B, k)",
                           "round = draft + pass over B (k + 1) tokens + the rest. Bars: middle half of the repeats. "
                           "Solid: passes and drafts measured; dashed: the draft's cost is modelled.",
@@ -132,10 +103,8 @@ class ConcurrencyPanel(LabPanel):
                               x="rows of a pass, B (k + 1)", y="milliseconds", log_x=True, log_y=True)  # fmt: skip
         self.charts = (self.each, self.total, self.speedup, self.roofline)
         self.notes = ElidedLabel("", "small")
-        layout.column(
-            row, self.verdict, (layout.grid(self.charts, 2, gap=theme.px(8)), 1), self.notes, on=self, gap=theme.px(5),
-            margins=(theme.px(12), theme.px(6), theme.px(12), theme.px(8))
-        )
+        self.lay_out(self.verdict, (layout.grid(self.charts, 2, gap=theme.px(8)), 1), self.notes)
+        self.show_lanes()
 
     def heightForWidth(self, width: int) -> int:
         """The least height at any width: where the verdict wraps, the plots give way."""
@@ -153,7 +122,7 @@ class ConcurrencyPanel(LabPanel):
             if not lane.plain and any(round_.k for round_ in lane.rounds)
         }
         names = tuple((key, f"of lane {lane.name}") for key, (lane, _) in self._lanes.items())
-        items = ((RACE, "of a short race, run first"), *names, (NUMBER, "a number"))
+        items = (_SOURCES[0], *names, _SOURCES[1])
         if items != tuple((self.source.itemData(at), self.source.itemText(at)) for at in range(self.source.count())):
             self._filling = True
             self.source.set_items(items)
@@ -176,7 +145,7 @@ class ConcurrencyPanel(LabPanel):
 
     def plan(self) -> Plan:
         """What Measure would measure; raises SpecviewError, one line."""
-        sizes = Sizes(self.batches.values(), self.ks.values(), self.tokens.value())
+        sizes = Sizes(self.batches.value(), self.ks.value(), self.tokens.value())
         acceptance = self.acceptance()
         settings: RunSettings = self.context.run_settings()
         draft, draft_engine = "", None
@@ -186,13 +155,10 @@ class ConcurrencyPanel(LabPanel):
             if steps_draft_model(ran):
                 draft = str(ran.get("draft") or (own.draft if own is not None else BUNDLED))
                 draft_engine = ran.get("draft_engine") or (own.draft_engine if own is not None else None)
-        elif acceptance is None:
-            raise UsageError("a draft cost c was given, and no acceptance to go with it.",
-                             "Leave c empty, or choose a number or a lane.")  # fmt: skip
+        else:
+            require(acceptance is not None, "a draft cost c was given, and no acceptance to go with it.",
+                    "Leave c empty, or choose a number or a lane.")  # fmt: skip
         return Plan(settings, sizes, acceptance, draft, draft_engine)
-
-    def _source_chosen(self, _place: int) -> None:
-        self._chosen = True
 
     def _acceptance_changed(self) -> None:
         """Join what was measured with the acceptance as it is set now."""
@@ -243,41 +209,35 @@ class ConcurrencyPanel(LabPanel):
             self.notes.set_full("")
             return
         self.say(found.sentence)
-        times_ = found.times
-        ticks = [(float(size), str(size)) for size in times_.batches]
-        crossed: set[int] = set()
+        self.notes.set_full(" ".join(concurrency_notes(found)))
+        batches = found.times.batches
         for place, k in enumerate(found.ks):
             line = found.line(k)
-            name, colour = ("plain" if not k else f"k {k}"), _colour(place)
-            style: dict[str, Any] = {
-                "colour": colour, "shape": place % 5, "points": True,
-                "dashed": any(point.draft_source == "modelled" for point in line), "width_px": 2.0,
-            }  # fmt: skip
-            at = [point.sequences for point in line]
-            tips = [point_words(point) for point in line]
-            for chart, values in (
-                (self.each, [point.user_tokens_per_s for point in line]),
-                (self.total, [point.total_tokens_per_s for point in line]),
-            ):
+            dashed = any(point.draft_source == "modelled" for point in line)
+            for chart, figure in (
+                (self.each, "user_tokens_per_s"), (self.total, "total_tokens_per_s"), (self.speedup, "speedup")
+            ):  # fmt: skip
+                if chart is self.speedup and not k:
+                    continue
+                values = [getattr(point, figure) for point in line]
                 low, high = _spread(line, values)
-                chart.curve(name, at, values, low=low, high=high, spread="bars", tips=tips, **style)
-            if k:
-                low, high = _edges(line)
-                self.speedup.curve(name, at, [point.speedup for point in line], low=low, high=high, tips=tips, **style)
-        for crossing in found.crossings:
+                chart.curve(
+                    f"k {k}" if k else "plain", [point.sequences for point in line], values, low=low, high=high,
+                    spread="band" if chart is self.speedup else "bars", tips=[point_words(point) for point in line],
+                    colour=_colour(place), shape=place % 5, points=True, dashed=dashed, width_px=2.0,
+                )  # fmt: skip
+        for number, crossing in enumerate(found.crossings):
             what = f"k {crossing.k} {'pays up to' if crossing.falls else 'pays from'} B {crossing.sequences:.1f}"
-            height = 0.94 - 0.12 * (len(crossed) % 6)  # words of near crossings stand beneath one another
-            self.speedup.mark(f"crossing {len(crossed)}", x=crossing.sequences, text=what, colour="ink", at=height)
+            height = 0.94 - 0.12 * (number % 6)  # words of near crossings stand beneath one another
+            self.speedup.mark(f"crossing {number}", x=crossing.sequences, text=what, colour="ink", at=height)
             if crossing.k == found.headline_k:
                 for chart in (self.each, self.total):
-                    chart.mark(f"crossing {len(crossed)}", x=crossing.sequences, text=what, colour="ink")
-            crossed.add(len(crossed))
+                    chart.mark(f"crossing {number}", x=crossing.sequences, text=what, colour="ink")
         self.speedup.mark("plain", y=1.0, text="" if found.crossings else "no crossing in range")
         for chart in (self.each, self.total, self.speedup):
-            chart.ticks("x", ticks)
-            chart.set_range(x=(times_.batches[0] / 1.15, times_.batches[-1] * 1.15))
+            chart.ticks("x", [(float(size), str(size)) for size in batches])
+            chart.set_range(x=(batches[0] / 1.15, batches[-1] * 1.15))
         self._draw_roofline(found)
-        self.notes.set_full(" ".join(concurrency_notes(found)))
 
     def _draw_roofline(self, found: Concurrency) -> None:
         chart, roof = self.roofline, found.times.roofline
@@ -285,34 +245,28 @@ class ConcurrencyPanel(LabPanel):
         drawn_ms: list[float] = []
         for place, sequences in enumerate(found.times.batches):
             rows = found.times.rows_at(sequences)
-            taken = [found.times.pass_s(sequences, each) for each in rows]
-            at = [sequences * each for each in rows]
-            most = max(most, *at)
-            drawn_ms += [1000 * seconds for seconds in taken if seconds]
+            taken_ms = [1000 * (found.times.pass_s(sequences, each) or math.nan) for each in rows]
+            most = max(most, sequences * rows[-1])
+            drawn_ms += taken_ms
             tips = []
-            for each, seconds in zip(rows, taken, strict=True):
+            for each, ms in zip(rows, taken_ms, strict=True):
                 bound = None if roof is None else roof.bound(sequences, each)
                 rules = "" if bound is None else f"; {'reading memory' if bound == 'memory' else 'products'} rules here"
-                tips.append(f"B {sequences}, {each} rows each: {1000 * (seconds or math.nan):.1f} ms measured{rules}")
-            chart.curve(f"B {sequences}", at, [1000 * (one or math.nan) for one in taken], colour=_colour(place),
+                tips.append(f"B {sequences}, {each} rows each: {ms:.1f} ms measured{rules}")
+            chart.curve(f"B {sequences}", [sequences * each for each in rows], taken_ms, colour=_colour(place),
                         shape=place % 5, line=False, points=True, tips=tips)  # fmt: skip
-        ticks = [2**power for power in range(math.ceil(math.log2(most)) + 1)]
-        chart.ticks("x", [(float(tick), str(tick)) for tick in ticks])
-        chart.set_range(x=(0.85, 1.2 * max(ticks)))
-        known = roof is not None and roof.bytes_per_s and roof.operations_per_s
-        if roof is not None and known:
-            places = [float(tick) for tick in ticks]
-            memory = 1000 * (roof.memory_s() or math.nan)
+        places = [2.0**power for power in range(math.ceil(math.log2(most)) + 1)]
+        chart.ticks("x", [(tick, f"{tick:.0f}") for tick in places])
+        chart.set_range(x=(0.85, 1.2 * places[-1]))
+        if roof is not None and roof.ridge_rows is not None:
+            memory = [1000 * (roof.memory_s() or math.nan)] * len(places)
             compute = [1000 * (roof.compute_s(rows) or math.nan) for rows in places]
-            chart.curve("reading the weights", places, [memory] * len(places), colour="bonus", dashed=True)
+            chart.curve("reading the weights", places, memory, colour="bonus", dashed=True)
             chart.curve("computing the products", places, compute, colour="corrected", dashed=True)
-            drawn_ms += [one for one in (memory, *compute) if one > 0]
-        chart.ticks("y", _milliseconds(drawn_ms))
-        if roof is None or not known:
-            return
-        ridge = roof.ridge_rows
-        if ridge is not None and 1 <= ridge <= max(ticks):
-            chart.mark("ridge", x=ridge, text=f"ridge: {ridge:.1f} rows")
+            drawn_ms += [*memory, *compute]
+            if 1 <= roof.ridge_rows <= places[-1]:
+                chart.mark("ridge", x=roof.ridge_rows, text=f"ridge: {roof.ridge_rows:.1f} rows")
+        chart.ticks("y", _milliseconds([ms for ms in drawn_ms if ms > 0]))
 
 
 def _milliseconds(drawn_ms: Sequence[float]) -> list[tuple[float, str]]:
@@ -324,31 +278,19 @@ def _milliseconds(drawn_ms: Sequence[float]) -> list[tuple[float, str]]:
 
 def point_words(point: Point) -> str:
     """A point in a line."""
-    if not point.k:
-        return f"plain, B {point.sequences}: {rate(point.user_tokens_per_s)} tok/s each, {rate(point.total_tokens_per_s)} in all"
-    return (
-        f"k {point.k}, B {point.sequences}: {rate(point.user_tokens_per_s)} tok/s each, {rate(point.total_tokens_per_s)} in "
-        f"all, {times(point.speedup)}; draft {point.draft_source}"
-    )
+    words = f"{f'k {point.k}' if point.k else 'plain'}, B {point.sequences}: {rate(point.user_tokens_per_s)} tok/s each, "
+    words += f"{rate(point.total_tokens_per_s)} in all"
+    return words + (f", {times(point.speedup)}; draft {point.draft_source}" if point.k else "")
 
 
 def _spread(line: Sequence[Point], values: Sequence[float]) -> tuple[list[float], list[float]] | tuple[None, None]:
-    """The speedup's middle half, in tokens/s."""
+    """The speedup's middle half, in the values' own unit."""
     if not any(point.spread for point in line):
         return None, None
-    low, high = [], []
-    for point, value in zip(line, values, strict=True):
-        edges = point.spread or (point.speedup, point.speedup)
-        low.append(value * min(1.0, edges[0] / point.speedup))
-        high.append(value * max(1.0, edges[1] / point.speedup))
-    return low, high
-
-
-def _edges(line: Sequence[Point]) -> tuple[list[float], list[float]]:
-    return (
-        [point.spread[0] if point.spread else point.speedup for point in line],
-        [point.spread[1] if point.spread else point.speedup for point in line],
-    )
+    edges = [point.spread or (point.speedup, point.speedup) for point in line]
+    shares = [(min(1.0, low / point.speedup), max(1.0, high / point.speedup)) for point, (low, high) in zip(line, edges, strict=True)]
+    return ([value * low for value, (low, _) in zip(values, shares, strict=True)],
+            [value * high for value, (_, high) in zip(values, shares, strict=True)])  # fmt: skip
 
 
 def _colour(place: int) -> str:

@@ -12,13 +12,14 @@ from PySide6.QtCore import Qt
 
 from specview.errors import UsageError
 from specview.gui.exactness import pair as exactness_pair
-from specview.gui.exactness import toy as exactness_toy
 from specview.gui.exactness.pair import findings_of, short
+from specview.gui.exactness.panel import snapshot
 from specview.gui.parts import theme
+from specview.gui.parts.widgets import NumberEdit
 from specview.lab import policy_exactness
 from specview.lab.exactness import run_toy
 from specview.lab.pair_results import Drift, rows_of
-from specview.lab.toy import SAMPLERS
+from specview.lab.toy import SAMPLERS, ToySettings
 from specview.racing.pool import ModelPool
 from specview.settings.events import Equality
 from tests.gui.shell_fake import FakeBackend
@@ -99,7 +100,7 @@ def test_what_the_toys_plots_show(page, qapp):
     assert exact == pytest.approx([0.672, 0.692, 0.856, 0.863], abs=5e-4)
     _, measured = toy.contexts.values("rejection, measured")
     assert measured == pytest.approx(exact, abs=0.03)
-    big = run_toy(exactness_toy.ToySettings(vocab=20, length=2), samples=1000)
+    big = run_toy(ToySettings(vocab=20, length=2), samples=1000)
     for name in ("light", "dark"):
         theme.apply(qapp, name, 1.0)
         for shown in (None, found, big):
@@ -143,7 +144,7 @@ def test_a_stopped_run_is_not_mixed_with_the_next(page, qtbot):
 
 def test_a_snapshot_does_not_grow():
     taken = []
-    run_toy(samples=2000, on_part=lambda part, text, fraction: taken.append(exactness_toy.snapshot(part)))
+    run_toy(samples=2000, on_part=lambda part, text, fraction: taken.append(snapshot(part)))
     assert [len(one.line) for one in taken] == list(range(1, len(taken) + 1))
 
 
@@ -373,7 +374,7 @@ def test_everything_is_reached_by_keyboard(page):
     for panel in (page.toy, page.pair, page.policies):
         for widget in (panel.run, panel.stop, panel.table.view):
             assert widget.focusPolicy() & Qt.FocusPolicy.TabFocus
-        for edit in panel.findChildren(exactness_toy.NumberEdit):
+        for edit in panel.findChildren(NumberEdit):
             assert edit.accessibleName()
             assert edit.toolTip()
     for chart in (page.toy.chart, page.toy.histogram, page.pair.first, page.pair.depths):

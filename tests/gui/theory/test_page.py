@@ -289,12 +289,12 @@ def test_what_was_set_is_remembered_and_what_does_not_fit_is_not(bench):
     point = other.theory.point
     assert (point.alpha, point.k, point.c, point.mode, point.per_row) == (0.33, 7, 0.25, "line", 0.4)
     assert other.views.currentIndex() == 1 and other.theory.which.value() == "own"
-    assert other.concurrency.batches.values() == (1, 3)
+    assert other.concurrency.batches.value() == (1, 3)
     other.restore({"view": 9, "point": {"alpha": "x", "k": True, "c": -1, "mode": "measured", "value": float("nan")},
                    "concurrency": {"batches": "a,b", "ks": 3}})  # fmt: skip
     point = other.theory.point
     assert (point.alpha, point.k, point.c, point.mode, point.value) == (0.7, 4, 0.1, "constant", 1.0)
-    assert other.concurrency.batches.values() == (1, 3)
+    assert other.concurrency.batches.value() == (1, 3)
     other.deleteLater()
 
 
