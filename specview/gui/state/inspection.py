@@ -139,7 +139,7 @@ def _heading(lane: LaneModel, round_: Round, position: int | None, what: str) ->
 
 
 def _drafted(lane: LaneModel, round_: Round, place: int, position: int | None) -> Inspection:
-    token = round_.drafted[place]
+    token, tree = round_.drafted[place], round_.parents is not None
     rule = str(lane.settings.get("rule", "auto"))
     found = _heading(lane, round_, position, _place_words(round_, place))
     final = standing(round_, place) if token.verdict == "rejected" else None
@@ -147,17 +147,21 @@ def _drafted(lane: LaneModel, round_: Round, place: int, position: int | None) -
     if final is not None:
         extra.append((final.id, final.text, final.kind if isinstance(final, FinalToken) else final.verdict))
     _fill_rows(found, token.p_top, token.q_top, extra, lane.settings, token.p, token.q)
-    _fill_accept(found, rule, token, final, round_.parents is not None)
+    if token.verdict == "ignored":
+        why = "the path went another way, or ended above it" if tree else (
+            "an earlier draft of this round ended it: a rejection, or an accepted EOS")
+        found.accept = [_line(("never judged", "ignored")), _line((why, "muted"))]
+    else:
+        found.accept, found.bar = _accept(rule, token, final), _bar(rule, token)
     if token.verdict == "rejected":
-        _fill_correction(found, rule, token, final)
-    later = sum(other.verdict == "ignored" for other in round_.drafted[place + 1 if round_.parents is None else 0:])
+        found.correction = _correction(rule, token, final)
+    later = sum(other.verdict == "ignored" for other in round_.drafted[0 if tree else place + 1:])
     if later and token.verdict != "ignored":
-        which = f"later {_plural('draft', later)}" if round_.parents is None else f"{_plural('draft', later)} of the tree"
+        which = f"{_plural('draft', later)} of the tree" if tree else f"later {_plural('draft', later)}"
         found.notes.append(f"{later} {which} ignored: never judged")
     if token.confidence is not None:
         found.notes.append(f"the drafter's own confidence: {probability(token.confidence)}")
-    _note_entropy(found, token.entropy)
-    _note_sampling(found, lane.settings, token)
+    _note(found, token.entropy, lane.settings, bool(token.p_top or token.q_top))
     return found
 
 
@@ -170,114 +174,81 @@ def _place_words(round_: Round, place: int) -> str:
     return f"{words} · depth {depth}, sibling {beside.index(place) + 1} of {len(beside)}"
 
 
-def _fill_accept(
-    found: Inspection, rule: str, token: DraftedToken, final: DraftedToken | FinalToken | None, tree: bool = False
-) -> None:
-    if token.verdict == "ignored":
-        why = "the path went another way, or ended above it" if tree else (
-            "an earlier draft of this round ended it: a rejection, or an accepted EOS")
-        found.accept = [[("never judged", "ignored")], [(why, "muted")]]
-        return
+def _line(*pieces: str | Piece) -> Line:
+    """A line of pieces; bare text is in ink."""
+    return [(piece, "ink") if isinstance(piece, str) else piece for piece in pieces]
+
+
+def _accept(rule: str, token: DraftedToken, final: DraftedToken | FinalToken | None) -> list[Line]:
+    """The rule's formula for accepting, with a judged token's numbers."""
     verdict: Piece = (token.verdict, "accepted" if token.verdict == "accepted" else "rejected")
-    drafted = named(token)
-    match rule:
-        case "greedy":
-            decided = token if token.verdict == "accepted" else final
-            found.accept = [
-                [("accept = [x is the argmax of p]", "ink")],
-                [("x = ", "ink"), (drafted, "ink")],
-                [("argmax p = ", "ink"), ("not recorded" if decided is None else named(decided), "ink")],
-                [("→ ", "ink"), verdict],
-            ]
-            if token.margin is not None:
-                found.accept.insert(3, [("margin, best two logits = ", "ink"), (number(token.margin), "strong")])
-        case "rejection" | "naive":
-            point = token.q == 1.0 and not token.q_top
-            found.accept = [
-                [("accept = min(1, p/q)", "ink")],
-                [(f"= min(1, {probability(token.p)} / {probability(token.q)}) = ", "ink"),
-                 (probability(token.accept), "strong")],
-                [(f"u = {_draw(token.u)} → ", "ink"), verdict],
-            ]
-            if point:
-                found.accept.insert(2, [("q = 1: a proposal without probabilities", "muted")])
-            if token.accept is not None:
-                found.bar = Bar(token.accept, token.u, f"accepted when the draw falls left of {probability(token.accept)}")
-        case "match":
-            drawn = _name_of(token, final)
-            found.accept = [
-                [("accept = [a draw y from p is x]", "ink")],
-                [("x = ", "ink"), (drafted, "ink")],
-                [("y = ", "ink"), (drawn, "strong")],
-                [(f"p(x) = {probability(token.p if token.p is not None else token.accept)} → ", "ink"), verdict],
-            ]
-            if token.accept is not None:
-                found.bar = Bar(token.accept, None, f"the draw agrees with x with probability {probability(token.accept)}")
-        case "typical":
-            found.accept = [
-                [("accept = [p(x) > min(ε, δ exp(-H(p)))]", "ink")],
-                [("ε = 0.09, δ = 0.3: threshold ", "ink"), (probability(token.threshold), "strong")],
-                [(f"p(x) = {probability(token.p)} → ", "ink"), verdict],
-                [("not exact: the output is not distributed as the target's", "warning")],
-            ]
-            if token.p is not None:
-                found.bar = Bar(token.p, token.threshold, "accepted when p(x) reaches past the mark, the threshold")
-        case _:
-            found.accept = [[(f"rule {rule}: ", "ink"), verdict]]
-    if rule == "naive":
-        found.accept.append([("teaching bug: a rejection draws from p itself, so the output drifts from p", "warning")])
+    x, p = _line(f"x = {named(token)}"), probability(token.p)
+    if rule == "greedy":
+        decided = token if token.verdict == "accepted" else final
+        lines = [_line("accept = [x is the argmax of p]"), x, _line("argmax p = ", "not recorded" if decided is None else named(decided))]
+        if token.margin is not None:
+            lines.append(_line("margin, best two logits = ", (number(token.margin), "strong")))
+        return [*lines, _line("→ ", verdict)]
+    if rule in ("rejection", "naive"):
+        lines = [_line("accept = min(1, p/q)"), _line(f"= min(1, {p} / {probability(token.q)}) = ", (probability(token.accept), "strong"))]
+        if token.q == 1.0 and not token.q_top:
+            lines.append(_line(("q = 1: a proposal without probabilities", "muted")))
+        lines.append(_line(f"u = {_draw(token.u)} → ", verdict))
+        if rule == "naive":
+            lines.append(_line(("teaching bug: a rejection draws from p itself, so the output drifts from p", "warning")))
+        return lines
+    if rule == "match":
+        drawn = probability(token.p if token.p is not None else token.accept)
+        return [_line("accept = [a draw y from p is x]"), x, _line("y = ", (_name_of(token, final), "strong")),
+                _line(f"p(x) = {drawn} → ", verdict)]
+    if rule == "typical":
+        return [_line("accept = [p(x) > min(ε, δ exp(-H(p)))]"),
+                _line("ε = 0.09, δ = 0.3: threshold ", (probability(token.threshold), "strong")), _line(f"p(x) = {p} → ", verdict),
+                _line(("not exact: the output is not distributed as the target's", "warning"))]
+    return [_line(f"rule {rule}: ", verdict)]
 
 
-def _fill_correction(
-    found: Inspection, rule: str, token: DraftedToken, final: DraftedToken | FinalToken | None
-) -> None:
-    gives: Line = []
+def _bar(rule: str, token: DraftedToken) -> Bar | None:
+    """The draw of a judged token as a picture; None where the rule draws nothing."""
+    if rule == "typical":
+        return None if token.p is None else Bar(token.p, token.threshold, "accepted when p(x) reaches past the mark, the threshold")
+    if token.accept is None or rule not in ("rejection", "naive", "match"):
+        return None
+    accept = probability(token.accept)
+    if rule == "match":
+        return Bar(token.accept, None, f"the draw agrees with x with probability {accept}")
+    return Bar(token.accept, token.u, f"accepted when the draw falls left of {accept}")
+
+
+def _correction(rule: str, token: DraftedToken, final: DraftedToken | FinalToken | None) -> list[Line]:
+    """What stands in a rejected token's place, and how it was found."""
     if isinstance(final, DraftedToken):
-        gives = [("→ ", "ink"), (named(final), "accepted"), (" accepted: a later sibling", "ink")]
-        if rule in ("rejection", "naive", "typical"):
-            head: list[Line] = [[("the next sibling was tried, with p as this trial left it", "ink")]]
-        else:
-            head = [[("the next sibling was tried", "ink")]]
-        found.correction = [*head, gives]
-        return
-    if final is not None:
-        gives = [("→ ", "ink"), (named(final), "corrected"),
-                 (" corrected", "ink")]
-    match rule:
-        case "greedy":
-            head = [[("the target's argmax stands instead", "ink")]]
-        case "rejection":
-            head = [[("residual max(0, p - q), normalised", "ink")], _list(token.residual_top)]
-        case "naive":
-            head = [[("drawn from p itself, not from max(0, p - q)", "warning")], _list(token.residual_top)]
-        case "match":
-            head = [[("the draw y stands instead", "ink")]]
-        case "typical":
-            head = [[("drawn from p instead", "ink")]]
-        case _:
-            head = []
-    found.correction = [*head, gives] if gives else head
+        left = ", with p as this trial left it" if rule in ("rejection", "naive", "typical") else ""
+        return [_line(f"the next sibling was tried{left}"), _line("→ ", (named(final), "accepted"), " accepted: a later sibling")]
+    head = {
+        "greedy": [_line("the target's argmax stands instead")],
+        "rejection": [_line("residual max(0, p - q), normalised"), _list(token.residual_top)],
+        "naive": [_line(("drawn from p itself, not from max(0, p - q)", "warning")), _list(token.residual_top)],
+        "match": [_line("the draw y stands instead")],
+        "typical": [_line("drawn from p instead")],
+    }.get(rule, [])
+    return head if final is None else [*head, _line("→ ", (named(final), "corrected"), " corrected")]
 
 
 def _list(top: tuple[Candidate, ...]) -> Line:
     if not top:
-        return [("not recorded (light observation)", "muted")]
-    pieces: Line = []
-    for place, (_, text, value) in enumerate(top[:4]):
-        pieces.append((("" if place == 0 else " · ") + f"{quoted(text, 14)} {probability(value)}", "ink"))
-    if len(top) > 4:
-        pieces.append((" · …", "muted"))
-    return pieces
+        return _line(("not recorded (light observation)", "muted"))
+    shown = " · ".join(f"{quoted(text, 14)} {probability(value)}" for _, text, value in top[:4])
+    return _line(shown, (" · …", "muted")) if len(top) > 4 else _line(shown)
 
 
 def _name_of(token: DraftedToken, final: DraftedToken | FinalToken | None) -> str:
     """Return the text of the drawn token of `match`, from wherever it is known."""
     if token.draw is None:
         return "not recorded"
-    if token.draw == token.id:
-        return named(token)
-    if final is not None and final.id == token.draw:
-        return named(final)
+    for known in (token, final):
+        if known is not None and known.id == token.draw:
+            return named(known)
     text = next((text for id_, text, _ in token.p_top if id_ == token.draw), None)
     return f"token {token.draw}" if text is None else quoted(text, 24)
 
@@ -292,42 +263,30 @@ def _draw(u: float | None) -> str:
 def _final(lane: LaneModel, round_: Round, token: FinalToken, position: int | None) -> Inspection:
     rule = str(lane.settings.get("rule", "auto"))
     found = _heading(lane, round_, position, {"plain": "plain step"}.get(token.kind, f"{token.kind} token"))
-    tried = last_rejected(round_)
-    rejected = tried[-1] if tried else None
-    extra = [(token.id, token.text, str(token.kind))]
-    q_top: tuple[Candidate, ...] = ()
-    if token.kind == "corrected" and rejected is not None:
-        extra = [*((other.id, other.text, "rejected") for other in tried), *extra]
-        q_top = rejected.q_top
-    _fill_rows(found, token.p_top, q_top, extra, lane.settings, token.p, None)
+    tried = last_rejected(round_) if token.kind == "corrected" else []
+    extra = [*((other.id, other.text, "rejected") for other in tried), (token.id, token.text, str(token.kind))]
+    _fill_rows(found, token.p_top, tried[-1].q_top if tried else (), extra, lane.settings, token.p, None)
     shown = named(token) + ("" if token.text else ", no text of its own")
-    match token.kind:
-        case "corrected":
-            replaced = ", ".join(named(other) for other in tried)
-            found.accept = [[(shown, "corrected"), (" corrects the rejected ", "ink"), (replaced, "rejected")]]
-            if rejected is not None:
-                _fill_correction(found, rule, rejected, token)
-        case "bonus":
-            found.accept = [
-                [(shown, "bonus"), (f" after all {round_.k} drafts were accepted" if round_.parents is None
-                                    else f" after a path of {round_.accepted} accepted drafts to its end", "ink")],
-                [("the last row of the same target pass, so it costs nothing more", "muted")],
-            ]
-        case _:
-            found.accept = [
-                [(shown, "strong"), (" from the target alone", "ink")],
-                [("no draft in this round: one target pass, one token", "muted")],
-            ]
+    if token.kind == "corrected":
+        replaced = ", ".join(named(other) for other in tried)
+        found.accept = [_line((shown, "corrected"), " corrects the rejected ", (replaced, "rejected"))]
+        found.correction = _correction(rule, tried[-1], token) if tried else []
+    elif token.kind == "bonus":
+        after = f" after all {round_.k} drafts were accepted"
+        if round_.parents is not None:
+            after = f" after a path of {round_.accepted} accepted drafts to its end"
+        found.accept = [_line((shown, "bonus"), after), _line(("the last row of the same target pass, so it costs nothing more", "muted"))]
+    else:
+        found.accept = [_line((shown, "strong"), " from the target alone"),
+                        _line(("no draft in this round: one target pass, one token", "muted"))]
     if token.p is not None:
-        found.accept.append([(f"p = {probability(token.p)}", "ink")])
+        found.accept.append(_line(f"p = {probability(token.p)}"))
     if token.margin is not None:
-        found.accept.append([(f"margin, best two logits = {number(token.margin)}", "ink")])
+        found.accept.append(_line(f"margin, best two logits = {number(token.margin)}"))
     ignored = sum(other.verdict == "ignored" for other in round_.drafted)
     if ignored:
         found.notes.append(f"{ignored} {_plural('draft', ignored)} of this round ignored: never judged")
-    _note_entropy(found, token.entropy)
-    if token.p_top:
-        _note_filters(found, lane.settings)
+    _note(found, token.entropy, lane.settings, bool(token.p_top))
     return found
 
 
@@ -389,22 +348,12 @@ def sampling_words(settings: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _note_sampling(found: Inspection, settings: Mapping[str, Any], token: DraftedToken) -> None:
-    if not token.p_top and not token.q_top:
-        return
-    _note_filters(found, settings)
-
-
-def _note_filters(found: Inspection, settings: Mapping[str, Any]) -> None:
-    if not unfiltered(settings):
-        found.notes.append(
-            f"bars: temperature 1, no filters; the decision used {sampling_words(settings)}"
-        )
-
-
-def _note_entropy(found: Inspection, entropy: float | None) -> None:
+def _note(found: Inspection, entropy: float | None, settings: Mapping[str, Any], bars: bool) -> None:
+    """Note the entropy, and that the bars are not of the decision's own p and q where they are not."""
     if entropy is not None:
         found.notes.append(f"entropy of p at temperature 1: {number(entropy)} nats")
+    if bars and not unfiltered(settings):
+        found.notes.append(f"bars: temperature 1, no filters; the decision used {sampling_words(settings)}")
 
 
 def _plural(word: str, count: int) -> str:
