@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from specview.decoding.ledger import Round, depths
+from specview.decoding.ledger import Round
 
 RECENT = 9  # rounds that a running median is over: four outliers in a row do not move it
 _SHRINK = 3.0  # rounds that the calibration counts for against the rounds of one row count
@@ -86,9 +86,8 @@ class Costs:
             self._observe_pass(round_.rows, round_.verify_s)
         self._others.append(round_.other_s)
         if round_.k:
-            longest = round_.k if round_.parents is None else max(depths(round_.parents)) + 1
             by_k = self._drafts.setdefault(round_.drafter, {})
-            by_k.setdefault(longest, deque(maxlen=RECENT)).append(round_.draft_s)
+            by_k.setdefault(round_.longest, deque(maxlen=RECENT)).append(round_.draft_s)
             self._lines.pop(round_.drafter, None)
 
     def _line_of(self, drafter: str) -> tuple[float, float]:

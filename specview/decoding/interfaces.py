@@ -13,6 +13,9 @@ OnChunk = Callable[[int, int], None]
 """Called with (tokens done, tokens in all) between prefill chunks; raises `Stopped` to stop."""
 
 
+Proceed = Callable[[float], bool]
+"""Asked with each drafted token's confidence; False ends the draft after that token."""
+
 OnFeatures = Callable[[Mapping[Any, Array]], None]
 """Called per prefill chunk with the features asked for, by layer: [tokens of the chunk, hidden]."""
 
@@ -30,15 +33,12 @@ class Detokenizer(Protocol):
 
     def add(self, token: int) -> str:
         """Append a token and return the text that became complete with it (possibly empty)."""
-        ...
 
     def peek(self, tokens: Sequence[int]) -> list[str]:
         """Texts that these tokens would add, one each, without adding them (for rejected drafts)."""
-        ...
 
     def flush(self) -> str:
         """Return what is left incomplete, as replacement characters, and start anew."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,28 +102,22 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Encode bare text, without BOS."""
-        ...
 
     def encode_raw(self, text: str) -> list[int]:
         """Encode a raw prompt: BOS where the model wants one; an empty prompt becomes BOS."""
-        ...
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]], template: str | None = None) -> list[int]:
         """Render [{role, content}...] by the model's template of that name (None: its default), ready for the
         assistant's turn."""
-        ...
 
     def token_text(self, token: int) -> str:
         """One token on its own, as text (special tokens by their name)."""
-        ...
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; special tokens give their name."""
-        ...
 
     def detokenizer(self) -> Detokenizer:
         """Make a new incremental detokenizer. EOS and other control tokens add no text."""
-        ...
 
 
 class Session(Protocol):
@@ -142,7 +136,6 @@ class Session(Protocol):
 
         Where features are asked for, on_features gets them chunk by chunk, before on_chunk is called.
         """
-        ...
 
     def forward(
         self,
@@ -159,26 +152,21 @@ class Session(Protocol):
         None is a chain. Each token sees the cache and its own ancestors, at the position of its depth.
         After a tree only `keep`, or `truncate` to the length before it, may follow.
         """
-        ...
 
     def keep(self, path: Sequence[int]) -> None:
         """Of the last forward's tokens keep those of a path from the root, by index, in order.
 
         The rest are dropped; length is that before the forward plus len(path).
         """
-        ...
 
     def truncate(self, length: int) -> None:
         """Roll back to the first `length` tokens: a pointer move, no copy."""
-        ...
 
     def synchronize(self) -> None:
         """Wait for the device, so that a clock read after it is true."""
-        ...
 
     def close(self) -> None:
         """Free the cache."""
-        ...
 
 
 class BatchProbe(Protocol):
@@ -192,31 +180,24 @@ class BatchProbe(Protocol):
 
     def fill(self, tokens: Sequence[int], on_chunk: OnChunk | None = None) -> None:
         """Give every sequence these tokens, in place of what it held: computed once, then copied."""
-        ...
 
     def forward(self, tokens: Sequence[Sequence[int]]) -> Array:
         """Feed n tokens to each sequence in one pass; return logits [sequences, n, vocab]."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Roll every sequence back to its first `length` tokens."""
-        ...
 
     def synchronize(self) -> None:
         """Wait for the device, so that a clock read after it is true."""
-        ...
 
     def product_rate(self) -> tuple[float, str]:
         """Measure this model's matrix products of many rows: operations per second, and how that was found."""
-        ...
 
     def read_rate(self) -> tuple[float, str] | None:
         """Measure how fast the device reads memory: bytes per second, and how; None on a CPU, or unknown."""
-        ...
 
     def close(self) -> None:
         """Free the sequences."""
-        ...
 
 
 class Engine(Protocol):
@@ -241,41 +222,33 @@ class Engine(Protocol):
     @property
     def features_problem(self) -> str | None:
         """Why sessions give no features, or None."""
-        ...
 
     def embed(self, ids: Sequence[int]) -> Array:
         """The embedding's rows of some ids, float [n, hidden], as the first layer gets them."""
-        ...
 
     def project(self, hidden: Array) -> Array:
         """Logits float [n, vocab] of hidden states [n, hidden] that stand where "last" stands: the head alone."""
-        ...
 
     def new_session(self, max_length: int, branches: int = 1) -> Session:
         """Make a session for up to max_length tokens and draft trees of up to `branches` leaves.
 
         max_length counts every token of a pass, those of a tree that are dropped later too.
         """
-        ...
 
     def batch_probe(self, sequences: int, context: int, rows: int) -> BatchProbe:
         """Make a probe of so many sequences of `context` tokens each and passes of up to `rows` of each.
 
         Raises SpecviewError, one line, where the model or the engine cannot.
         """
-        ...
 
     def batch_bytes(self, sequences: int, context: int, rows: int) -> int:
         """Bytes of memory that such a probe takes beside the weights."""
-        ...
 
     def kv_bytes(self, length: int) -> int:
         """Bytes of KV cache for a sequence of that length."""
-        ...
 
     def close(self) -> None:
         """Free the weights."""
-        ...
 
 
 @runtime_checkable
@@ -290,39 +263,41 @@ class EarlyExitSession(Protocol):
         hidden states up at that layer instead of running the first layers again; any other `forward`,
         `keep` or `truncate` drops them. Raises SpecviewError where layer is out of range.
         """
-        ...
 
 
 class Drafter(Protocol):
-    """One drafting method on one sequence."""
+    """One drafting method on one sequence.
+
+    written is set before `start`, where a continuation begins: so many of the last tokens of the prompt are output already.
+    watched is set where somebody looks: a drafter that follows the text with a model of its own then keeps the logit rows
+    of the tokens that it caught up with (Draft.caught_up), which cost no pass; copying a row is all that they may cost.
+    full_context is the length of a drafter's own context once the text does not fit in it and nothing is drafted; else 0.
+    """
 
     name: str
     exact_q: bool
     feature_layers: tuple[Any, ...]  # asked for in every target pass, for `observe`
     prompt_layers: tuple[Any, ...]  # asked for in the prefill, for `learn_prompt`
+    written: int
+    watched: bool
+
+    @property
+    def full_context(self) -> int:
+        """See above."""
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
     ) -> None:
         """Take the prompt (prefilling a draft model's own cache), before the target's own prefill."""
-        ...
 
     def learn_prompt(self, features: Mapping[Any, Array]) -> None:
         """Take the target's features of the next tokens of the prompt, chunk by chunk, all but its last token.
 
         Called only where prompt_layers asks for some, after `start`.
         """
-        ...
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
-        """Draft up to `budget` tokens after `context` (the prompt and all output so far).
-
-        `proceed`, where given, is asked with each drafted token's confidence; False ends the draft
-        after that token.
-        """
-        ...
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
+        """Draft up to `budget` tokens after `context` (the prompt and all output so far), while `proceed` agrees."""
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Learn what became of the last draft.
@@ -330,43 +305,9 @@ class Drafter(Protocol):
         features has the rows asked for by feature_layers (row 0 is the context's last token, row 1 + i the
         draft's token i), and under "riders" the logits [riders, vocab].
         """
-        ...
 
     def close(self) -> None:
         """Free the drafter's own state."""
-        ...
-
-
-@runtime_checkable
-class CatchesUp(Protocol):
-    """A drafter that follows the text with a model of its own (interfaces.Drafter besides).
-
-    While it is watched, its drafts carry the logit rows of the tokens that it caught up with (Draft.caught_up): what
-    it would have drafted for each. They cost no pass; copying a row is all that they may cost.
-    """
-
-    watched: bool
-
-
-@runtime_checkable
-class DrawsByPosition(Protocol):
-    """A drafter that draws its tokens by the output position where the round begins (interfaces.Drafter besides).
-
-    `written` is set before `start`, where a continuation begins: so many of the last tokens of the prompt that it is
-    given are output already.
-    """
-
-    written: int
-
-
-@runtime_checkable
-class OwnContext(Protocol):
-    """A drafter that reads the text with a context of its own (interfaces.Drafter besides).
-
-    full_context is that context's length in tokens once the text does not fit in it and nothing is drafted; else 0.
-    """
-
-    full_context: int
 
 
 class LengthPolicy(Protocol):
@@ -376,17 +317,13 @@ class LengthPolicy(Protocol):
 
     def start(self, k: int) -> None:
         """Begin a run with the user's k: the length, the first one, or the longest, by policy."""
-        ...
 
     def budget(self) -> int:
         """Tokens to draft in the next round; 0 drafts nothing."""
-        ...
 
     @property
-    def proceed(self) -> Callable[[float], bool] | None:
-        """Asked after every drafted token with its confidence; None drafts to the budget."""
-        ...
+    def proceed(self) -> Proceed | None:
+        """Asked after every drafted token; None drafts to the budget."""
 
     def observe(self, round_: Round) -> None:
         """Learn from a finished round."""
-        ...

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field, replace
 
-from specview.decoding.interfaces import CatchesUp, Drafter, LengthPolicy, OwnContext, Session
-from specview.decoding.ledger import EMPTY_DRAFT, Draft, End, Round, depths
+from specview.decoding.interfaces import Drafter, LengthPolicy, Session
+from specview.decoding.ledger import EMPTY_DRAFT, Draft, End, Round
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import Purpose, SamplingParams, uniform
 from specview.decoding.verification import DecisionRows, NotFiniteError, verify
@@ -61,9 +61,8 @@ def decode(
     context = sequence.context
     limit = len(sequence.output) + max_tokens
 
-    if isinstance(drafter, CatchesUp):
+    if drafter is not None:
         drafter.watched = observer.level != "off"
-    own_context = drafter if isinstance(drafter, OwnContext) else None
 
     def random(position: int, purpose: Purpose, index: int = 0) -> float:
         return uniform(sampling.seed, position, purpose, index)
@@ -130,7 +129,7 @@ def decode(
             final=final,
             riders=observer.riders(draft) if draft.riders else (),
             guesses=guesses,
-            full_context=own_context.full_context if own_context is not None else 0,
+            full_context=drafter.full_context if drafter is not None else 0,
         )
         sequence.rounds += 1
         sequence.output += emitted
@@ -160,7 +159,7 @@ def _pass_parents(draft: Draft) -> list[int] | None:
 
 def _ahead(draft: Draft, row: int) -> int:
     """How many tokens after the context the token comes that a row of the pass decides."""
-    return row if draft.parents is None or not row else depths(draft.parents)[row - 1] + 1
+    return draft.depths[row - 1] + 1 if row else 0
 
 
 def _not_finite(model_name: str, position: int) -> SpecviewError:

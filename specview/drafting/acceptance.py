@@ -12,7 +12,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from specview.decoding.ledger import DraftedToken, Round, depths
+from specview.decoding.ledger import DraftedToken, Round
 
 RUNS = (0, 1, 2, 3, 4, 6, 9, 13, 19, 28, 41)
 """The shortest run of each bucket of the hazard."""
@@ -223,19 +223,11 @@ class GoOn:
         return False
 
 
-def depth_of(round_: Round) -> int:
-    """The longest path of a round's draft: k of a chain."""
-    return round_.k if round_.parents is None else max(depths(round_.parents), default=-1) + 1
-
-
 def refused(round_: Round) -> DraftedToken | None:
     """The token that was refused where the accepted path ends, of siblings the first; None where all of a path was accepted."""
-    at = range(round_.k) if round_.parents is None else depths(round_.parents)
     end = round_.accepted
-    for depth, token in zip(at, round_.drafted, strict=True):
-        if depth == end and token.verdict == "rejected":
-            return token
-    return None
+    tried = zip(round_.depths, round_.drafted, strict=True)
+    return next((token for depth, token in tried if depth == end and token.verdict == "rejected"), None)
 
 
 def learn_round(acceptance: Acceptance, round_: Round) -> None:

@@ -15,26 +15,27 @@ number that the next draft is drawn by. So what is exact for the members stays e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from specview.decoding.costs import Costs
-from specview.decoding.interfaces import Drafter, OnChunk
+from specview.decoding.interfaces import Drafter, OnChunk, Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
+from specview.drafting import cascade
 from specview.drafting.acceptance import (
     COPIES,
     UNKNOWN,
     Acceptance,
     GoOn,
     Matches,
-    depth_of,
     fastest,
     learn_round,
     refused,
 )
-from specview.drafting.cascade import Combined, copying, make_members, most_branches, most_rows
+from specview.drafting.base import going_on
+from specview.drafting.cascade import Combined, Several, copying, make_members
 from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.suffix import Suffix
 from specview.settings.options import Option, Value
@@ -139,9 +140,7 @@ class Auto(Combined):
         self._stand()
         super().start(prompt_tokens, sampling, on_chunk)
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft what is predicted to be fastest; nothing where plain decoding is."""
         self._matches.extend(context)
         plain_speed = 1 / self._costs.rounds_s("", 0)[0]
@@ -187,7 +186,7 @@ class Auto(Combined):
         budget: int,
         length: int,
         speed: float,
-        proceed: Callable[[float], bool] | None,
+        proceed: Proceed | None,
         retry: bool,
     ) -> Draft:
         """Let a model draft; where it says how sure it is, the length is settled while it drafts."""
@@ -213,8 +212,7 @@ class Auto(Combined):
             if standing.copies:
                 continue
             if round_.rows > 1 and round_.drafter == standing.name:
-                depth = depth_of(round_)
-                standing.extra += (round_.rows - 1 - depth - standing.extra) / 2
+                standing.extra += (round_.rows - 1 - round_.longest - standing.extra) / 2
                 learn_round(standing.acceptance, round_)
                 failed = standing.idle and refused(round_) is not None
                 standing.pause = min(2 * standing.pause, LONGEST_PAUSE) if failed else FIRST_PAUSE
@@ -224,13 +222,10 @@ class Auto(Combined):
                 standing.acceptance.fade(FADES)
 
 
-def shortened(draft: Draft, length: int, proceed: Callable[[float], bool] | None = None) -> Draft:
+def shortened(draft: Draft, length: int, proceed: Proceed | None = None) -> Draft:
     """The first `length` tokens of a draft, or fewer where `proceed` ends it."""
-    if proceed is not None:
-        for place, confidence in enumerate(draft.confidences[:length]):
-            if confidence is not None and not proceed(confidence):
-                length = place + 1
-                break
+    if proceed is not None and draft.confidences:
+        length = going_on(draft.confidences[:length], proceed)
     return replace(
         draft,
         tokens=draft.tokens[:length],
@@ -246,9 +241,9 @@ def make(context: DrafterContext) -> Auto:
     return Auto(make_members(context), copying(context.options), context.costs)
 
 
-def default_k(options: Mapping[str, Value]) -> int:
-    """The longest draft that a round may pick."""
-    return DEFAULT_K
+def shape_of(options: Mapping[str, Value]) -> Several:
+    """As the members draft; a round may pick up to DEFAULT_K tokens."""
+    return replace(cascade.shape_of(options), levels=DEFAULT_K)
 
 
 def members_among(copying: Sequence[str], running: Sequence[str]) -> list[str]:
@@ -267,8 +262,6 @@ METHOD = MethodInfo(
     needs_costs=True,
     head_for_model=True,
     members_among=members_among,
-    default_k=default_k,
-    pass_rows=most_rows,
-    branches=most_branches,
+    shape=shape_of,
     place=2,
 )

@@ -1,35 +1,97 @@
-"""What most drafters without a model have in common: a new one is a few lines.
-
-A subclass says which tokens it guesses; this class turns them into a Draft, obeys the length policy
-and keeps how often its guesses held after how long a match, which is what a copy knows of its own chances.
-"""
+"""What drafters have in common, and what most of those without a model do: a new one is a few lines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from specview.decoding.interfaces import OnChunk
+from specview.decoding.interfaces import OnChunk, Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.acceptance import COPIES, Acceptance, Matches, learn_round
+from specview.drafting.sampled import Step, draft_chain
 from specview.settings.options import Option, Value
 
 Guess = Sequence[int]
 
 
-class ModelFreeDrafter:
-    """A drafter whose proposals are point masses (no q): override `guess`, and what else is needed.
+class BaseDrafter:
+    """A drafter that asks for no features, learns nothing and has nothing to free: override `propose`, and what else is needed.
+
+    See interfaces.Drafter. q, where there is one, is exactly the distribution that a token was sampled from.
+    """
+
+    name: str = ""
+    exact_q = True
+    feature_layers: tuple[Any, ...] = ()
+    prompt_layers: tuple[Any, ...] = ()
+    written = 0
+    watched = False
+    full_context = 0
+    whose = "the draft model"
+    """Whose logits an error names."""
+    _sampling = SamplingParams()
+    _prompt_length = 0
+
+    def start(
+        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
+    ) -> None:
+        """Note the run's sampling, and where its output begins; then `begin`."""
+        self._sampling = sampling
+        self._prompt_length = len(prompt_tokens) - self.written
+        self.begin(prompt_tokens, on_chunk)
+
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
+        """Begin a run: forget the one before, read the prompt."""
+
+    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
+        """Learn nothing: no features were asked for."""
+
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
+        """Draft up to `budget` tokens after `context`."""
+        raise NotImplementedError
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Learn nothing."""
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+    def position(self, context: Sequence[int]) -> int:
+        """The output position where a round after `context` begins."""
+        return len(context) - self._prompt_length
+
+    def chain(
+        self,
+        step: Step,
+        context: Sequence[int],
+        budget: int,
+        proceed: Proceed | None,
+        own_id: Callable[[int], int] = lambda token: token,
+        ends: frozenset[int] = frozenset(),
+    ) -> Draft:
+        """Draft token by token in a round after `context` (see sampled.draft_chain)."""
+        return draft_chain(
+            step,
+            budget,
+            self._sampling,
+            self.position(context),
+            drafter=self.name,
+            whose=self.whose,
+            proceed=proceed,
+            own_id=own_id,
+            ends=ends,
+        )
+
+
+class ModelFreeDrafter(BaseDrafter):
+    """A drafter whose proposals are point masses (no q): override `guess`, `forget` and `read`.
 
     Its confidence in a token is the share accepted so far in this run of its tokens that went on from a match of
     the same length (see acceptance.py), unless `confidences` says better.
     """
 
-    name: str = ""
     OPTIONS: ClassVar[tuple[Option, ...]] = ()
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
-    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(self, options: Mapping[str, Value] | None = None) -> None:
         self.options = {option.name: option.default for option in self.OPTIONS} | dict(options or {})
@@ -44,41 +106,38 @@ class ModelFreeDrafter:
         """Probabilities of the tokens just guessed, where the method has them."""
         return None
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
-        """Begin a run: forget how earlier guesses held."""
+    def forget(self) -> None:
+        """Drop what was learned of a text."""
+
+    def read(self, prompt: Sequence[int]) -> None:
+        """Take the prompt in."""
+
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
+        """Begin a run: forget the text before and how guesses held."""
         self._acceptance = Acceptance(COPIES)
         self._matches = Matches()
-        self._matches.extend(prompt_tokens)
+        self._matches.extend(prompt)
+        self.forget()
+        self.read(prompt)
 
-    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
-        """Learn nothing: no features were asked for."""
-
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft what `guess` says, up to `budget` tokens and while `proceed` agrees."""
         tokens = tuple(self.guess(context, budget)[:budget])
         if not tokens:
             return EMPTY_DRAFT
         given = self.confidences(tokens)
         sure = self._expected(context, tokens) if given is None else list(given[: len(tokens)])
-        if proceed is not None:
-            for place, confidence in enumerate(sure):
-                if not proceed(confidence):
-                    tokens, sure = tokens[: place + 1], sure[: place + 1]
-                    break
-        return Draft(tokens=tokens, confidences=tuple(sure), drafter=self.name)
+        end = going_on(sure, proceed)
+        return Draft(tokens=tokens[:end], confidences=tuple(sure[:end]), drafter=self.name)
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Count which tokens of this drafter's own draft held."""
-        if round_.drafter and round_.drafter != self.name:
-            return
-        learn_round(self._acceptance, round_)
+        if not round_.drafter or round_.drafter == self.name:
+            learn_round(self._acceptance, round_)
 
     def close(self) -> None:
-        """Free the drafter's state; there is none to free unless a subclass says so."""
+        """Drop what was learned of the text."""
+        self.forget()
 
     def _expected(self, context: Sequence[int], tokens: Guess) -> list[float]:
         """The chance of each token, by the length of the match that it goes on from."""
@@ -86,3 +145,12 @@ class ModelFreeDrafter:
         acceptance = self._acceptance
         acceptance.run = self._matches.length(context, tokens[0])
         return [acceptance.after(acceptance.run + place) for place in range(len(tokens))]
+
+
+def going_on(confidences: Sequence[float | None], proceed: Proceed | None) -> int:
+    """How many tokens are drafted: up to the first after which `proceed` wants no more; those without confidence go on."""
+    if proceed is not None:
+        for place, confidence in enumerate(confidences):
+            if confidence is not None and not proceed(confidence):
+                return place + 1
+    return len(confidences)

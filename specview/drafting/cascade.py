@@ -5,13 +5,15 @@ The usual order is from cheap to dear: an n-gram method that is silent most of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from specview.decoding.interfaces import Drafter, DrawsByPosition, OnChunk, OwnContext
+from specview.decoding.interfaces import Drafter, OnChunk, Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.method import METHODS, DrafterContext, MethodInfo
+from specview.drafting.base import BaseDrafter
+from specview.drafting.method import METHODS, DrafterContext, MethodInfo, Shape
 from specview.settings.options import Option, Value, members_of, options_of
 
 OPTIONS = (
@@ -35,33 +37,26 @@ OPTIONS = (
 )
 
 
-class Combined:
+class Combined(BaseDrafter):
     """Several drafters on one sequence. Every member is told of every round, whoever drafted it."""
-
-    name = ""
 
     def __init__(self, members: Sequence[Drafter]) -> None:
         self.members = tuple(members)
         self.exact_q = all(member.exact_q for member in self.members)
-        layers = [layer for member in self.members for layer in member.feature_layers]
-        self.feature_layers: tuple[Any, ...] = tuple(dict.fromkeys(layers))
-        layers = [layer for member in self.members for layer in member.prompt_layers]
-        self.prompt_layers: tuple[Any, ...] = tuple(dict.fromkeys(layers))
-        self.written = 0
-        self._own_contexts = [member for member in self.members if isinstance(member, OwnContext)]
+        self.feature_layers = tuple(dict.fromkeys(layer for member in self.members for layer in member.feature_layers))
+        self.prompt_layers = tuple(dict.fromkeys(layer for member in self.members for layer in member.prompt_layers))
 
     @property
-    def full_context(self) -> int:
+    def full_context(self) -> int:  # type: ignore[override]
         """That of a member that drafts nothing any more because its own context is full; else 0."""
-        return max((member.full_context for member in self._own_contexts), default=0)
+        return max((member.full_context for member in self.members), default=0)
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
     ) -> None:
         """Give every member the prompt."""
         for member in self.members:
-            if isinstance(member, DrawsByPosition):
-                member.written = self.written
+            member.written = self.written
             member.start(prompt_tokens, sampling, on_chunk)
 
     def learn_prompt(self, features: Mapping[Any, Array]) -> None:
@@ -69,12 +64,6 @@ class Combined:
         for member in self.members:
             if member.prompt_layers:
                 member.learn_prompt(features)
-
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
-        """Draft up to `budget` tokens."""
-        raise NotImplementedError
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Tell every member what became of the round; `round_.drafter` says whose draft it was."""
@@ -96,9 +85,7 @@ class Cascade(Combined):
         super().__init__(members)
         self._longest = tuple(longest) or (None,) * len(self.members)
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Return the first proposal, under its member's name; nothing where no member has one."""
         for member, longest in zip(self.members, self._longest, strict=True):
             draft = member.propose(context, budget if longest is None else min(budget, longest), proceed)
@@ -131,25 +118,27 @@ def copying(options: Mapping[str, Value]) -> list[bool]:
     return [METHODS[name].copies for name in members_of(options)]
 
 
-def _each(options: Mapping[str, Value]) -> list[tuple[MethodInfo, dict[str, Value]]]:
-    """The members that a combined method's resolved options name, with each one's own options."""
-    return [(METHODS[name], options_of(options, name)) for name in members_of(options)]
+@dataclass(frozen=True, slots=True)
+class Several:
+    """What members draft, one at a time; levels is the longest default draft among them, few where none has one of its own."""
+
+    shapes: tuple[Shape, ...]
+    levels: int
+
+    @property
+    def leaves(self) -> int:
+        """Most leaves of a member's draft."""
+        return max(shape.leaves for shape in self.shapes)
+
+    def rows_at(self, k: int) -> int:
+        """Most tokens of a member's pass beyond the first."""
+        return max(k, *(shape.rows_at(k) for shape in self.shapes))
 
 
-def longest_default(options: Mapping[str, Value]) -> int:
-    """The longest default draft among the members; few tokens where none has one of its own."""
-    given = [method.default_k(own) for method, own in _each(options) if method.default_k is not None]
-    return max((length for length in given if length is not None), default=4)
-
-
-def most_rows(options: Mapping[str, Value], k: int) -> int:
-    """Most tokens of one pass beyond the first, over the members."""
-    return max(k, *(method.pass_rows(own, k) for method, own in _each(options) if method.pass_rows is not None), 0)
-
-
-def most_branches(options: Mapping[str, Value]) -> int:
-    """Most leaves of a draft tree, over the members."""
-    return max((method.branches(own) for method, own in _each(options) if method.branches is not None), default=1)
+def shape_of(options: Mapping[str, Value]) -> Several:
+    """What the members that a combined method's resolved options name may draft."""
+    shapes = tuple(METHODS[name].drafted(options_of(options, name)) for name in members_of(options))
+    return Several(shapes, max((shape.levels for shape in shapes if shape.levels is not None), default=4))
 
 
 METHOD = MethodInfo(
@@ -161,8 +150,6 @@ METHOD = MethodInfo(
     family="combined",
     combines=True,
     members_among=lambda copying, running: [*copying[:1], *running[:1]],
-    default_k=longest_default,
-    pass_rows=most_rows,
-    branches=most_branches,
+    shape=shape_of,
     place=1,
 )

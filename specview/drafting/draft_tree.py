@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -129,11 +129,15 @@ class Growth:
         """Most tokens of the tree."""
         return min(self.most, self.looked_at)
 
+    def rows_at(self, k: int) -> int:
+        """Most tokens of the tree where its paths have at most k."""
+        return replace(self, levels=min(self.levels, k)).rows
+
     @property
     def leaves(self) -> int:
         """Most leaves of the tree: a token has at most `width` children."""
         beyond = max(0, self.rows - self.width)
-        return self.rows - -(-beyond // self.width)
+        return max(1, self.rows - -(-beyond // self.width))
 
 
 def grow(first: Array, level: Level, limits: Growth, whose: str, proceed: Proceed | None = None) -> Drawn:
@@ -201,6 +205,10 @@ class FixedTree:
     def leaves(self) -> int:
         """Places that nothing follows."""
         return len(self.paths) - len({path[:-1] for path in self.paths} - {()})
+
+    def rows_at(self, k: int) -> int:
+        """Places on paths of at most k tokens."""
+        return sum(len(path) <= k for path in self.paths)
 
     def cut(self, levels: int, most: int) -> FixedTree:
         """The part with paths of at most `levels` tokens, and at most `most` places: the first ones."""

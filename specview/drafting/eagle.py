@@ -7,9 +7,11 @@ states of a low, a middle and a high layer and has an output vocabulary of its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from specview.decoding.interfaces import Proceed
 from specview.decoding.ledger import Array, Draft
 from specview.drafting.draft_tree import (
     DEEPEST,
@@ -23,9 +25,8 @@ from specview.drafting.draft_tree import (
     read_paths,
     spread_tree,
 )
-from specview.drafting.feature_head import FeatureDrafter, head_of, weights_of
-from specview.drafting.last_hidden import problem
-from specview.drafting.method import DrafterContext, MethodInfo
+from specview.drafting.feature_head import FeatureDrafter, head_of, problem, weights_of
+from specview.drafting.method import Chain, DrafterContext, MethodInfo
 from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
@@ -88,7 +89,6 @@ EAGLE2_OPTIONS = (
     *_LIMITS,
     SIBLINGS,
 )
-EAGLE2_PRESETS: Mapping[str, Mapping[str, Value]] = {"cpu": _CPU, "gpu": _GPU}
 EAGLE3_OPTIONS = (
     _preset("cpu: a chain, as rows of a pass are dear there; gpu: a dynamic tree with EAGLE's own limits."),
     Option(
@@ -101,13 +101,9 @@ EAGLE3_OPTIONS = (
     *_LIMITS,
     SIBLINGS,
 )
-EAGLE3_PRESETS: Mapping[str, Mapping[str, Value]] = {
-    "cpu": {"tree": "chain", **_CPU},
-    "gpu": {"tree": "dynamic", **_GPU},
-}
 
-Shape = Growth | FixedTree | None
-"""A dynamic tree's limits, a fixed tree, or a chain."""
+Shape = Growth | FixedTree | Chain
+"""A dynamic tree's limits, a fixed tree, or a chain, whose length is the engine's to say."""
 
 SMALL_TREE = spread_tree(3, 3, 7)
 """The fixed tree where the user gave no places."""
@@ -117,11 +113,11 @@ def shape_of(options: Mapping[str, Value]) -> Shape:
     """What the options ask to draft. Raises UsageError where they name a tree that cannot be."""
     if "depth" in options:
         if options.get("tree") == "chain":
-            return None
+            return Chain()
         most = int(options["total_tokens"]) - 1
         return Growth(int(options["depth"]) + 1, int(options["top_k"]), most)
     if options["tree"] == "chain":
-        return None
+        return Chain()
     text = str(options[PATHS.name])
     return read_paths(text) if text else SMALL_TREE
 
@@ -134,30 +130,25 @@ class Eagle(FeatureDrafter):
     """
 
     def __init__(
-        self, name: str, head: LoadedHead, layers: Sequence[Any], max_length: int, shape: Shape, sampled: bool
-    ) -> None:
-        super().__init__(head, layers, max_length)
-        self.name = name
+        self, name: str, head: LoadedHead, layers: Sequence[Any], max_length: int, shape: Shape, sampled: bool,
+        weights: str = "auto",
+    ) -> None:  # fmt: skip
+        super().__init__(name, head, layers, max_length, weights)
         self.shape = shape
         self._sampled = sampled
 
     def _draft(
-        self,
-        run: HeadRun,
-        context: Sequence[int],
-        budget: int,
-        room: int,
-        proceed: Callable[[float], bool] | None,
+        self, run: HeadRun, context: Sequence[int], budget: int, room: int, proceed: Proceed | None
     ) -> Draft:
         run.feed(context, len(context) - 1)
         shape = self.shape
-        if shape is None:
+        if isinstance(shape, Chain):
 
-            def step(token: int | None) -> Array:
-                return run.first() if token is None else run.step(self._target_id(token))
+            def step(token: int | None) -> tuple[Array, Array]:
+                row = run.first() if token is None else run.step(self._target_id(token))
+                return row, row
 
-            draft = self._chain(step, context, min(budget, room), proceed)
-            return self._over_target(run, draft)
+            return self._over_target(run, self.chain(step, context, min(budget, room), proceed))
 
         def level(tokens: Sequence[int], parents: Sequence[int]) -> Array:
             return run.level([self._target_id(token) for token in tokens], parents)
@@ -166,112 +157,54 @@ class Eagle(FeatureDrafter):
         if isinstance(shape, Growth):
             limits = Growth(min(shape.levels, budget), shape.width, min(shape.most, room))
             if sampling is None:
-                return self._drawn(run, grow(run.first(), level, limits, self._whose, proceed))
+                return self._drawn(run, grow(run.first(), level, limits, self.whose, proceed))
             shape = spread_tree(limits.levels, limits.width, limits.rows)
         tree = shape.cut(budget, room)
-        position = self._position(context)
-        return self._drawn(run, fill(tree, run.first(), level, self._whose, sampling, position, proceed))
+        return self._drawn(run, fill(tree, run.first(), level, self.whose, sampling, self.position(context), proceed))
 
 
-def check(options: Mapping[str, Value]) -> None:
-    """Raise UsageError where the options name a tree that cannot be drafted or verified."""
-    shape_of(options)
-
-
-def default_k(options: Mapping[str, Value]) -> int | None:
-    """The longest path of a tree; a chain's length is the engine's to say."""
-    shape = shape_of(options)
-    return None if shape is None else shape.levels
-
-
-def pass_rows(options: Mapping[str, Value], k: int) -> int:
-    """Most tokens of a pass beyond the first."""
-    shape = shape_of(options)
-    if shape is None:
-        return k
-    if isinstance(shape, Growth):
-        return Growth(min(shape.levels, k), shape.width, shape.most).rows
-    return len(shape.cut(k, MOST_NODES).paths)
-
-
-def branches(options: Mapping[str, Value]) -> int:
-    """Most leaves of a draft."""
-    shape = shape_of(options)
-    return 1 if shape is None else max(shape.leaves, 1)
-
-
-def make(context: DrafterContext, method: str) -> Eagle:
+def make(method: str, context: DrafterContext) -> Eagle:
     """Make the drafter of one of the methods; raises SpecviewError where it has no head that fits."""
     head = head_of(context, method)
     layers = head.facts.aux_layers or ("last",)
     sampled = context.options[SIBLINGS.name] == "sampled"
-    made = Eagle(method, head, layers, context.max_length, shape_of(context.options), sampled)
-    made.weights = weights_of(context, head)
-    return made
+    return Eagle(method, head, layers, context.max_length, shape_of(context.options), sampled, weights_of(context, head))
 
 
-def make_eagle(context: DrafterContext) -> Eagle:
-    """Make the drafter of `eagle`."""
-    return make(context, "eagle")
+def _method(name: str, label: str, description: str, options: tuple[Option, ...], place: int, **more: Any) -> MethodInfo:
+    more = {"head": name, **more}
+    return MethodInfo(
+        name, label, description, partial(make, name), options, family="trained head", shape=shape_of, problem=problem, place=place, **more
+    )
 
 
-def make_eagle2(context: DrafterContext) -> Eagle:
-    """Make the drafter of `eagle2`."""
-    return make(context, "eagle2")
-
-
-def make_eagle3(context: DrafterContext) -> Eagle:
-    """Make the drafter of `eagle3`."""
-    return make(context, "eagle3")
-
-
-EAGLE = MethodInfo(
+EAGLE = _method(
     "eagle",
     "EAGLE",
     "A one-layer head drafts from the target's last hidden state, a chain or a fixed tree (Li et al. 2024, "
     "arXiv 2401.15077).",
-    make_eagle,
     EAGLE_OPTIONS,
-    head="eagle",
-    family="trained head",
-    default_k=default_k,
-    pass_rows=pass_rows,
-    branches=branches,
-    problem=problem,
-    check=check,
     place=4,
+    check=shape_of,
 )
 
-EAGLE2 = MethodInfo(
+EAGLE2 = _method(
     "eagle2",
     "EAGLE-2",
     "EAGLE's heads draft a tree that grows where they are surest (Li et al. 2024, arXiv 2406.16858).",
-    make_eagle2,
     EAGLE2_OPTIONS,
-    head="eagle",
-    family="trained head",
-    default_k=default_k,
-    presets=EAGLE2_PRESETS,
-    always_tree=True,
-    pass_rows=pass_rows,
-    branches=branches,
-    problem=problem,
     place=5,
+    head="eagle",
+    presets={"cpu": _CPU, "gpu": _GPU},
+    always_tree=True,
 )
 
-EAGLE3 = MethodInfo(
+EAGLE3 = _method(
     "eagle3",
     "EAGLE-3",
     "A head drafts from hidden states of a low, a middle and a high layer, with a vocabulary of its own; a "
     "chain or a dynamic tree (Li et al. 2025, arXiv 2503.01840).",
-    make_eagle3,
     EAGLE3_OPTIONS,
-    head="eagle3",
-    family="trained head",
-    default_k=default_k,
-    presets=EAGLE3_PRESETS,
-    pass_rows=pass_rows,
-    branches=branches,
-    problem=problem,
     place=6,
+    presets={"cpu": {"tree": "chain", **_CPU}, "gpu": {"tree": "dynamic", **_GPU}},
 )

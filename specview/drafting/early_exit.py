@@ -7,16 +7,14 @@ taken up by the verifying pass, which runs the remaining layers only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from array_api_compat import array_namespace
 
-from specview.decoding.interfaces import EarlyExitSession, Engine, OnChunk
-from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams
+from specview.decoding.interfaces import EarlyExitSession, Engine, Proceed
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
+from specview.drafting.base import BaseDrafter
 from specview.drafting.method import DrafterContext, MethodInfo
-from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import Option
 
@@ -33,39 +31,18 @@ OPTIONS = (
 )
 
 
-class EarlyExit:
-    """Drafts with the lane's own session, left after the first layers.
-
-    q is exactly the distribution each token was sampled from: the exit's logits after the target's
-    temperature and filters.
-    """
+class EarlyExit(BaseDrafter):
+    """Drafts with the lane's own session, left after the first layers; q is of the exit's logits."""
 
     name = "early-exit"
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
-    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(self, session: EarlyExitSession, layer: int, max_length: int) -> None:
         self._session = session
         self.layer = layer
         self._max_length = max_length
-        self._prompt_length = 0
-        self.written = 0
-        self._sampling = SamplingParams()
+        self.whose = f"the target, left after layer {layer},"
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
-        """Take the prompt's length: the session is the target's, which has it already."""
-        self._sampling = sampling
-        self._prompt_length = len(prompt_tokens) - self.written
-
-    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
-        """Learn nothing: no features were asked for."""
-
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft up to `budget` tokens; the last one is not fed, for nothing is drafted after it."""
         budget = min(budget, self._max_length - len(context))
         if budget <= 0:
@@ -77,21 +54,7 @@ class EarlyExit:
             logits = array_namespace(logits).asarray(logits, copy=True)
             return logits, logits
 
-        return draft_chain(
-            step,
-            budget,
-            self._sampling,
-            len(context) - self._prompt_length,
-            drafter=self.name,
-            whose=f"the target, left after layer {self.layer},",
-            proceed=proceed,
-        )
-
-    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
-        """Learn nothing: the verifying pass took up, or dropped, what was fed."""
-
-    def close(self) -> None:
-        """Nothing of its own to free: the session is the lane's."""
+        return self.chain(step, context, budget, proceed)
 
 
 def default_layer(layers: int) -> int:

@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specview.decoding.interfaces import OnChunk
+from specview.decoding.interfaces import Engine, OnChunk, Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams
+from specview.drafting.base import BaseDrafter
 from specview.drafting.draft_tree import Drawn
-from specview.drafting.last_hidden import accepted_rows
-from specview.drafting.sampled import draft_chain
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import WEIGHTS
 
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from specview.heads.loaded import LoadedHead
     from specview.heads.running import HeadRun
 
+LAST = "last"
+"""The hidden state after the final norm."""
 MOST_WAITING = 64
 """Rows of the context that wait for the next draft; more are fed as they come."""
 
@@ -62,40 +62,68 @@ class RowsBehind(Sequence[Array]):
         return self._rows[place]
 
 
-class FeatureDrafter:
+def accepted_rows(round_: Round) -> list[int]:
+    """The rows of a round's pass that stay in the context: its last token's, then those of the accepted path."""
+    return [0, *(1 + index for index, token in enumerate(round_.drafted) if token.verdict == "accepted")]
+
+
+class LastHidden(BaseDrafter):
+    """A drafter over the target's hidden state, after the final norm, of the last token but one of the context.
+
+    That is the state from which the target chose the context's last token. It comes with the pass that did so:
+    the first round of a run has none, and drafts nothing.
+    """
+
+    feature_layers: tuple[Any, ...] = (LAST,)
+
+    def __init__(self, head: LoadedHead, max_length: int) -> None:
+        self._head = head
+        self._max_length = max_length
+        self._hidden: Any = None  # [1, hidden]
+
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
+        """Begin a run: nothing is known of the target's state yet."""
+        self._hidden = None
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Keep the state of the last accepted row, whoever drafted the round."""
+        rows = features.get(LAST)
+        row = accepted_rows(round_)[-1]
+        # A copy: the engine may reuse its buffer in the next pass.
+        self._hidden = None if rows is None else self._head.tensor(rows[row : row + 1]).clone()
+
+    def close(self) -> None:
+        """Free the state; the head itself is shared."""
+        self._hidden = None
+
+    def _room(self, context: Sequence[int], budget: int) -> int:
+        """Rows that a draft may have now; 0 where there is nothing to draft from."""
+        return 0 if self._hidden is None or budget <= 0 else max(0, self._max_length - len(context))
+
+
+class FeatureDrafter(BaseDrafter):
     """A drafter with a head that reads the target's features; subclasses say what it drafts.
 
     layers are the features that the head reads. A drafter that lacks the features of some position, because
     the target's session gave none, drafts nothing.
     """
 
-    name = ""
-    exact_q = True
-
-    def __init__(self, head: LoadedHead, layers: Sequence[Any], max_length: int) -> None:
-        self.feature_layers: tuple[Any, ...] = tuple(layers)
-        self.prompt_layers: tuple[Any, ...] = tuple(layers)
+    def __init__(self, name: str, head: LoadedHead, layers: Sequence[Any], max_length: int, weights: str = "auto") -> None:
+        self.name, self.whose = name, f"the {name} head"
+        self.feature_layers = self.prompt_layers = tuple(layers)
         self._head = head
         self._max_length = max_length
-        self.weights = "auto"
-        self._sampling = SamplingParams()
+        self._weights = weights
         self._tokens: list[int] = []  # the context
-        self._prompt_length = 0
-        self.written = 0
         self._run: HeadRun | None = None
         self._target_ids: list[int] | None = None
-        self.watched = False
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
         """Begin a run with an empty cache; the prompt's features come later."""
         from specview.heads.running import HeadRun
 
-        self._sampling = sampling
-        self._tokens = list(prompt_tokens)
-        self._prompt_length = len(prompt_tokens) - self.written
-        self._run = HeadRun(self._head, self.feature_layers, self.weights)
+        self._tokens = list(prompt)
+        self._run = HeadRun(self._head, self.feature_layers, self._weights)
         self._target_ids = self._run.target_ids
 
     def learn_prompt(self, features: Mapping[Any, Array]) -> None:
@@ -106,9 +134,7 @@ class FeatureDrafter:
             run.add(features)
             run.feed(self._tokens, min(run.known, len(self._tokens) - 1) - 1)
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft after `context`: paths of up to `budget` tokens."""
         run, end = self._run, len(context) - 1
         room = self._max_length - len(context)  # of the pass; the last token has its place already
@@ -134,42 +160,10 @@ class FeatureDrafter:
         self._run = None
 
     def _draft(
-        self,
-        run: HeadRun,
-        context: Sequence[int],
-        budget: int,
-        room: int,
-        proceed: Callable[[float], bool] | None,
+        self, run: HeadRun, context: Sequence[int], budget: int, room: int, proceed: Proceed | None
     ) -> Draft:
         """Draft paths of up to `budget` tokens, at most `room` tokens in all; the features are there."""
         raise NotImplementedError
-
-    def _position(self, context: Sequence[int]) -> int:
-        """The output position where a round after `context` begins."""
-        return len(context) - self._prompt_length
-
-    def _chain(
-        self,
-        step: Callable[[int | None], Array],
-        context: Sequence[int],
-        budget: int,
-        proceed: Callable[[float], bool] | None,
-    ) -> Draft:
-        """Draft a chain in the head's own vocabulary: step takes the token just drafted, gives a row of logits."""
-
-        def both(token: int | None) -> tuple[Array, Array]:
-            row = step(token)
-            return row, row
-
-        position = self._position(context)
-        whose = self._whose
-        return draft_chain(
-            both, budget, self._sampling, position, drafter=self.name, whose=whose, proceed=proceed
-        )
-
-    @property
-    def _whose(self) -> str:
-        return f"the {self.name} head"
 
     def _target_id(self, token: int) -> int:
         """The target's id of one of the head's own."""
@@ -207,15 +201,11 @@ class FeatureDrafter:
 
 
 def head_of(context: DrafterContext, method: str) -> LoadedHead:
-    """The loaded head of a method.
+    """The loaded head of a method that reads features of some layers.
 
     Raises SpecviewError where there is none, or where it cannot draft for the target.
     """
-    head = context.heads.get(method)
-    if head is None:
-        raise SpecviewError(
-            f"{method} needs a trained head.", "Name one with --draft or the option head: a folder or a hub id."
-        )
+    head = context.head(method, "a trained head", "Name one with --draft or the option head: a folder or a hub id.")
     facts, target = head.facts, context.target
     needed = max((layer for layer in facts.aux_layers if isinstance(layer, int)), default=0)
     if target is not None and not (
@@ -246,3 +236,8 @@ def weights_of(context: DrafterContext, head: LoadedHead) -> str:
             f"weights is int8, which takes a CPU that is quick at 8-bit weights, and {here}.", "Use auto or stored."
         )
     return asked
+
+
+def problem(engine: Engine) -> str | None:
+    """Say why this target gives no hidden states, or None."""
+    return engine.features_problem

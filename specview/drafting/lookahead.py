@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from specview.decoding.interfaces import Engine, OnChunk
+from specview.decoding.interfaces import OnChunk, Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Rider, Round, depths
-from specview.decoding.sampling import SamplingParams, likeliest_ids
-from specview.drafting.base import ModelFreeDrafter
+from specview.decoding.sampling import likeliest_ids
+from specview.drafting.base import ModelFreeDrafter, going_on
 from specview.drafting.method import DrafterContext, MethodInfo
 from specview.errors import SpecviewError
 from specview.settings.options import Option, Value
@@ -188,10 +189,11 @@ class Lookahead(ModelFreeDrafter):
         self._from_prompt = bool(options["pool_from_prompt"])
         self._max_length = max_length
         self._eos_ids = eos_ids
-        self._begin(SamplingParams(), ())
+        self.begin((), None)
 
-    def _begin(self, sampling: SamplingParams, prompt: Sequence[int]) -> None:
-        self._random = random.Random(sampling.seed)
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
+        """Begin a run: a window of random tokens of the prompt, a pool of its n-grams or an empty one."""
+        self._random = random.Random(self._sampling.seed)
         self._filling = [token for token in prompt if token not in self._eos_ids] or list(prompt)
         self.pool = Pool(int(self.options["guess_set_size"]))
         self._pooled = 0  # context tokens whose n-grams are in the pool
@@ -201,19 +203,10 @@ class Lookahead(ModelFreeDrafter):
         self._tried: list[int] = []
         size = self._window_size + self._level - 3
         self.window = Window(self._level, [self._any_token(0) for _ in range(size)] if self._filling else ())
-
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
-        """Begin a run: a window of random tokens of the prompt, a pool of its n-grams or an empty one."""
-        super().start(prompt_tokens, sampling, on_chunk)
-        self._begin(sampling, prompt_tokens)
         if self._from_prompt:
-            self._pool_text(prompt_tokens)
+            self._pool_text(prompt)
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft the pooled n-grams, each up to `budget` tokens, and let the window ride along.
 
         What does not fit into the session any more is left out: old guesses, then columns of the window.
@@ -224,7 +217,7 @@ class Lookahead(ModelFreeDrafter):
         if budget <= 0 or room <= 0:
             return EMPTY_DRAFT
         shares = self._shares(min(budget, self._level - 1))
-        tokens, parents = self._tree(self.pool.after(context[-1]), _depth(shares, proceed), room)
+        tokens, parents = self._tree(self.pool.after(context[-1]), going_on(shares, proceed), room)
         self.window.shrink(room - len(tokens))
         riders, rider_parents = self.window.forest()
         self._riding, self._last = len(riders), context[-1]
@@ -276,9 +269,8 @@ class Lookahead(ModelFreeDrafter):
         """Count by depth: a place held when one of the siblings tried there was accepted."""
         if round_.drafter != self.name or not round_.drafted:
             return
-        parents = round_.parents if round_.parents is not None else range(-1, round_.k - 1)
         tried: dict[int, bool] = {}
-        for token, place in zip(round_.drafted, depths(parents), strict=True):
+        for token, place in zip(round_.drafted, round_.depths, strict=True):
             if token.verdict != "ignored":
                 tried[place] = tried.get(place, False) or token.verdict == "accepted"
         for place in sorted(tried):
@@ -307,47 +299,44 @@ class Lookahead(ModelFreeDrafter):
         return self._any_token(token) if token in self._eos_ids else token
 
 
-def _depth(shares: Sequence[float], proceed: Callable[[float], bool] | None) -> int:
-    """How deep the tree may be: to the first place after which `proceed` wants no more."""
-    if proceed is not None:
-        for place, share in enumerate(shares):
-            if not proceed(share):
-                return place + 1
-    return len(shares)
-
-
 def window_rows(window_size: int, level: int) -> int:
     """Most tokens that the window ever has, those of the first passes too."""
     return max((step + 1) * (window_size + level - 2 - step) - 1 for step in range(level - 1))
 
 
-def default_k(options: Mapping[str, Value]) -> int:
-    """A draft as long as the n-grams allow."""
-    return int(options["level"]) - 1
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass with `guesses` n-grams of `level` tokens and a window: drafts are as long as the n-grams allow."""
+
+    window_size: int
+    level: int
+    guesses: int
+
+    @property
+    def levels(self) -> int:
+        """The longest draft."""
+        return self.level - 1
+
+    @property
+    def leaves(self) -> int:
+        """The guesses and the columns of the window."""
+        return self.guesses + self.window_size + self.level - 3
+
+    def rows_at(self, k: int) -> int:
+        """The guesses and the window."""
+        return self.guesses * min(k, self.levels) + window_rows(self.window_size, self.level)
 
 
-def pass_rows(options: Mapping[str, Value], k: int) -> int:
-    """Most tokens of a pass beyond the first: the guesses and the window."""
-    level = int(options["level"])
-    guesses = int(options["guess_set_size"]) * min(k, level - 1)
-    return guesses + window_rows(int(options["window_size"]), level)
-
-
-def branches(options: Mapping[str, Value]) -> int:
-    """Most leaves of a pass: the guesses and the columns of the window."""
-    window_size, level = int(options["window_size"]), int(options["level"])
-    return int(options["guess_set_size"]) + window_size + level - 3
-
-
-def problem(engine: Engine) -> str | None:
-    """Both engines verify trees: nothing keeps lookahead from a target that can be rolled back."""
-    return None
+def shape_of(options: Mapping[str, Value]) -> Pass:
+    """What a pass holds with these options."""
+    return Pass(int(options["window_size"]), int(options["level"]), int(options["guess_set_size"]))
 
 
 def make(context: DrafterContext) -> Lookahead:
     """Make the drafter; raises SpecviewError where a pass with the window does not fit."""
     options = context.options
-    rows = window_rows(int(options["window_size"]), int(options["level"])) + default_k(options) + 1
+    shape = shape_of(options)
+    rows = window_rows(shape.window_size, shape.level) + shape.levels + 1
     if rows > context.max_length:
         raise _too_large(options, f"{rows} tokens a pass, and this sequence holds {context.max_length}")
     target = context.target
@@ -380,9 +369,6 @@ METHOD = MethodInfo(
     family="self",
     rides_passes=True,
     seldom_pays=True,
-    default_k=default_k,
-    pass_rows=pass_rows,
-    branches=branches,
-    problem=problem,
+    shape=shape_of,
     place=1,
 )

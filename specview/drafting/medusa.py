@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specview.decoding.interfaces import Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.drafting.draft_tree import PATHS_TEXT, FixedTree, fixed_tree, likeliest, read_paths
-from specview.drafting.feature_head import SpreadRows
-from specview.drafting.last_hidden import LastHidden, problem
-from specview.drafting.method import DrafterContext, MethodInfo
-from specview.drafting.sampled import draft_chain, not_finite
-from specview.errors import SpecviewError, UsageError
+from specview.drafting.feature_head import LastHidden, SpreadRows, problem
+from specview.drafting.method import Chain, DrafterContext, MethodInfo
+from specview.drafting.sampled import not_finite
+from specview.errors import UsageError
 from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Medusa(LastHidden):
     """
 
     name = "medusa"
+    whose = "Medusa's heads"
 
     def __init__(self, head: LoadedHead, max_length: int, tree: FixedTree | None = None) -> None:
         super().__init__(head, max_length)
@@ -84,9 +85,7 @@ class Medusa(LastHidden):
             self._longest = min(self._longest, tree.levels)
         self._shape = tree
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft up to `budget` tokens in a row after `context`; of a tree as many in its longest path."""
         room = self._room(context, budget)
         depth = min(budget, self._longest, room)
@@ -103,16 +102,7 @@ class Medusa(LastHidden):
             row = next(places)
             return row, row
 
-        draft = draft_chain(
-            step,
-            depth,
-            self._sampling,
-            len(context) - self._prompt_length,
-            drafter=self.name,
-            whose="Medusa's heads",
-            proceed=proceed,
-        )
-        return self._over_target(draft)
+        return self._over_target(self.chain(step, context, depth, proceed))
 
     def _logits(self, depth: int) -> Any:
         """Logits [depth, ids] of the first heads, of the ids that they give."""
@@ -137,11 +127,11 @@ class Medusa(LastHidden):
         full[self._head.module.target_ids] = row
         return full
 
-    def _tree(self, tree: FixedTree, rows: Array, proceed: Callable[[float], bool] | None) -> Draft:
+    def _tree(self, tree: FixedTree, rows: Array, proceed: Proceed | None) -> Draft:
         """The tree from the heads' logits [depth, ids]."""
         ids, values = likeliest(rows[: tree.levels], 1 + max(rank for path in tree.paths for rank in path))
         if not all(math.isfinite(best[0]) for best in values):
-            raise not_finite("Medusa's heads")
+            raise not_finite(self.whose)
         places: dict[tuple[int, ...], int] = {}
         confidences: list[float] = []
         for level, values_here in enumerate(values, start=1):
@@ -186,40 +176,19 @@ def tree_of(choices: str) -> FixedTree:
     return read_paths(paths, str(file))
 
 
-def _asked(options: Mapping[str, Value]) -> FixedTree | None:
-    """The tree that the options ask for; None for a chain."""
-    return tree_of(str(options["choices"])) if options["tree"] == "fixed" else None
+def shape_of(options: Mapping[str, Value]) -> FixedTree | Chain:
+    """The tree that the options ask for, else a chain: of two tokens, as the third head is seldom right.
 
-
-def check(options: Mapping[str, Value]) -> None:
-    """Raise UsageError where a tree is asked for and `choices` names none."""
-    _asked(options)
-
-
-def default_k(options: Mapping[str, Value]) -> int:
-    """The tree's depth; of a chain two tokens, as the third head is seldom right."""
-    tree = _asked(options)
-    return 2 if tree is None else tree.levels
-
-
-def pass_rows(options: Mapping[str, Value], k: int) -> int:
-    """Most tokens of a pass beyond the first: k of a chain, the nodes down to depth k of a tree."""
-    tree = _asked(options)
-    return k if tree is None else sum(len(path) <= k for path in tree.paths)
-
-
-def branches(options: Mapping[str, Value]) -> int:
-    """Leaves of the tree; 1 for a chain."""
-    tree = _asked(options)
-    return 1 if tree is None else tree.leaves
+    Raises UsageError where a tree is asked for and `choices` names none.
+    """
+    return tree_of(str(options["choices"])) if options["tree"] == "fixed" else Chain(2)
 
 
 def make(context: DrafterContext) -> Medusa:
     """Make the drafter; raises SpecviewError where the lane has no heads."""
-    head = context.heads.get("medusa")
-    if head is None:
-        raise SpecviewError("medusa needs trained heads.", "Name their folder with --draft.")
-    return Medusa(head, context.max_length, _asked(context.options))
+    head = context.head(Medusa.name, "trained heads", "Name their folder with --draft.")
+    shape = shape_of(context.options)
+    return Medusa(head, context.max_length, None if isinstance(shape, Chain) else shape)
 
 
 METHOD = MethodInfo(
@@ -231,11 +200,9 @@ METHOD = MethodInfo(
     OPTIONS,
     head="medusa",
     family="trained head",
-    default_k=default_k,
-    pass_rows=pass_rows,
-    branches=branches,
+    shape=shape_of,
     published_tree={"choices": "mc_sim_7b_63"},
     problem=problem,
-    check=check,
+    check=shape_of,
     place=1,
 )

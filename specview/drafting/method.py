@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, Engine, Session
 from specview.drafting.base import ModelFreeDrafter
-from specview.errors import UsageError
+from specview.errors import SpecviewError, UsageError
 from specview.settings.options import (
     HEAD,
     HEAD_OPTIONS,
@@ -26,6 +26,9 @@ from specview.settings.options import (
 
 if TYPE_CHECKING:
     from specview.heads.loaded import LoadedHead
+
+LONGEST_DRAFT = 64
+"""What a round may draft at most (settings.MAX_K)."""
 
 Family = Literal["baseline", "draft model", "n-gram", "self", "trained head", "combined"]
 
@@ -55,6 +58,12 @@ class DrafterContext:
     memory: dict[str, Any] = field(default_factory=dict)
     heads: Mapping[str, LoadedHead] = field(default_factory=dict)
 
+    def head(self, method: str, needs: str, mend: str) -> LoadedHead:
+        """The loaded head of a method; raises SpecviewError, in these words, where there is none."""
+        if method not in self.heads:
+            raise SpecviewError(f"{method} needs {needs}.", mend)
+        return self.heads[method]
+
     def member(self, name: str) -> Drafter:
         """Make the drafter of a member of this combined method, with the options given for it."""
         method = METHODS[name]
@@ -63,17 +72,43 @@ class DrafterContext:
         return method.make(replace(self, options=own or resolve(method.options, {}, name)))
 
 
+class Shape(Protocol):
+    """What a method drafts in a round: a chain or a tree."""
+
+    @property
+    def levels(self) -> int | None:
+        """The longest path, which is k where the user named none; None leaves k to policy and engine."""
+
+    @property
+    def leaves(self) -> int:
+        """Most leaves."""
+
+    def rows_at(self, k: int) -> int:
+        """Most tokens of a pass beyond the first, with drafts of up to k in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Drafts in a row."""
+
+    levels: int | None = None
+    leaves: int = 1
+
+    def rows_at(self, k: int) -> int:
+        """The draft."""
+        return k
+
+
 @dataclass(frozen=True, slots=True)
 class MethodInfo:
     """A method as the window and the command line offer it. `make` is None for plain decoding.
 
-    default_k gives the draft length where the user named none; None leaves it to policy and engine. presets
-    are named sets of option values: an option called `preset` chooses one. head names the kind of trained head
+    shape gives what options make a round draft, where that is no bare chain; longest is the option that holds the longest
+    draft, as llama.cpp and vLLM have them, which is k where the user named none. presets are named sets of option values: an option called `preset` chooses one. head names the kind of trained head
     (specview.heads.layouts) that the method drafts with; the lane's `draft` then says which, or its option `head`,
     which every such method has without naming it. combines says that the option
     `members` names other methods, whose own options are taken as "member.option". needs_costs asks for a
-    calibration of the target's passes. pass_rows gives the most tokens of one pass beyond the first for
-    (options, k); branches the most leaves of a draft tree. problem gives the reason why the method
+    calibration of the target's passes. problem gives the reason why the method
     cannot draft on this target, or None. check raises UsageError where option values do not fit together.
 
     Of its drafts: follows_text says that a guess at a place hangs on the text before it alone, wherever the draft
@@ -96,14 +131,13 @@ class MethodInfo:
     needs_draft_model: bool = False
     head: str | None = None
     family: Family = "n-gram"
-    default_k: Callable[[Mapping[str, Value]], int | None] | None = None
+    shape: Callable[[Mapping[str, Value]], Shape] | None = None
+    longest: str = ""
     presets: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     combines: bool = False
     needs_costs: bool = False
-    pass_rows: Callable[[Mapping[str, Value], int], int] | None = None
-    branches: Callable[[Mapping[str, Value]], int] | None = None
     problem: Callable[[Engine], str | None] | None = None
-    check: Callable[[Mapping[str, Value]], None] | None = None
+    check: Callable[[Mapping[str, Value]], object] | None = None
     follows_text: bool = False
     one_pass: bool = False
     learns_lengths: bool = False
@@ -148,6 +182,12 @@ class MethodInfo:
     def steps_draft_model(self) -> bool:
         """Whether a draft model of its own drafts token by token: its q is known after every text."""
         return self.needs_draft_model and not self.one_pass
+
+    def drafted(self, options: Mapping[str, Value]) -> Shape:
+        """What a round drafts with these options; raises UsageError where they name a tree that cannot be."""
+        if self.shape is not None:
+            return self.shape(options)
+        return Chain(min(int(options.get(self.longest, 0) or next(o.default for o in self.options if o.name == self.longest)), LONGEST_DRAFT) if self.longest else None)
 
     def members(self, options: Mapping[str, Any]) -> tuple[str, ...]:
         """The members that a combined method's options name, in order; () for others."""

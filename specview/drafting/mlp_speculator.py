@@ -6,23 +6,21 @@ drafted before, so the chain is one sample of the speculator's own distribution,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from specview.decoding.interfaces import Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
-from specview.drafting.last_hidden import LastHidden, problem
+from specview.drafting.feature_head import LastHidden, problem
 from specview.drafting.method import DrafterContext, MethodInfo
-from specview.drafting.sampled import draft_chain
-from specview.errors import SpecviewError
 
 
 class Speculator(LastHidden):
     """Drafts a chain of at most as many tokens as the speculator was trained for."""
 
     name = "mlp-speculator"
+    whose = "the speculator"
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft up to `budget` tokens after `context`."""
         module = self._head.module
         budget = min(budget, module.shape.predicts, self._room(context, budget))
@@ -39,22 +37,12 @@ class Speculator(LastHidden):
             row = self._head.over_target_vocabulary(logits)[0]
             return row, row
 
-        return draft_chain(
-            step,
-            budget,
-            self._sampling,
-            len(context) - self._prompt_length,
-            drafter=self.name,
-            whose="the speculator",
-            proceed=proceed,
-        )
+        return self.chain(step, context, budget, proceed)
 
 
 def make(context: DrafterContext) -> Speculator:
     """Make the drafter; raises SpecviewError where the lane has no speculator."""
-    head = context.heads.get("mlp-speculator")
-    if head is None:
-        raise SpecviewError("mlp-speculator needs a trained speculator.", "Name its folder with --draft.")
+    head = context.head(Speculator.name, "a trained speculator", "Name its folder with --draft.")
     return Speculator(head, context.max_length)
 
 

@@ -6,16 +6,14 @@ from what the module before it gave; once all have drafted the last one goes on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specview.decoding.interfaces import OnChunk
+from specview.decoding.interfaces import OnChunk, Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams
-from specview.drafting.last_hidden import LAST, accepted_rows, problem
+from specview.drafting.base import BaseDrafter
+from specview.drafting.feature_head import LAST, accepted_rows, problem
 from specview.drafting.method import DrafterContext, MethodInfo
-from specview.drafting.sampled import draft_chain
-from specview.errors import SpecviewError
 from specview.settings.options import Option
 
 if TYPE_CHECKING:
@@ -32,11 +30,11 @@ OPTIONS = (
 )
 
 
-class Mtp:
+class Mtp(BaseDrafter):
     """Drafts a chain; each token is drawn from its module's own distribution, which is its q."""
 
     name = "mtp"
-    exact_q = True
+    whose = "the target's modules"
     feature_layers: tuple[Any, ...] = (LAST,)
     prompt_layers: tuple[Any, ...] = (LAST,)
 
@@ -46,26 +44,19 @@ class Mtp:
         self._longest = max_length if reuse else int(head.module.shape.modules)
         self._run: Any = None
         self._prompt: Sequence[int] = ()
-        self.written = 0
-        self._sampling = SamplingParams()
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
         """Begin a run with empty caches."""
         self.close()
         self._run = self._head.module.new_run(self._head, self._max_length)
-        self._prompt = tuple(prompt_tokens)
-        self._sampling = sampling
+        self._prompt = tuple(prompt)
 
     def learn_prompt(self, features: Mapping[Any, Array]) -> None:
         """Read the next part of the prompt, all but the row that a draft begins with."""
         self._run.add(features[LAST])
         self._run.read(self._prompt)
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft up to `budget` tokens after `context`; nothing where the target's state there is not known."""
         run = self._run
         budget = min(budget, self._longest, self._max_length - len(context))
@@ -77,15 +68,7 @@ class Mtp:
             row = self._head.over_target_vocabulary(logits)[0]
             return row, row
 
-        draft = draft_chain(
-            step,
-            budget,
-            self._sampling,
-            len(context) - len(self._prompt) + self.written,
-            drafter=self.name,
-            whose="the target's modules",
-            proceed=proceed,
-        )
+        draft = self.chain(step, context, budget, proceed)
         run.end()
         return draft
 
@@ -104,12 +87,8 @@ class Mtp:
 
 def make(context: DrafterContext) -> Mtp:
     """Make the drafter; raises SpecviewError where the target has no modules."""
-    head = context.heads.get("mtp")
-    if head is None:
-        raise SpecviewError(
-            "mtp needs a target whose checkpoint has next-token-prediction modules.", "Choose another method."
-        )
-    return Mtp(head, context.max_length, bool(context.options["reuse"]))
+    needs = "a target whose checkpoint has next-token-prediction modules"
+    return Mtp(context.head(Mtp.name, needs, "Choose another method."), context.max_length, bool(context.options["reuse"]))
 
 
 METHOD = MethodInfo(

@@ -10,17 +10,21 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from specview.decoding.interfaces import OnChunk
+from specview.decoding.ledger import Array, Round
+from specview.drafting.base import ModelFreeDrafter
 from specview.errors import UsageError
 from specview.settings.options import Option, Value
 
 if TYPE_CHECKING:
     from specview.drafting.method import DrafterContext
 
+Memory = TypeVar("Memory")
+
 PRIME = (1 << 61) - 1
 BASE = 6364136223846793005 % PRIME
-LONGEST_DRAFT = 64  # what a round may draft at most (settings.MAX_K)
 LARGEST = 1024
 SEPARATOR = -1  # between the texts of two runs: no token, so that nothing matches across it
 
@@ -123,6 +127,62 @@ def check_window(context: DrafterContext, method: str, option: Option) -> None:
         )
 
 
-def draft_length(options: Mapping[str, Value], name: str) -> int:
-    """Tokens a round where the user named no k: the method's own longest draft, as in llama.cpp."""
-    return min(int(options[name]), LONGEST_DRAFT)
+def key_options(
+    method: str, key: str, label: str, most: str, hits: str, text: str, *, ignored: bool = True
+) -> tuple[Option, ...]:
+    """Options of a method that looks n-grams up, as llama.cpp has them: preset, size_n, size_m, min_hits.
+
+    key, most and hits say what the last three are, label what size_n is called, text what the preset "text" has; ignored
+    that llama.cpp takes min_hits and never reads it.
+    """
+
+    def option(name: str, default: int, says: str, label: str, tail: str = "") -> Option:
+        flag = f"llama.cpp: --spec-{method}-{name.replace('_', '-')}, default {default}{tail}"
+        return Option(name, default, f"{says} ({flag}).", 1, LARGEST, label=label)
+
+    return (
+        preset_option(text),
+        option("size_n", 12, key, label),
+        option("size_m", 48, most, "draft"),
+        option("min_hits", 1, hits, "minimum hits", f", which its {method} takes but ignores" if ignored else ""),
+    )
+
+
+KEY_PRESETS: Mapping[str, Mapping[str, Value]] = {
+    "code": {"size_n": 12, "size_m": 48, "min_hits": 1},
+    "text": {"size_n": 8, "size_m": 48, "min_hits": 2},
+}
+"""llama.cpp's own values, and those for prose: it repeats shorter runs, and less surely."""
+
+
+class TiedDrafter(ModelFreeDrafter, Generic[Memory]):
+    """A drafter whose runs may be tied: it then has a memory, and collects the run's text for the next one."""
+
+    def __init__(self, options: Mapping[str, Value] | None = None, memory: Memory | None = None) -> None:
+        super().__init__(options)
+        self._memory = memory
+        self._text: list[int] = []
+
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
+        """Begin a run with the prompt as its text."""
+        super().begin(prompt, on_chunk)
+        self._text = [] if self._memory is None else list(prompt)
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Count how guesses held, and collect the output where runs are tied."""
+        super().observe(round_, features)
+        if self._memory is not None:
+            self._text += round_.emitted
+
+    def keep(self, memory: Memory, text: list[int]) -> None:
+        """Leave what was learned from a run's text to the next one."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Leave what was learned to the next run, where runs are tied, and drop the rest."""
+        text, self._text = self._text, []
+        try:
+            if self._memory is not None and text:
+                self.keep(self._memory, text)
+        finally:
+            self.forget()

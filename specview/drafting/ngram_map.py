@@ -21,22 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import Array, Round
-from specview.decoding.sampling import SamplingParams
-from specview.drafting.base import Guess, ModelFreeDrafter
+from specview.drafting.base import Guess
 from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.ngram_index import (
-    LARGEST,
+    KEY_PRESETS,
     SEPARATOR,
     TIE,
     EarlierRuns,
     RollingHashes,
+    TiedDrafter,
     check_window,
-    draft_length,
-    preset_option,
+    key_options,
 )
 from specview.settings.options import Option, Value
 
@@ -45,47 +44,20 @@ DOMINATES = 2  # times as often as all others together
 EARLIER_TOKENS = 1 << 16
 
 
-def _options(method: str) -> tuple[Option, ...]:
+def _options(method: str, *, ignored: bool) -> tuple[Option, ...]:
     return (
-        preset_option("keys of 8 tokens that came up twice, as prose repeats shorter runs, and less surely."),
-        Option(
-            "size_n",
-            12,
-            f"Tokens of a key: they must occur again, word for word (llama.cpp: --spec-{method}-size-n, default 12).",
-            1,
-            LARGEST,
-            label="key",
-        ),
-        Option(
-            "size_m",
-            48,
-            "Tokens that must follow a key, drafted at most; a round drafts at most k of them "
-            f"(llama.cpp: --spec-{method}-size-m, default 48).",
-            1,
-            LARGEST,
-            label="draft",
-        ),
-        Option(
-            "min_hits",
-            1,
-            "Lookups of a key, this one included, before it drafts "
-            f"(llama.cpp: --spec-{method}-min-hits, default 1"
-            + (", which its ngram-map-k takes but ignores)." if method == "ngram-map-k" else ")."),
-            1,
-            LARGEST,
-            label="hits, at least",
+        *key_options(
+            method,
+            "Tokens of a key: they must occur again, word for word",
+            "key",
+            "Tokens that must follow a key, drafted at most; a round drafts at most k of them",
+            "Lookups of a key, this one included, before it drafts",
+            "keys of 8 tokens that came up twice, as prose repeats shorter runs, and less surely.",
+            ignored=ignored,
         ),
         TIE,
     )
 
-
-K_OPTIONS = _options("ngram-map-k")
-K4V_OPTIONS = _options("ngram-map-k4v")
-
-PRESETS: Mapping[str, Mapping[str, Value]] = {
-    "code": {"size_n": 12, "size_m": 48, "min_hits": 1},
-    "text": {"size_n": 8, "size_m": 48, "min_hits": 2},
-}
 
 Continuations = list[list[int]]  # [place in the text, times seen] each, in the order they were first seen
 
@@ -167,19 +139,19 @@ class MapMemory:
         return self.keys
 
 
-class NgramMap(ModelFreeDrafter):
+class NgramMap(TiedDrafter[MapMemory]):
     """Drafts what followed a key, as far as it was accepted before."""
 
     four = False
 
     def __init__(self, options: Mapping[str, Value] | None = None, memory: MapMemory | None = None) -> None:
-        super().__init__(options)
+        super().__init__(options, memory)
         self._n, self._m = int(self.options["size_n"]), int(self.options["size_m"])
         self._min_hits = int(self.options["min_hits"])
-        self._memory = memory
-        self._reset()
+        self.forget()
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Drop the index, and what its keys were worth."""
         self._keys = Keys(self._n, self._m, self.four)
         self._earlier: Keys | None = None
         self._earlier_text: list[int] = []
@@ -187,31 +159,23 @@ class NgramMap(ModelFreeDrafter):
         self._accepted: dict[tuple[int, int], int] = {}
         self._again: dict[int, int] = {}  # lookups of a key after its continuations were counted
         self._drafted: tuple[int, int] | None = None  # (key, continuation) of the draft that is out
-        self._text: list[int] = []  # tied only: the run's text, for the next one
         self._prompt = 0
         self._indexed = 0
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
+    def read(self, prompt: Sequence[int]) -> None:
         """Index the keys of the prompt."""
-        super().start(prompt_tokens, sampling, on_chunk)
-        self._reset()
         if self._memory is not None:
             self._earlier = self._memory.index(self._n, self._m, self.four)
             self._earlier_text = self._memory.text
             self._hits, self._accepted = dict(self._memory.hits), dict(self._memory.accepted)
-            self._text = list(prompt_tokens)
-        self._prompt = len(prompt_tokens)
+        self._prompt = len(prompt)
         self._indexed = max(0, self._prompt - self._n - self._m)
-        self._keys.index(prompt_tokens, 0, self._indexed, 1)
+        self._keys.index(prompt, 0, self._indexed, 1)
 
     def guess(self, context: Sequence[int], budget: int) -> Guess:
         """Draft a continuation of the last n tokens, where one is known that is good enough."""
         self._drafted = None
         n, m, size = self._n, self._m, len(context)
-        if self._memory is not None and size > len(self._text):
-            self._text += context[len(self._text) :]
         if size - 1 < 2 * n + m and self._earlier is None or size < n:
             return ()
         end = max(self._indexed, size - 1 - n - m)
@@ -248,24 +212,20 @@ class NgramMap(ModelFreeDrafter):
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Remember how much of the key's draft was accepted."""
         super().observe(round_, features)
-        if self._memory is not None:
-            self._text += round_.emitted
         # A draft that k cut short and that held says nothing of where a longer one would have failed.
         failed = round_.accepted < round_.k or round_.k >= self._m
         if self._drafted is not None and round_.drafter == self.name and round_.k and failed:
             self._accepted[self._drafted] = round_.accepted
         self._drafted = None
 
-    def close(self) -> None:
-        """Leave what was learned to the next run, where runs are tied, and drop the index."""
-        if self._memory is not None and self._text:
-            self._memory.runs.add(self._text)
-            self._memory.hits.update(self._hits)
-            self._memory.accepted.update(self._accepted)
-            for known in (self._memory.hits, self._memory.accepted):
-                while len(known) > EARLIER_TOKENS:  # as many keys as texts can have, oldest dropped
-                    known.pop(next(iter(known)))  # type: ignore[call-overload]
-        self._reset()
+    def keep(self, memory: MapMemory, text: list[int]) -> None:
+        """Leave the text to the next run, and what its keys were worth."""
+        memory.runs.add(text)
+        memory.hits.update(self._hits)
+        memory.accepted.update(self._accepted)
+        for known in (memory.hits, memory.accepted):
+            while len(known) > EARLIER_TOKENS:  # as many keys as texts can have, oldest dropped
+                known.pop(next(iter(known)))  # type: ignore[call-overload]
 
     def _dominating(self, keys: Keys, text: Sequence[int], window: int, at_place: int) -> int | None:
         """Return where the continuation begins that is seen far more often than the others, or None."""
@@ -287,23 +247,19 @@ class NgramMapK(NgramMap):
     """One continuation a key."""
 
     name = "ngram-map-k"
-    OPTIONS = K_OPTIONS
+    OPTIONS = _options("ngram-map-k", ignored=True)
 
 
 class NgramMapK4V(NgramMap):
     """Up to four continuations a key."""
 
     name = "ngram-map-k4v"
-    OPTIONS = K4V_OPTIONS
+    OPTIONS = _options("ngram-map-k4v", ignored=False)
     four = True
 
 
-def default_k(options: Mapping[str, Value]) -> int:
-    """size_m, so that without a k of the user's own the drafts are llama.cpp's."""
-    return draft_length(options, "size_m")
-
-
-def _make(kind: type[NgramMap], context: DrafterContext) -> NgramMap:
+def make(kind: type[NgramMap], context: DrafterContext) -> NgramMap:
+    """Make a drafter; tied ones of the same sizes share a memory."""
     check_window(context, kind.name, kind.OPTIONS[1])
     memory = None
     if context.options["tie"]:
@@ -312,38 +268,22 @@ def _make(kind: type[NgramMap], context: DrafterContext) -> NgramMap:
     return kind(context.options, memory)
 
 
-def make_k(context: DrafterContext) -> NgramMap:
-    """Make `ngram-map-k`."""
-    return _make(NgramMapK, context)
+def _method(kind: type[NgramMap], label: str, description: str, place: int) -> MethodInfo:
+    return MethodInfo(
+        kind.name, label, description, partial(make, kind), kind.OPTIONS,
+        presets=KEY_PRESETS, longest="size_m", learns_lengths=True, place=place,
+    )  # fmt: skip
 
 
-def make_k4v(context: DrafterContext) -> NgramMap:
-    """Make `ngram-map-k4v`."""
-    return _make(NgramMapK4V, context)
-
-
-MAP_K = MethodInfo(
-    "ngram-map-k",
+MAP_K = _method(
+    NgramMapK,
     "n-gram map k",
-    "Keeps n-grams that recurred in a hash map, and how much of each one's last draft held "
-    "(llama.cpp ngram-map-k).",
-    make_k,
-    K_OPTIONS,
-    presets=PRESETS,
-    default_k=default_k,
-    learns_lengths=True,
-    place=3,
+    "Keeps n-grams that recurred in a hash map, and how much of each one's last draft held (llama.cpp ngram-map-k).",
+    3,
 )
-
-MAP_K4V = MethodInfo(
-    "ngram-map-k4v",
+MAP_K4V = _method(
+    NgramMapK4V,
     "n-gram map k4v",
-    "Keeps up to four continuations of each n-gram and drafts when one of them dominates "
-    "(llama.cpp ngram-map-k4v).",
-    make_k4v,
-    K4V_OPTIONS,
-    presets=PRESETS,
-    default_k=default_k,
-    learns_lengths=True,
-    place=4,
+    "Keeps up to four continuations of each n-gram and drafts when one of them dominates (llama.cpp ngram-map-k4v).",
+    4,
 )

@@ -21,15 +21,14 @@ from typing import Any
 
 from specview.decoding.interfaces import OnChunk
 from specview.decoding.ledger import Array, Round
-from specview.decoding.sampling import SamplingParams
-from specview.drafting.base import Guess, ModelFreeDrafter
+from specview.drafting.base import Guess
 from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.ngram_index import (
     LARGEST,
     TIE,
     RollingHashes,
+    TiedDrafter,
     check_window,
-    draft_length,
     preset_option,
 )
 from specview.errors import UsageError
@@ -116,49 +115,45 @@ def check(options: Mapping[str, Value]) -> None:
         )
 
 
-class NgramMod(ModelFreeDrafter):
+class NgramMod(TiedDrafter[ModMemory]):
     """Drafts along a table of constant size."""
 
     name = "ngram-mod"
     OPTIONS = OPTIONS
 
     def __init__(self, options: Mapping[str, Value] | None = None, memory: ModMemory | None = None) -> None:
-        super().__init__(options)
+        super().__init__(options, memory)
         self._n = int(self.options["n_match"])
         self._n_min, self._n_max = int(self.options["n_min"]), int(self.options["n_max"])
         check(self.options)
-        self._memory = memory
         self._table = _empty_table()
-        self._reset()
+        self.forget()
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Drop all but the table, whose 16 MB are emptied only where something is in it."""
         self._windows = RollingHashes(self._n, FACTOR % ENTRIES, ENTRIES)
         self._earlier: array[int] | None = None
         self._added = 0  # n-grams in the table
         self._catch_up = False
         self._poor = 0
-        self._text: list[int] = []  # tied only
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
-        """Enter the prompt's n-grams."""
-        super().start(prompt_tokens, sampling, on_chunk)
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
+        """Begin a run with an empty table."""
         if self._added or not self._table:
             self._table = _empty_table()
-        self._reset()
+        super().begin(prompt, on_chunk)
+
+    def read(self, prompt: Sequence[int]) -> None:
+        """Enter the prompt's n-grams."""
         if self._memory is not None:
             if self._memory.used > FULL * ENTRIES:
                 self._memory.clear()
             self._earlier = self._memory.table if self._memory.used else None
-            self._text = list(prompt_tokens)
-        self._add(prompt_tokens, len(prompt_tokens))
+        self._add(prompt, len(prompt))
 
     def guess(self, context: Sequence[int], budget: int) -> Guess:
         """Follow the table from the last n tokens on; nothing where it leads to fewer than n_min."""
         n, size = self._n, len(context)
-        if self._memory is not None and size > len(self._text):
-            self._text += context[len(self._text) :]
         if size - 1 < n:
             return ()
         if self._catch_up and size - 1 <= CHUNK:
@@ -186,8 +181,6 @@ class NgramMod(ModelFreeDrafter):
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Count poor drafts; after five in a row forget the earlier runs, and enter what is due."""
         super().observe(round_, features)
-        if self._memory is not None:
-            self._text += round_.emitted
         if round_.drafter != self.name or not round_.k:
             return
         self._poor = self._poor + 1 if round_.accepted / round_.k < POOR else 0
@@ -198,12 +191,14 @@ class NgramMod(ModelFreeDrafter):
             if self._memory is not None:
                 self._memory.clear()
 
+    def keep(self, memory: ModMemory, text: list[int]) -> None:
+        """Leave the run's n-grams to the next one."""
+        self._windows.extend(text)
+        memory.add(text, self._windows.hashes, self._n)
+
     def close(self) -> None:
         """Leave the run's n-grams to the next one, where runs are tied, and free the table."""
-        if self._memory is not None and self._text:
-            self._windows.extend(self._text)
-            self._memory.add(self._text, self._windows.hashes, self._n)
-        self._reset()
+        super().close()
         self._table = array("i")
 
     def _add(self, context: Sequence[int], length: int) -> None:
@@ -215,20 +210,12 @@ class NgramMod(ModelFreeDrafter):
         self._added = max(self._added, length - n)
 
 
-def default_k(options: Mapping[str, Value]) -> int:
-    """n_max, so that without a k of the user's own the drafts are llama.cpp's."""
-    return draft_length(options, "n_max")
-
-
 def make(context: DrafterContext) -> NgramMod:
     """Make the drafter."""
     check_window(context, "ngram-mod", OPTIONS[1])
-    memory = None
+    key, memory = f"ngram-mod n_match={context.options['n_match']}", None
     if context.options["tie"]:
-        key = f"ngram-mod n_match={context.options['n_match']}"
-        if key not in context.memory:
-            context.memory[key] = ModMemory()
-        memory = context.memory[key]
+        memory = context.memory[key] = context.memory.get(key) or ModMemory()
     return NgramMod(context.options, memory)
 
 
@@ -240,7 +227,7 @@ METHOD = MethodInfo(
     make,
     OPTIONS,
     presets=PRESETS,
-    default_k=default_k,
+    longest="n_max",
     learns_lengths=True,
     check=check,
     place=5,

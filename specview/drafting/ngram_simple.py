@@ -10,50 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specview.decoding.interfaces import OnChunk
-from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import Guess, ModelFreeDrafter
 from specview.drafting.method import DrafterContext, MethodInfo
-from specview.drafting.ngram_index import LARGEST, RollingHashes, check_window, draft_length, preset_option
+from specview.drafting.ngram_index import KEY_PRESETS, RollingHashes, check_window, key_options
 from specview.errors import UsageError
-from specview.settings.options import Option, Value
+from specview.settings.options import Value
 
-OPTIONS = (
-    preset_option("n-grams of 8 that occurred twice before, as prose repeats shorter runs, and less surely."),
-    Option(
-        "size_n",
-        12,
-        "Tokens that must occur again, word for word, before anything is drafted "
-        "(llama.cpp: --spec-ngram-simple-size-n, default 12).",
-        1,
-        LARGEST,
-        label="n-gram",
-    ),
-    Option(
-        "size_m",
-        48,
-        "Tokens copied at most; a round drafts at most k of them. As in llama.cpp nothing is drafted until "
-        "the text has size_n + size_m + 2 tokens, or where fewer than size_n could be copied "
-        "(llama.cpp: --spec-ngram-simple-size-m, default 48).",
-        1,
-        LARGEST,
-        label="draft",
-    ),
-    Option(
-        "min_hits",
-        1,
-        "Earlier occurrences of the n-gram that a draft needs "
-        "(llama.cpp: --spec-ngram-simple-min-hits, default 1, which its ngram-simple takes but ignores).",
-        1,
-        LARGEST,
-        label="hits, at least",
-    ),
+OPTIONS = key_options(
+    "ngram-simple",
+    "Tokens that must occur again, word for word, before anything is drafted",
+    "n-gram",
+    "Tokens copied at most; a round drafts at most k of them. As in llama.cpp nothing is drafted until "
+    "the text has size_n + size_m + 2 tokens, or where fewer than size_n could be copied",
+    "Earlier occurrences of the n-gram that a draft needs",
+    "n-grams of 8 that occurred twice before, as prose repeats shorter runs, and less surely.",
 )
-
-PRESETS: Mapping[str, Mapping[str, Value]] = {
-    "code": {"size_n": 12, "size_m": 48, "min_hits": 1},
-    "text": {"size_n": 8, "size_m": 48, "min_hits": 2},
-}
 
 
 class NgramSimple(ModelFreeDrafter):
@@ -77,25 +48,18 @@ class NgramSimple(ModelFreeDrafter):
                 "nothing shorter than size_n.",
                 "Set size_m to size_n or more.",
             )
-        self._reset()
+        self.forget()
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Drop the index."""
         self._windows = RollingHashes(self._n)
         self._last_place: dict[int, int] = {}
         self._hits: dict[int, int] = {}
         self._indexed = 1
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
-        """Index the prompt."""
-        super().start(prompt_tokens, sampling, on_chunk)
-        self._reset()
-        self._index(prompt_tokens)
-
     def guess(self, context: Sequence[int], budget: int) -> Guess:
         """Copy what followed the n-gram's last place; nothing where llama.cpp would draft nothing."""
-        self._index(context)
+        self.read(context)
         n, size = self._n, len(context)
         if size - 1 <= n + self._m + 1:
             return ()
@@ -108,25 +72,16 @@ class NgramSimple(ModelFreeDrafter):
             return ()
         return context[place + n : place + n + min(copied, budget)]
 
-    def close(self) -> None:
-        """Drop the index."""
-        self._reset()
-
-    def _index(self, context: Sequence[int]) -> None:
+    def read(self, prompt: Sequence[int]) -> None:
         """Index the n-grams that have become earlier ones."""
-        self._windows.extend(context)
+        self._windows.extend(prompt)
         hashes, places, hits = self._windows.hashes, self._last_place, self._hits
-        end = len(context) - self._n - 1
+        end = len(prompt) - self._n - 1
         for place in range(self._indexed, end):
             places[hashes[place]] = place
             if self._min_hits > 1:
                 hits[hashes[place]] = hits.get(hashes[place], 0) + 1
         self._indexed = max(self._indexed, end)
-
-
-def default_k(options: Mapping[str, Value]) -> int:
-    """size_m, so that without a k of the user's own the drafts are llama.cpp's."""
-    return draft_length(options, "size_m")
 
 
 def make(context: DrafterContext) -> NgramSimple:
@@ -141,7 +96,7 @@ METHOD = MethodInfo(
     "Copies a long run after the last n-gram of the same n tokens (llama.cpp ngram-simple).",
     make,
     OPTIONS,
-    presets=PRESETS,
-    default_k=default_k,
+    presets=KEY_PRESETS,
+    longest="size_m",
     place=2,
 )

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from array_api_compat import array_namespace
 
-from specview.decoding.interfaces import OnChunk, Session
-from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams
-from specview.drafting.sampled import draft_chain
+from specview.decoding.interfaces import OnChunk, Proceed, Session
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
+from specview.drafting.base import BaseDrafter
+from specview.drafting.sampled import Step
 
 STAND_IN = 0
 """What the draft reads where the text has a token beyond its own ids."""
 
 
-class OwnModel:
+class OwnModel(BaseDrafter):
     """Drafts with a session of its own, rolled back with the target's.
 
     q is exactly the distribution each token was sampled from: the draft's logits after the same
@@ -26,10 +25,6 @@ class OwnModel:
     target: a context's ids beyond them are fed to it as another one, which only its guesses suffer from.
     """
 
-    name = ""
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
-    prompt_layers: tuple[Any, ...] = ()
     _ends: frozenset[int] = frozenset()  # target ids after which nothing more is drafted
     _one_to_one = True  # whether a token of the target's is one of the draft's
 
@@ -42,68 +37,44 @@ class OwnModel:
         self._context_length = context_length
         self._cached: list[int] = []
         self._certain = 0  # cached tokens known to be context: only later ones need comparing
-        self._prompt_length = 0
-        self.written = 0
-        self._sampling = SamplingParams()
-        self.watched = False
-        self.full_context = 0
+        self._caught_up: tuple[Array, ...] = ()  # in the draft under way
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
         """Prefill the draft's cache with all of the prompt but its last token."""
-        self._sampling = sampling
-        self._prompt_length = len(prompt_tokens) - self.written
-        ids = self._ids_of(prompt_tokens)
+        ids = self._ids_of(prompt)
         if len(ids) > self._context_length:
             return  # nothing will be drafted
         self._session.prefill(ids[:-1], on_chunk)
         self._cached = list(ids[:-1])
 
-    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
-        """Learn nothing: no features were asked for."""
-
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft up to `budget` tokens after `context`; nothing beyond the draft's own context length."""
         ids = self._ids_of(context)
         budget = min(budget, self._room_after(ids))
         if budget <= 0 or not ids:
             return EMPTY_DRAFT
         self._roll_back(ids)
-        caught_up: tuple[Array, ...] = ()
-
-        def step(token: int | None) -> tuple[Array, Array]:
-            nonlocal caught_up
-            feed = list(ids[len(self._cached) :]) if token is None else [self._own_id(token)]
-            rows = self._session.forward(feed).logits
-            own = rows[-1]
-            self._cached.extend(feed)
-            # The engine may reuse its logit buffer in the next step; the rule reads these rows later.
-            if token is None:
-                caught_up = self._behind(rows[: len(feed) - 1])
-            return self._row_of(own), self._rated(own)
-
-        draft = draft_chain(
-            step,
-            budget,
-            self._sampling,
-            len(context) - self._prompt_length,
-            drafter=self.name,
-            whose="the draft model",
-            proceed=proceed,
-            own_id=self._own_id,
-            ends=self._ends,
-        )
-        return replace(draft, caught_up=caught_up) if caught_up else draft
-
-    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
-        """Learn nothing: the next proposal rolls back to what its context shares with the cache."""
+        step = self._steps(list(ids[len(self._cached) :]), budget)
+        draft = self.chain(step, context, budget, proceed, self._own_id, self._ends)
+        return replace(draft, caught_up=self._caught_up) if self._caught_up else draft
 
     def close(self) -> None:
         """Free the draft's cache."""
         self._session.close()
+
+    def _steps(self, fresh: list[int], budget: int) -> Step:
+        """The draft's own steps, of which the first feeds the context's tokens that are not cached yet."""
+
+        def step(token: int | None) -> tuple[Array, Array]:
+            feed = fresh if token is None else [self._own_id(token)]
+            rows = self._session.forward(feed).logits
+            self._cached.extend(feed)
+            if token is None:
+                self._caught_up = self._behind(rows[: len(feed) - 1])
+            # The engine may reuse its logit buffer in the next step; the rule reads these rows later.
+            return self._row_of(rows[-1]), self._rated(rows[-1])
+
+        return step
 
     def _ids_of(self, context: Sequence[int]) -> Sequence[int]:
         """The draft's ids of a context; those that it lacks become STAND_IN."""

@@ -7,12 +7,12 @@ a pass costs hardly depends on k, and later tokens are drafted without knowing t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specview.decoding.interfaces import Proceed
 from specview.decoding.ledger import Array, Draft
-from specview.drafting.feature_head import FeatureDrafter, head_of, weights_of
-from specview.drafting.last_hidden import problem
+from specview.drafting.feature_head import FeatureDrafter, head_of, problem, weights_of
 from specview.drafting.method import DrafterContext, MethodInfo
 
 if TYPE_CHECKING:
@@ -26,31 +26,23 @@ class PEagle(FeatureDrafter):
     in the draft, which the acceptance rule does not ask for.
     """
 
-    name = "p-eagle"
-
     def _draft(
-        self,
-        run: HeadRun,
-        context: Sequence[int],
-        budget: int,
-        room: int,
-        proceed: Callable[[float], bool] | None,
+        self, run: HeadRun, context: Sequence[int], budget: int, room: int, proceed: Proceed | None
     ) -> Draft:
         budget = min(budget, room)
         rows = iter(run.parallel(context, len(context) - 1, budget))
 
-        def step(token: int | None) -> Array:
-            return next(rows)
+        def step(token: int | None) -> tuple[Array, Array]:
+            row = next(rows)
+            return row, row
 
-        return self._over_target(run, self._chain(step, context, budget, proceed))
+        return self._over_target(run, self.chain(step, context, budget, proceed))
 
 
 def make(context: DrafterContext) -> PEagle:
     """Make the drafter; raises SpecviewError where it has no head that fits."""
-    head = head_of(context, PEagle.name)
-    made = PEagle(head, head.facts.aux_layers, context.max_length)
-    made.weights = weights_of(context, head)
-    return made
+    head = head_of(context, METHOD.name)
+    return PEagle(METHOD.name, head, head.facts.aux_layers, context.max_length, weights_of(context, head))
 
 
 METHOD = MethodInfo(

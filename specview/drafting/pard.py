@@ -7,16 +7,14 @@ distribution, which is its q. The mask rows are rolled back before the next pass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from specview.decoding.interfaces import Engine, Session
-from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
+from specview.decoding.ledger import Array
 from specview.drafting import universal
 from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.own_model import OwnModel
-from specview.drafting.sampled import draft_chain
+from specview.drafting.sampled import Step
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import Option
 
@@ -39,48 +37,23 @@ class Pard(OwnModel):
     name = "pard"
 
     def __init__(
-        self,
-        session: Session,
-        vocab_size: int,
-        context_length: int,
-        mask_token: int,
-        own_ids: int | None = None,
+        self, session: Session, vocab_size: int, context_length: int, mask_token: int, own_ids: int | None = None
     ) -> None:
         super().__init__(session, vocab_size, context_length, own_ids)
         self._mask_token = mask_token
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
-        """Draft up to `budget` tokens after `context`; nothing beyond the draft's own context length."""
-        ids = self._ids_of(context)
-        budget = min(budget, self._room_after(ids))
-        if budget <= 0 or not ids:
-            return EMPTY_DRAFT
-        self._roll_back(ids)
-        fresh = list(ids[len(self._cached) :])
+    def _steps(self, fresh: list[int], budget: int) -> Step:
         rows = self._session.forward([*fresh, *[self._mask_token] * (budget - 1)]).logits
-        caught_up, rows = self._behind(rows[: len(fresh) - 1]), rows[-budget:]
+        self._caught_up = self._behind(rows[: len(fresh) - 1])
         self._cached.extend(fresh)
         self._session.truncate(len(self._cached))
-        places = iter(range(budget))
+        drafted = iter(rows[-budget:])
 
         def step(token: int | None) -> tuple[Array, Array]:
-            own = rows[next(places)]
+            own = next(drafted)
             return self._row_of(own), self._rated(own)
 
-        draft = draft_chain(
-            step,
-            budget,
-            self._sampling,
-            len(context) - self._prompt_length,
-            drafter=self.name,
-            whose="the draft model",
-            proceed=proceed,
-            own_id=self._own_id,
-            ends=self._ends,
-        )
-        return replace(draft, caught_up=caught_up) if caught_up else draft
+        return step
 
 
 def mask_token_of(engine: Engine, asked: int) -> int:

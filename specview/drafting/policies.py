@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from specview.decoding.costs import Costs
-from specview.decoding.interfaces import LengthPolicy
+from specview.decoding.interfaces import LengthPolicy, Proceed
 from specview.decoding.ledger import Round
-from specview.drafting.acceptance import Acceptance, GoOn, depth_of, fastest, learn_round, refused
+from specview.drafting.acceptance import Acceptance, GoOn, fastest, learn_round, refused
 from specview.settings.options import Option, Value
 
 LONGEST = 64
@@ -38,7 +38,7 @@ class Constant:
         return self._k
 
     @property
-    def proceed(self) -> Callable[[float], bool] | None:
+    def proceed(self) -> Proceed | None:
         """Draft to the budget."""
         return None
 
@@ -75,7 +75,7 @@ class Confidence(Constant):
         self._threshold = float(options["threshold"])
 
     @property
-    def proceed(self) -> Callable[[float], bool] | None:
+    def proceed(self) -> Proceed | None:
         """Go on while the drafter is sure."""
         return lambda confidence: confidence >= self._threshold
 
@@ -118,7 +118,7 @@ class OffBelow(Constant):
         if not round_.k and not round_.riders:
             return
         # A pass that only carried lookahead's window cost rows and gave nothing: a draft that failed.
-        self._recent.append((round_.accepted, depth_of(round_) or 1))
+        self._recent.append((round_.accepted, round_.longest or 1))
         while len(self._recent) > 1 and sum(size for _, size in self._recent) - self._recent[0][1] >= self._window:
             self._recent.popleft()
         proposed = sum(size for _, size in self._recent)
@@ -189,7 +189,7 @@ class Adaptive:
         return 0
 
     @property
-    def proceed(self) -> Callable[[float], bool] | None:
+    def proceed(self) -> Proceed | None:
         """Go on while some number of further tokens is worth its time."""
         return self._go_on
 
@@ -199,9 +199,8 @@ class Adaptive:
             self._paused -= 1
             self._acceptance.fade(PAUSE_FADES)
             return
-        depth = depth_of(round_)
         if round_.rows > 1:
-            self._extra += (round_.rows - 1 - depth - self._extra) / 2
+            self._extra += (round_.rows - 1 - round_.longest - self._extra) / 2
         if round_.k:
             self._asks = self._go_on is not None and self._go_on.asked
             self._drafter = round_.drafter

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specview.decoding.interfaces import OnChunk
-from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import Guess, ModelFreeDrafter
-from specview.drafting.method import DrafterContext, MethodInfo
+from specview.drafting.method import MethodInfo
 from specview.errors import UsageError
 from specview.settings.options import Option, Value
 
@@ -57,21 +55,27 @@ class PromptLookup(ModelFreeDrafter):
         self._shortest = int(self.options["ngram_min"])
         check(self.options)
         self._keep_first = self.options["match"] == "first"
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the index."""
         self._places: dict[tuple[int, ...], int] = {}
         self._indexed = 0
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
-        """Index the prompt."""
-        super().start(prompt_tokens, sampling, on_chunk)
-        self._places.clear()
-        self._indexed = 0
-        self._index(prompt_tokens)
+    def read(self, prompt: Sequence[int]) -> None:
+        """Index every n-gram that something follows: those ending before the last token."""
+        for after in range(max(self._indexed, 1), len(prompt)):
+            for n in range(self._shortest, min(self._longest, after) + 1):
+                key = tuple(prompt[after - n : after])
+                if self._keep_first:
+                    self._places.setdefault(key, after)
+                else:
+                    self._places[key] = after
+        self._indexed = max(len(prompt), 1)
 
     def guess(self, context: Sequence[int], budget: int) -> Guess:
         """Copy up to `budget` tokens that followed the longest n-gram seen before; else nothing."""
-        self._index(context)
+        self.read(context)
         size = len(context)
         for n in range(min(self._longest, size - 1), self._shortest - 1, -1):
             after = self._places.get(tuple(context[size - n :]))
@@ -79,33 +83,10 @@ class PromptLookup(ModelFreeDrafter):
                 return context[after : after + budget]
         return ()
 
-    def close(self) -> None:
-        """Drop the index."""
-        self._places.clear()
 
-    def _index(self, tokens: Sequence[int]) -> None:
-        """Index every n-gram that something follows: those ending before the last token."""
-        for after in range(max(self._indexed, 1), len(tokens)):
-            for n in range(self._shortest, min(self._longest, after) + 1):
-                key = tuple(tokens[after - n : after])
-                if self._keep_first:
-                    self._places.setdefault(key, after)
-                else:
-                    self._places[key] = after
-        self._indexed = max(len(tokens), 1)
-
-
-def make(context: DrafterContext) -> PromptLookup:
-    """Make the drafter."""
-    return PromptLookup(context.options)
-
-
-METHOD = MethodInfo(
-    "prompt-lookup",
-    "prompt lookup",
+METHOD = MethodInfo.of(
+    PromptLookup,
     "Copies what followed the same n-gram earlier in the text; no second model (Saxena 2023).",
-    make,
-    OPTIONS,
     check=check,
     place=1,
 )

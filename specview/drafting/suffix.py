@@ -20,12 +20,10 @@ from typing import Any
 import numpy as np
 
 from specview.decoding.interfaces import OnChunk
-from specview.decoding.ledger import Array, Round
-from specview.decoding.sampling import SamplingParams
 from specview.disk import PartFile
-from specview.drafting.base import Guess, ModelFreeDrafter
+from specview.drafting.base import Guess
 from specview.drafting.method import DrafterContext, MethodInfo
-from specview.drafting.ngram_index import SEPARATOR, TIE, EarlierRuns, draft_length
+from specview.drafting.ngram_index import SEPARATOR, TIE, EarlierRuns, TiedDrafter
 from specview.drafting.suffix_tree import Continuation, SuffixTree
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import Option, Value
@@ -118,7 +116,7 @@ class SuffixMemory:
         return tree
 
 
-class Suffix(ModelFreeDrafter):
+class Suffix(TiedDrafter[SuffixMemory]):
     """Drafts the likeliest continuation of the longest matches that pay; knows each token's share."""
 
     name = "suffix"
@@ -130,34 +128,35 @@ class Suffix(ModelFreeDrafter):
         memory: SuffixMemory | None = None,
         store: Store | None = None,
     ) -> None:
-        super().__init__(options)
+        super().__init__(options, memory)
         self._depth = int(self.options["max_tree_depth"])
         self._limits = (
             float(self.options["max_spec_factor"]),
             float(self.options["max_spec_offset"]),
             float(self.options["min_token_prob"]),
         )
-        self._memory, self._store = memory, store
-        self._reset()
+        self._store = store
+        self.forget()
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Drop the text's tree."""
         self._tree = SuffixTree(self._depth)
         self._earlier: SuffixTree | None = None
         self._earlier_tokens = 0
         self._match = (0, 0)  # state and length of the context's longest suffix among the earlier runs
         self._found = Continuation()
-        self._output: list[int] = []  # tied only: of this run, for the next one
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
+        """Begin a run, whose output alone is kept."""
+        super().begin(prompt, on_chunk)
+        self._text = []
+
+    def read(self, prompt: Sequence[int]) -> None:
         """Build the prompt's tree, and match the prompt's end among the earlier runs."""
-        super().start(prompt_tokens, sampling, on_chunk)
-        self._reset()
-        self._tree.extend(prompt_tokens)
+        self._tree.extend(prompt)
         if self._memory is not None:
             self._earlier = self._memory.tree(self._depth)
-            self._rematch(prompt_tokens)
+            self._rematch(prompt)
 
     def guess(self, context: Sequence[int], budget: int) -> Guess:
         """Continue the better of the two trees' matches."""
@@ -181,23 +180,14 @@ class Suffix(ModelFreeDrafter):
         """Return each token's share of what followed its path; their product is vLLM's token probability."""
         return self._found.shares
 
-    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
-        """Keep the output for later runs, where runs are tied."""
-        super().observe(round_, features)
-        if self._memory is not None:
-            self._output += round_.emitted
-
-    def close(self) -> None:
-        """Leave the output to the next run, where runs are tied, and write the store.
+    def keep(self, memory: SuffixMemory, text: list[int]) -> None:
+        """Leave the output to the next run, and write the store.
 
         Raises SpecviewError where the store cannot be written; the runs stay in memory.
         """
-        memory, output = self._memory, self._output
-        self._reset()
-        if memory is not None and output:
-            memory.runs.add(output)
-            if self._store is not None:
-                self._store.save(memory.runs)
+        memory.runs.add(text)
+        if self._store is not None:
+            self._store.save(memory.runs)
 
     def _rematch(self, context: Sequence[int]) -> None:
         assert self._earlier is not None
@@ -307,11 +297,6 @@ def tokenizer_mark(context: DrafterContext) -> str:
     return f"{tokenizer.vocab_size:,} tokens, {digest.hexdigest()[:12]}"
 
 
-def default_k(options: Mapping[str, Value]) -> int:
-    """max_tree_depth, as vLLM's num_speculative_tokens where it is left out."""
-    return draft_length(options, "max_tree_depth")
-
-
 def make(context: DrafterContext) -> Suffix:
     """Make the drafter, over the earlier runs where runs are tied.
 
@@ -349,6 +334,6 @@ METHOD = MethodInfo(
     "(SuffixDecoding, arXiv 2411.04975).",
     make,
     OPTIONS,
-    default_k=default_k,
+    longest="max_tree_depth",
     place=6,
 )

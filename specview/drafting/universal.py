@@ -16,12 +16,12 @@ An end that the draft drafts (end of text, end of turn) stands for the target's 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 from array_api_compat import array_namespace
 
-from specview.decoding.interfaces import Engine, OnChunk, Session
+from specview.decoding.interfaces import Engine, OnChunk, Proceed, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.decoding.sampling import SamplingParams, softmax
 from specview.drafting.own_model import OwnModel
@@ -106,13 +106,11 @@ class _Foreign(OwnModel):
         )
         self._end: int | None = None
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
         """Prefill the draft's cache with the prompt in its own vocabulary."""
         self._mirror.start()
-        self._end = self._pairing.end_for(prompt_tokens[: len(prompt_tokens) - self.written])
-        super().start(prompt_tokens, sampling, on_chunk)
+        self._end = self._pairing.end_for(prompt[: self._prompt_length])
+        super().begin(prompt, on_chunk)
 
     def _ids_of(self, context: Sequence[int]) -> Sequence[int]:
         # What was not settled may be split otherwise by now.
@@ -123,27 +121,18 @@ class _Foreign(OwnModel):
 class IntersectionDraft(_Foreign):
     """Drafts tokens that both vocabularies have, each with its q over the target's vocabulary."""
 
-    def __init__(
-        self, session: Session, target: Engine, draft: Engine, pairing: Pairing, vocab_size: int, length: int
-    ) -> None:
-        super().__init__(session, target, draft, pairing, vocab_size, length)
-        self._own: dict[int, int] = {}
-        self._indices: tuple[Any, ...] = ()
-        self._end_row: Any = None  # the last row's logits of the draft's ends, in order
-
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
         """Prefill the draft's cache, and fix which of the target's ends the draft's stand for."""
-        super().start(prompt_tokens, sampling, on_chunk)
+        super().begin(prompt, on_chunk)
         ends = self._pairing.target.ends
-        self._own = {
+        self._own: dict[int, int] = {
             token: own
             for token, own in self._pairing.counterparts.items()
             if token not in ends and own not in self._pairing.draft.ends and token < self._vocab_size
         }
         self._ends = frozenset() if self._end is None else frozenset({self._end})
-        self._indices = ()
+        self._indices: tuple[Any, ...] = ()
+        self._end_row: Any = None  # the last row's logits of the draft's ends, in order
 
     def _own_id(self, token: int) -> int:
         if token != self._end:
@@ -187,9 +176,7 @@ class ReencodingDraft(_Foreign):
             own: token for token, own in pairing.counterparts.items() if own in pairing.draft.specials
         }
 
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft up to `budget` target tokens after `context`; nothing beyond the draft's own context length.
 
         A token's confidence is the product of those of the draft's tokens that begin within it.

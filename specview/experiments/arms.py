@@ -162,7 +162,7 @@ def _lengths(method: MethodInfo, lane: LaneSettings) -> tuple[int, ...]:
         return ()  # its window and n-grams, or the tree's shape, say how long it drafts
     if not method.copies:
         return DRAFTED_K
-    default = method.default_k(lane.options) if method.default_k is not None else None
+    default = method.drafted(lane.options).levels
     return tuple(sorted({*COPIED_K, *([default] if default else [])}))
 
 

@@ -9,13 +9,13 @@ depths: of those a trace has the recorded drafts, the first token of others, and
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from specview.decoding.interfaces import OnChunk
-from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams
+from specview.decoding.interfaces import Proceed
+from specview.decoding.ledger import EMPTY_DRAFT, Draft, Round
+from specview.drafting.base import BaseDrafter
 from specview.lab.measured import MeasuredCosts
 from specview.lab.what_if_replay import NO_TOKEN, FixedText
 
@@ -154,16 +154,12 @@ def _find_limits(table: GuessTable, ends: Sequence[tuple[int, int, int]]) -> Non
             table.chains[start] = ()
 
 
-class RecordedDrafter:
+class RecordedDrafter(BaseDrafter):
     """Stands for a lane's drafter: drafts what it would have drafted, as far as the table can tell.
 
     doubts counts answers that the trace does not give of whether a token holds, unsure those of how sure the drafter
     was, where that was asked.
     """
-
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
-    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(self, table: GuessTable, answer: Answer = "middle", seed: int = 0, name: str = "recorded") -> None:
         self.name = name
@@ -173,17 +169,7 @@ class RecordedDrafter:
         self._random = random.Random(seed)
         self._invented: dict[int, Place] = {}  # one answer a place, where the drafter says one thing of it
 
-    def start(
-        self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
-    ) -> None:
-        """Nothing to fill."""
-
-    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
-        """Nothing to learn."""
-
-    def propose(
-        self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None
-    ) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft as the recorded drafter would have."""
         table = self._table
         output = table.text.output
@@ -212,12 +198,6 @@ class RecordedDrafter:
             return EMPTY_DRAFT
         known = tuple(confidences) if table.knows_confidence else ()
         return Draft(tokens=tuple(tokens), confidences=known, drafter=self.name)
-
-    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
-        """Nothing to learn."""
-
-    def close(self) -> None:
-        """Nothing to free."""
 
     def _place(self, start: int, depth: int) -> Place:
         table, at = self._table, start + depth

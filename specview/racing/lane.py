@@ -7,14 +7,14 @@ from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from specview.decoding.costs import Costs
-from specview.decoding.interfaces import Drafter, DrawsByPosition, Engine, LengthPolicy, OnChunk, Session
+from specview.decoding.interfaces import Drafter, Engine, LengthPolicy, OnChunk, Session
 from specview.decoding.ledger import End, Round, RunRecord
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.observation import Observer, join_text
 from specview.decoding.round_table import RoundTable
 from specview.decoding.verification import resolve_rule
 from specview.drafting.lanes import flat_settings
-from specview.drafting.method import DrafterContext
+from specview.drafting.method import DrafterContext, Shape
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
@@ -29,9 +29,8 @@ def default_k(lane: LaneSettings, engine: Engine) -> int:
 
     The method's own default, the policy's, or few: verifying rows is dear on a CPU.
     """
-    method, policy = METHODS[lane.method], POLICIES[lane.policy]
-    own = method.default_k(lane.options) if method.default_k is not None else None
-    return own or policy.default_k or (2 if engine.device == "cpu" else 4)
+    own = METHODS[lane.method].drafted(lane.options).levels
+    return own or POLICIES[lane.policy].default_k or (2 if engine.device == "cpu" else 4)
 
 
 WARM_CONTEXT = 8
@@ -81,12 +80,13 @@ class Lane:
         return METHODS[self.settings.method].drafts
 
     @property
+    def _shape(self) -> Shape:
+        return METHODS[self.settings.method].drafted(self.settings.options)
+
+    @property
     def pass_rows(self) -> int:
         """Most tokens of one target pass beyond the first."""
-        method = METHODS[self.settings.method]
-        if not self.drafts:
-            return 0
-        return method.pass_rows(self.settings.options, self.k) if method.pass_rows is not None else self.k
+        return self._shape.rows_at(self.k) if self.drafts else 0
 
     @property
     def clock(self) -> float:
@@ -105,8 +105,7 @@ class Lane:
         method = METHODS[self.settings.method]
         rows = self.pass_rows
         self._capacity = min(longest, len(context) + 2 * max_tokens + rows + 1)
-        branches = method.branches(self.settings.options) if method.branches is not None else 1
-        self._session = self.target.new_session(self._capacity, branches)
+        self._session = self.target.new_session(self._capacity, self._shape.leaves)
         if method.make is not None:
             if self.target.rollback_problem:
                 raise SpecviewError(
@@ -123,8 +122,7 @@ class Lane:
         try:
             layers: tuple[Any, ...] = ()
             if self._drafter is not None:
-                if isinstance(self._drafter, DrawsByPosition):
-                    self._drafter.written = len(self.sequence.output)
+                self._drafter.written = len(self.sequence.output)
                 self._drafter.start(context, self.run.sampling, on_chunk)
                 layers = self._drafter.prompt_layers
             if self._drafter is not None and layers:
@@ -149,7 +147,7 @@ class Lane:
         capacity = min(self.target.context_length, len(context) + 2 * self.pass_rows + 2)
         if len(context) < 2 or len(context) + self.pass_rows >= capacity:
             return
-        session = self.target.new_session(capacity, method.branches(self.settings.options) if method.branches else 1)
+        session = self.target.new_session(capacity, self._shape.leaves)
         try:
             drafter = method.make(self.drafter_context(capacity, session))
             try:

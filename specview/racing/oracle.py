@@ -16,7 +16,7 @@ from array_api_compat import array_namespace
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter
-from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, FinalToken, Round, depths
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, FinalToken, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
@@ -172,8 +172,7 @@ def _accepts_of_head(
         tell(position)
         most = min(k, len(output) - position - 1)
         draft = drafter.propose(written, most) if most else EMPTY_DRAFT
-        deepest = max(depths(draft.parents), default=-1) + 1 if draft.parents is not None else len(draft)
-        found.append((min(deepest, most), min(_held(draft, output[position:]), most)))
+        found.append((min(draft.longest, most), min(_held(draft, output[position:]), most)))
         at = len(written) - 1
         plain = Round(position, 0.0, 0.0, 0.0, 0.0, final=FinalToken(token, "plain"))
         drafter.observe(plain, {layer: rows[layer][at : at + 1] for layer in drafter.feature_layers})

@@ -28,7 +28,7 @@ from typing import Any
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.sampling import SamplingParams
-from specview.drafting import ngram_map, ngram_mod, ngram_simple, prompt_lookup, suffix
+from specview.drafting import ngram_index, ngram_map, ngram_mod, ngram_simple, prompt_lookup, suffix
 from specview.drafting.base import ModelFreeDrafter
 from specview.engines.gguf_file import read_gguf
 from specview.engines.transformers_tokenizer import load_tokenizer
@@ -43,10 +43,10 @@ BUDGET = 64
 DRAFTERS: dict[str, Any] = {
     "prompt-lookup": (prompt_lookup.PromptLookup, {}),
     "ngram-simple": (ngram_simple.NgramSimple, {}),
-    "ngram-simple text": (ngram_simple.NgramSimple, ngram_simple.PRESETS["text"]),
+    "ngram-simple text": (ngram_simple.NgramSimple, ngram_index.KEY_PRESETS["text"]),
     "ngram-map-k": (ngram_map.NgramMapK, {}),
     "ngram-map-k4v": (ngram_map.NgramMapK4V, {}),
-    "ngram-map-k4v text": (ngram_map.NgramMapK4V, ngram_map.PRESETS["text"]),
+    "ngram-map-k4v text": (ngram_map.NgramMapK4V, ngram_index.KEY_PRESETS["text"]),
     "ngram-mod": (ngram_mod.NgramMod, {}),
     "ngram-mod text": (ngram_mod.NgramMod, ngram_mod.PRESETS["text"]),
     "suffix": (suffix.Suffix, {}),

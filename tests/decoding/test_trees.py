@@ -17,6 +17,7 @@ from specview.decoding.metrics import fold
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import DecisionRows, verify
+from specview.drafting.base import BaseDrafter
 from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
     BOS,
@@ -120,19 +121,14 @@ def test_siblings_without_replacement_judged_as_independent_are_caught_by_the_en
 # -- through the loop -----------------------------------------------------------------------------------
 
 
-class TreeDrafter:
+class TreeDrafter(BaseDrafter):
     """Trees of depth up to the budget, two or three children a node, over the toy's draft table."""
 
     name = "tree"
-    exact_q = True
-    feature_layers = ()
 
     def __init__(self, kind: str, seed: int, rows: np.ndarray = DRAFT, width: int = 2) -> None:
         self.kind, self.rows, self.width = kind, rows, width
         self.random = np.random.default_rng([seed, 77])
-
-    def start(self, prompt_tokens, sampling, on_chunk=None):
-        pass
 
     def propose(self, context, budget, proceed=None):
         tokens, parents, q = [], [], []
@@ -160,12 +156,6 @@ class TreeDrafter:
             siblings=self.kind,
             drafter=self.name,
         )
-
-    def observe(self, round_, features):
-        pass
-
-    def close(self):
-        pass
 
 
 def sampled_outcomes(rule: str, kind: str, seeds: range) -> Counter:
@@ -297,12 +287,9 @@ def test_texts_of_rejected_branches_follow_their_own_path():
 
 
 def test_riders_ride_and_come_back_to_the_drafter():
-    class Riding:
-        name, exact_q, feature_layers = "riding", True, ()
+    class Riding(BaseDrafter):
+        name = "riding"
         seen: list = []
-
-        def start(self, *args):
-            pass
 
         def propose(self, context, budget, proceed=None):
             return Draft(tokens=(1,), riders=(2, 3, 1), rider_parents=(-1, 0, -1), drafter="riding")
@@ -310,9 +297,6 @@ def test_riders_ride_and_come_back_to_the_drafter():
         def observe(self, round_, features):
             if round_.k:  # the last token of a run is a plain round
                 self.seen.append((round_, features["riders"]))
-
-        def close(self):
-            pass
 
     model = TableModel(4, seed=3)
     target = FakeEngine(model, 4)

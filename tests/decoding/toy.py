@@ -19,6 +19,7 @@ from specview.decoding.ledger import Draft, Round
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
+from specview.drafting.base import BaseDrafter
 from specview.drafting.draft_model import DraftModel
 from specview.drafting.policies import Constant
 
@@ -399,13 +400,10 @@ class FakeEngine:
 # -- drafters -------------------------------------------------------------------------------------------
 
 
-class ScriptDrafter:
+class ScriptDrafter(BaseDrafter):
     """Proposes what `script(context, budget)` says: tokens, with q rows or (None) as point masses."""
 
     name = "script"
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
-    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(
         self, script: Callable[[list[int], int], Sequence[int]], q: Callable[..., Any] | None = None
@@ -434,19 +432,13 @@ class ScriptDrafter:
         self.closed = True
 
 
-class PointMassDrafter:
+class PointMassDrafter(BaseDrafter):
     """Draws from fixed rows by the keyed stream, and says nothing of the distribution (q None)."""
 
     name = "point-mass"
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
-    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(self, rows: np.ndarray, seed: int, prompt_length: int = 1) -> None:
         self.rows, self.seed, self.prompt_length = rows, seed, prompt_length
-
-    def start(self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: Any = None) -> None:
-        pass
 
     def propose(self, context: Sequence[int], budget: int, proceed: Any = None) -> Draft:
         last, tokens = context[-1], []
@@ -456,12 +448,6 @@ class PointMassDrafter:
             )
             tokens.append(last)
         return Draft(tuple(tokens), drafter=self.name)
-
-    def observe(self, round_: Round, features: Any) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def constant(k: int) -> Constant:

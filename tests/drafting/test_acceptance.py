@@ -15,7 +15,6 @@ from specview.drafting.acceptance import (
     UNKNOWN,
     Acceptance,
     GoOn,
-    depth_of,
     fastest,
     learn_round,
 )
@@ -156,8 +155,8 @@ def test_a_round_of_a_chain_counts_its_trials():
     assert acceptance.run == 0
     learn_round(acceptance, finished(["accepted", "accepted"]))
     assert acceptance.run == 2
-    assert depth_of(finished(["accepted"] * 3)) == 3
-    assert depth_of(finished([])) == 0
+    assert finished(["accepted"] * 3).longest == 3
+    assert finished([]).longest == 0
 
 
 def test_a_round_of_a_tree_counts_the_path():
@@ -167,4 +166,4 @@ def test_a_round_of_a_tree_counts_the_path():
     assert acceptance.run == 2
     learn_round(acceptance, finished(["rejected", "rejected", "ignored"], (-1, -1, 1)))
     assert acceptance.run == 0
-    assert depth_of(finished(["rejected", "accepted", "accepted"], (-1, -1, 1))) == 2
+    assert finished(["rejected", "accepted", "accepted"], (-1, -1, 1)).longest == 2

@@ -286,5 +286,5 @@ def test_the_method_asks_for_a_calibration_and_drafts_long():
     method = METHODS["auto"]
     assert method.needs_costs
     assert method.combines
-    assert method.default_k(method.resolve({})) >= 16
+    assert method.drafted(method.resolve({})).levels >= 16
     assert set(method.members({})) <= set(METHODS)

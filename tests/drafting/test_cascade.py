@@ -205,12 +205,12 @@ def test_all_members_get_the_prompt_with_progress():
 def test_rows_and_lengths_come_from_the_members():
     method = METHODS["cascade"]
     long = method.resolve({"members": "ngram-simple+draft-model"})
-    assert method.default_k(long) == METHODS["ngram-simple"].default_k(METHODS["ngram-simple"].resolve({}))
+    assert method.drafted(long).levels == METHODS["ngram-simple"].drafted(METHODS["ngram-simple"].resolve({})).levels
     window = method.resolve({"members": "ngram-simple+lookahead"})
     own = METHODS["lookahead"].resolve({})
-    assert method.pass_rows(window, 4) >= METHODS["lookahead"].pass_rows(own, 4)
-    assert method.branches(window) == METHODS["lookahead"].branches(own)
-    assert method.branches(long) == 1
+    assert method.drafted(window).rows_at(4) >= METHODS["lookahead"].drafted(own).rows_at(4)
+    assert method.drafted(window).leaves == METHODS["lookahead"].drafted(own).leaves
+    assert method.drafted(long).leaves == 1
     assert replace(method, name="x").members({}) == ("suffix", "draft-model")
 
 

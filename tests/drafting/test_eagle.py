@@ -565,20 +565,20 @@ def test_presets_and_default_lengths():
     eagle3, eagle2, eagle = METHODS["eagle3"], METHODS["eagle2"], METHODS["eagle"]
     chain = eagle3.resolve({})
     assert chain["tree"] == "chain"
-    assert eagle3.default_k(chain) is None
-    assert eagle3.branches(chain) == 1
-    assert eagle3.pass_rows(chain, 5) == 5
+    assert eagle3.drafted(chain).levels is None
+    assert eagle3.drafted(chain).leaves == 1
+    assert eagle3.drafted(chain).rows_at(5) == 5
     large = eagle3.resolve({"preset": "gpu"})
     assert (large["tree"], large["depth"], large["top_k"], large["total_tokens"]) == ("dynamic", 5, 10, 60)
-    assert eagle3.default_k(large) == 6
-    assert eagle3.pass_rows(large, 6) == 59
-    assert eagle3.pass_rows(large, 1) == 10
-    assert eagle2.default_k(eagle2.resolve({"depth": 3})) == 4
+    assert eagle3.drafted(large).levels == 6
+    assert eagle3.drafted(large).rows_at(6) == 59
+    assert eagle3.drafted(large).rows_at(1) == 10
+    assert eagle2.drafted(eagle2.resolve({"depth": 3})).levels == 4
     fixed = eagle.resolve({"tree": "fixed", "paths": "[[0,0,0],[1]]"})
-    assert eagle.default_k(fixed) == 3
-    assert eagle.pass_rows(fixed, 3) == 4
-    assert eagle.pass_rows(fixed, 1) == 2
-    assert eagle.branches(fixed) == 2
+    assert eagle.drafted(fixed).levels == 3
+    assert eagle.drafted(fixed).rows_at(3) == 4
+    assert eagle.drafted(fixed).rows_at(1) == 2
+    assert eagle.drafted(fixed).leaves == 2
 
 
 def made_of(options, head, target):
@@ -603,8 +603,8 @@ def test_no_draft_has_more_rows_or_leaves_than_announced(depth, top_k, total, bu
     parents = draft.parents if draft.parents is not None else range(-1, len(draft) - 1)
     leaves = len(set(range(len(draft))) - set(parents))
     info = METHODS["eagle3"]
-    assert 1 <= len(draft) <= info.pass_rows(options, budget)
-    assert leaves <= info.branches(options) <= 256
+    assert 1 <= len(draft) <= info.drafted(options).rows_at(budget)
+    assert leaves <= info.drafted(options).leaves <= 256
     assert max(map(len, draft_paths(draft.tokens, draft.parents))) <= min(budget, depth + 1)
 
 

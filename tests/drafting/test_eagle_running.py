@@ -179,7 +179,7 @@ def test_int8_is_refused_in_one_line_where_it_cannot_be(method, device, monkeypa
     head.dtype, head.device = torch.float32, torch.device(device)
     monkeypatch.setattr("specview.heads.fast.has_int8_products", lambda: device != "cpu")
     for weights in ("auto", "stored"):
-        assert make(method, head, target, weights=weights).weights == weights
+        assert make(method, head, target, weights=weights)._weights == weights
     with pytest.raises(UsageError) as caught:
         make(method, head, target, weights="int8")
     here = "this one is not quick at them" if device == "cpu" else "the head runs on cuda:0"
@@ -188,4 +188,4 @@ def test_int8_is_refused_in_one_line_where_it_cannot_be(method, device, monkeypa
     )
     head.device = torch.device("cpu")
     monkeypatch.setattr("specview.heads.fast.has_int8_products", lambda: True)
-    assert make(method, head, target, weights="int8").weights == "int8"
+    assert make(method, head, target, weights="int8")._weights == "int8"

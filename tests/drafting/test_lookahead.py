@@ -266,11 +266,11 @@ def test_output_equals_plain_decoding(shape, k, seed, rule):
     drafting = [round_ for round_ in rounds if round_.riders]
     for round_, (_, budget, draft) in zip(drafting, lane.drafts, strict=True):
         assert max(depths(draft.parents or ()), default=-1) < min(budget, shape["level"] - 1)
-        assert len(draft) + len(draft.riders) <= lookahead.pass_rows(shape, k)
+        assert len(draft) + len(draft.riders) <= lookahead.shape_of(shape).rows_at(k)
         assert round_.rows == 1 + len(draft) + len(draft.riders)
         assert [rider.id for rider in round_.riders] == list(draft.riders)
         leaf_count = len(leaves(draft)) + len(leaves(window_of(draft)))
-        assert leaf_count <= lookahead.branches(shape)
+        assert leaf_count <= lookahead.shape_of(shape).leaves
 
 
 def window_of(draft):
@@ -525,9 +525,9 @@ def test_pass_rows_is_the_most_there_can_be(window_size, level, k):
         widest = max(widest, window.columns if len(window.levels) > 1 else 1)
         window.advance(0, [0] * len(window.levels[-1]), lambda token: token)
     assert most == window_rows(window_size, level)
-    assert lookahead.pass_rows(chosen, k) == most + 3 * min(k, level - 1)
-    assert lookahead.branches(chosen) >= 3 + widest
-    assert lookahead.default_k(chosen) == level - 1
+    assert lookahead.shape_of(chosen).rows_at(k) == most + 3 * min(k, level - 1)
+    assert lookahead.shape_of(chosen).leaves >= 3 + widest
+    assert lookahead.shape_of(chosen).levels == level - 1
 
 
 def test_make_takes_the_target_s_eos_and_the_lane_s_room():
@@ -535,7 +535,6 @@ def test_make_takes_the_target_s_eos_and_the_lane_s_room():
     made = lookahead.make(context_of(target=target))
     made.start([3, 1], SamplingParams())
     assert set(made.propose([3, 1], 3).riders) == {1}
-    assert lookahead.problem(target) is None
 
 
 def test_a_window_that_does_not_fit_is_one_line(monkeypatch):
@@ -574,7 +573,7 @@ def test_values_out_of_range_are_one_line(name, value):
 
 def test_the_widest_window_stays_under_llama_cpp_s_sequences():
     most = options(window_size=128, level=16, guess_set_size=64)
-    assert lookahead.branches(most) < 256
+    assert lookahead.shape_of(most).leaves < 256
 
 
 # -- in a race --------------------------------------------------------------------------------------------
@@ -593,10 +592,7 @@ def registered(monkeypatch):
         lookahead.make,
         OPTIONS,
         family="self",
-        default_k=lookahead.default_k,
-        pass_rows=lookahead.pass_rows,
-        branches=lookahead.branches,
-        problem=lookahead.problem,
+        shape=lookahead.shape_of,
     )
     monkeypatch.setitem(METHODS, "lookahead", info)
 
@@ -641,7 +637,7 @@ def test_the_bundled_target_gives_what_plain_decoding_gives(engine_name, model_p
     chosen = options(window_size=2, level=4, guess_set_size=2)
     made, outputs, rounds = None, [], []
     for _ in range(2):
-        session = engine.new_session(len(prompt) + 40, lookahead.branches(chosen))
+        session = engine.new_session(len(prompt) + 40, lookahead.shape_of(chosen).leaves)
         if outputs:
             made = lookahead.make(
                 DrafterContext(chosen, len(prompt) + 40, engine.vocab_size, target=engine, session=session)

@@ -203,11 +203,11 @@ def test_any_tree_within_any_budget_and_room(paths, budget, room):
     drafter._hidden = torch.from_numpy(feature("last", context[:-1]))[None]
     draft = drafter.propose(context, budget)
     nodes = draft_paths(draft.tokens, draft.parents)
-    assert 0 < len(nodes) <= min(room, info.pass_rows(options, budget))
-    assert max(map(len, nodes)) <= min(budget, 3, info.default_k(options))
+    assert 0 < len(nodes) <= min(room, info.drafted(options).rows_at(budget))
+    assert max(map(len, nodes)) <= min(budget, 3, info.drafted(options).levels)
     assert len(set(nodes)) == len(nodes)
-    assert len(set(nodes) - {node[:-1] for node in nodes}) <= info.branches(options)
-    if room >= info.pass_rows(options, budget):
+    assert len(set(nodes) - {node[:-1] for node in nodes}) <= info.drafted(options).leaves
+    if room >= info.drafted(options).rows_at(budget):
         closed = {tuple(path[: end + 1]) for path in paths for end in range(len(path))}
         assert len(nodes) == sum(len(path) <= budget for path in closed)
 
@@ -410,7 +410,7 @@ def test_a_tree_from_a_file(tmp_path):
     file = tmp_path / "tree.json"
     file.write_text("[[0], [1], [0, 0]]", encoding="utf-8")
     options = METHODS["medusa"].resolve({"tree": "fixed", "choices": str(file)})
-    assert METHODS["medusa"].pass_rows(options, 4) == 3
+    assert METHODS["medusa"].drafted(options).rows_at(4) == 3
     assert tree_of(str(file)) == tree_of("0 1 0.0") == tree_of("[[0],[1],[0,0]]")
 
 

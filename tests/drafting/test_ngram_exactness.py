@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -31,11 +32,11 @@ SIZES = {"preset": "code", "size_n": 1, "size_m": 3, "min_hits": 1, "tie": False
 TIED = {**SIZES, "tie": True}
 METHODS = {
     "ngram-simple": (ngram_simple.make, SIZES),
-    "ngram-map-k": (ngram_map.make_k, SIZES),
-    "ngram-map-k4v": (ngram_map.make_k4v, SIZES),
+    "ngram-map-k": (partial(ngram_map.make, ngram_map.NgramMapK), SIZES),
+    "ngram-map-k4v": (partial(ngram_map.make, ngram_map.NgramMapK4V), SIZES),
     "ngram-mod": (ngram_mod.make, {"n_match": 1, "n_min": 1, "n_max": 3, "tie": False}),
     "suffix": (suffix.make, {option.name: option.default for option in suffix.OPTIONS}),
-    "ngram-map-k tied": (ngram_map.make_k, TIED),
+    "ngram-map-k tied": (partial(ngram_map.make, ngram_map.NgramMapK), TIED),
     "ngram-mod tied": (ngram_mod.make, {"n_match": 1, "n_min": 1, "n_max": 3, "tie": True}),
     "suffix tied": (suffix.make, {option.name: option.default for option in suffix.OPTIONS} | {"tie": True}),
 }

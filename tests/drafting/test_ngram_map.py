@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams
 from specview.drafting import ngram_map
-from specview.drafting.ngram_index import EarlierRuns
+from specview.drafting.ngram_index import KEY_PRESETS, EarlierRuns
 from specview.drafting.ngram_map import (
-    K4V_OPTIONS,
-    K_OPTIONS,
-    PRESETS,
     NgramMapK,
     NgramMapK4V,
-    make_k,
-    make_k4v,
+)
+from specview.drafting.ngram_map import (
+    make as make_kind,
 )
 from specview.errors import UsageError
 from tests.drafting.ngram_helpers import context_of, finished, replay
@@ -141,14 +141,14 @@ def test_nothing_is_kept_from_an_earlier_request(kind):
     assert drafts(drafter, [*FIRST, 2]) == (3, 4, 5)
 
 
-MAKERS = pytest.mark.parametrize(("make", "options"), [(make_k, K_OPTIONS), (make_k4v, K4V_OPTIONS)])
+MAKERS = pytest.mark.parametrize(("make", "options"), [(partial(make_kind, kind), kind.OPTIONS) for kind in (NgramMapK, NgramMapK4V)])
 SIZES = {"size_n": 2, "size_m": 3}
 
 
 @MAKERS
 def test_tied_runs_learn_from_the_one_before(make, options):
     memory = {}
-    tied = context_of(options, PRESETS, memory, tie=True, **SIZES)
+    tied = context_of(options, KEY_PRESETS, memory, tie=True, **SIZES)
     first = make(tied)
     replay(first, [*FIRST, 2, 3, 4, 5, 6, 7], len(FIRST))
     first.close()
@@ -156,8 +156,8 @@ def test_tied_runs_learn_from_the_one_before(make, options):
     second = make(tied)
     second.start([8, 1], SamplingParams())
     assert drafts(second, [8, 1, 2]) == (3, 4, 5)
-    other = make(context_of(options, PRESETS, memory, tie=True, size_n=2, size_m=4))
-    untied = make(context_of(options, PRESETS, memory, **SIZES))
+    other = make(context_of(options, KEY_PRESETS, memory, tie=True, size_n=2, size_m=4))
+    untied = make(context_of(options, KEY_PRESETS, memory, **SIZES))
     for drafter in (other, untied):
         drafter.start([8, 1], SamplingParams())
         assert drafts(drafter, [8, 1, 2]) == ()
@@ -167,7 +167,7 @@ def test_tied_runs_learn_from_the_one_before(make, options):
 
 @MAKERS
 def test_lanes_of_one_race_do_not_learn_from_each_other(make, options):
-    tied = context_of(options, PRESETS, {}, tie=True, **SIZES)
+    tied = context_of(options, KEY_PRESETS, {}, tie=True, **SIZES)
     one, two = make(tied), make(tied)
     one.start(FIRST, SamplingParams())
     two.start([8, 1], SamplingParams())
@@ -179,7 +179,7 @@ def test_lanes_of_one_race_do_not_learn_from_each_other(make, options):
 
 @MAKERS
 def test_tied_runs_remember_accepted_lengths(make, options):
-    tied = context_of(options, PRESETS, {}, tie=True, **SIZES)
+    tied = context_of(options, KEY_PRESETS, {}, tie=True, **SIZES)
     first = make(tied)
     first.start(FIRST, SamplingParams())
     first.observe(finished(first.propose([*FIRST, 2], 9), 1, 7), {})
@@ -191,7 +191,7 @@ def test_tied_runs_remember_accepted_lengths(make, options):
 
 @MAKERS
 def test_a_draft_never_crosses_from_one_run_into_another(make, options):
-    tied = context_of(options, PRESETS, {}, tie=True, **SIZES)
+    tied = context_of(options, KEY_PRESETS, {}, tie=True, **SIZES)
     for run in ([9, 9, 7, 1, 2, 3], [4, 4, 4, 4, 4, 4]):
         drafter = make(tied)
         drafter.start(run, SamplingParams())
@@ -227,9 +227,9 @@ def test_earlier_runs_are_bounded_and_the_oldest_go_first():
 def test_tied_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(ngram_map, "EARLIER_TOKENS", 50)
     memory = {}
-    tied = context_of(K_OPTIONS, PRESETS, memory, tie=True, **SIZES)
+    tied = context_of(NgramMapK.OPTIONS, KEY_PRESETS, memory, tie=True, **SIZES)
     for run in range(20):
-        drafter = make_k(tied)
+        drafter = make_kind(NgramMapK, tied)
         drafter.start([100 + run, *FIRST, 2, 3, 4, 5], SamplingParams())
         drafter.propose([100 + run, *FIRST, 2, 3, 4, 5, run, 200 + run, 1, 2], 9)
         drafter.close()
@@ -241,5 +241,5 @@ def test_tied_memory_is_bounded(monkeypatch):
 @MAKERS
 def test_a_key_larger_than_the_run_is_one_clear_line(make, options):
     with pytest.raises(UsageError, match="size_n is 300"):
-        make(context_of(options, PRESETS, size_n=300, max_length=300))
-    make(context_of(options, PRESETS, max_length=5)).close()  # defaults in a run that is simply short
+        make(context_of(options, KEY_PRESETS, size_n=300, max_length=300))
+    make(context_of(options, KEY_PRESETS, max_length=5)).close()  # defaults in a run that is simply short

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams
 from specview.drafting import ngram_mod
-from specview.drafting.ngram_mod import EMPTY, ENTRIES, OPTIONS, PRESETS, NgramMod, default_k, make
+from specview.drafting.ngram_mod import EMPTY, ENTRIES, METHOD, OPTIONS, PRESETS, NgramMod, make
 from specview.errors import UsageError
 from specview.settings.options import overlay, resolve
 from tests.drafting.ngram_helpers import context_of, finished, replay
@@ -223,8 +223,8 @@ def test_this_runs_n_grams_come_before_the_earlier_ones():
 def test_presets_and_bad_sizes():
     code = resolve(OPTIONS, overlay(OPTIONS, PRESETS, {}), "x")
     assert code == {"preset": "code", "n_match": 24, "n_min": 48, "n_max": 64, "tie": False}
-    assert default_k(code) == 64
-    assert default_k(resolve(OPTIONS, overlay(OPTIONS, PRESETS, {"preset": "text"}), "x")) == 32
+    assert METHOD.drafted(code).levels == 64
+    assert METHOD.drafted(METHOD.resolve({"preset": "text"})).levels == 32
     with pytest.raises(UsageError, match=r"n_min \(9\), is longer than its longest, n_max \(8\)"):
         mod(2, 9, 8)
     with pytest.raises(UsageError, match="n_match is 64, and this run's text is at most 50 tokens"):

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.ngram_index import RollingHashes
-from specview.drafting.ngram_simple import OPTIONS, PRESETS, NgramSimple, default_k, make
+from specview.drafting.ngram_index import KEY_PRESETS, RollingHashes
+from specview.drafting.ngram_simple import METHOD, OPTIONS, NgramSimple, make
 from specview.errors import UsageError
 from specview.settings.options import overlay, resolve
 from tests.drafting.ngram_helpers import context_of, replay
@@ -81,29 +81,29 @@ def test_nothing_is_kept_from_an_earlier_request():
 
 
 def test_presets_are_llama_cpps_defaults_and_the_issues_for_text():
-    assert resolve(OPTIONS, overlay(OPTIONS, PRESETS, {}), "x") == {
+    assert resolve(OPTIONS, overlay(OPTIONS, KEY_PRESETS, {}), "x") == {
         "preset": "code", "size_n": 12, "size_m": 48, "min_hits": 1,
     }  # fmt: skip
-    text = resolve(OPTIONS, overlay(OPTIONS, PRESETS, {"preset": "text", "min_hits": 5}), "x")
+    text = resolve(OPTIONS, overlay(OPTIONS, KEY_PRESETS, {"preset": "text", "min_hits": 5}), "x")
     assert text == {"preset": "text", "size_n": 8, "size_m": 48, "min_hits": 5}
-    assert {option.name: option.default for option in OPTIONS if option.name in PRESETS["code"]} == PRESETS["code"]
-    assert default_k(text) == 48
-    assert default_k({**text, "size_m": 500}) == 64
+    assert {option.name: option.default for option in OPTIONS if option.name in KEY_PRESETS["code"]} == KEY_PRESETS["code"]
+    assert METHOD.drafted(text).levels == 48
+    assert METHOD.drafted({**text, "size_m": 500}).levels == 64
 
 
 def test_sizes_that_never_match_are_one_clear_line():
     with pytest.raises(UsageError, match=r"^ngram-simple: size_m \(3\) is less than size_n \(4\).*\.$"):
         simple(4, 3)
-    assert isinstance(make(context_of(OPTIONS, PRESETS, size_n=98, size_m=98, max_length=100)), NgramSimple)
+    assert isinstance(make(context_of(OPTIONS, KEY_PRESETS, size_n=98, size_m=98, max_length=100)), NgramSimple)
     with pytest.raises(UsageError, match="size_n is 99, and this run's text is at most 100 tokens"):
-        make(context_of(OPTIONS, PRESETS, size_n=99, size_m=99, max_length=100))
+        make(context_of(OPTIONS, KEY_PRESETS, size_n=99, size_m=99, max_length=100))
     for bad in ({"size_n": 0}, {"size_n": 1025}, {"size_m": 0}, {"min_hits": "x"}, {"preset": "prose"}):
         with pytest.raises(UsageError):
-            context_of(OPTIONS, PRESETS, **bad)
+            context_of(OPTIONS, KEY_PRESETS, **bad)
 
 
 def test_the_defaults_in_a_run_that_is_short_draft_nothing():
-    drafter = make(context_of(OPTIONS, PRESETS, max_length=8))
+    drafter = make(context_of(OPTIONS, KEY_PRESETS, max_length=8))
     drafter.start([1, 2, 1], SamplingParams())
     assert drafter.propose([1, 2, 1], 5).tokens == ()
     drafter.close()
@@ -127,7 +127,7 @@ def test_rolled_hashes_are_the_polynomials(tokens, n, cut):
 def test_a_collision_of_hashes_never_drafts():
     drafter = simple(2, 4)
     drafter._windows = RollingHashes(2, base=1, modulus=5)  # many windows share a hash
-    drafter._reset = lambda: None  # type: ignore[method-assign]
+    drafter.forget = lambda: None  # type: ignore[method-assign]
     text = [9, 1, 2, 3, 4, 5, 6, 2, 1]  # 1 2 and 2 1 collide
     drafter.start(text, SamplingParams())
     assert drafter._windows.hashes[1] == drafter._windows.hashes[-1]

@@ -14,7 +14,7 @@ import pytest
 
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.method import DrafterContext
-from specview.drafting.suffix import BYTES_PER_TOKEN, FORMAT, OPTIONS, Suffix, default_k, make
+from specview.drafting.suffix import BYTES_PER_TOKEN, FORMAT, METHOD, OPTIONS, Suffix, make
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import resolve
 from tests.decoding.toy import FakeTokenizer
@@ -53,7 +53,7 @@ def test_the_defaults_are_vllms():
         "tie": False,
         "store": "",
     }
-    assert default_k(values) == 24
+    assert METHOD.drafted(values).levels == 24
 
 
 def test_the_draft_is_as_long_as_the_match_times_the_factor():

@@ -16,6 +16,7 @@ from specview.decoding.ledger import Draft
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.base import BaseDrafter
 from specview.engines.llama_cpp_engine import LlamaCppEngine, load
 from specview.engines.llama_cpp_session import CHECKED_PASS_TOKENS, PASS_ROWS, LlamaCppSession
 from specview.engines.tree import Tree as TreeShape
@@ -338,12 +339,10 @@ def test_a_failed_rollback_is_an_error(tiny: LlamaCppEngine, monkeypatch: pytest
 # The loop
 
 
-class RandomTrees:
+class RandomTrees(BaseDrafter):
     """Drafts a random tree whose first branch is right, so that much of it is accepted."""
 
     name = "random-trees"
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
 
     def __init__(self, right: Sequence[int], vocab: int) -> None:
         self.right, self.vocab, self.rng = list(right), vocab, random.Random(5)
@@ -376,9 +375,6 @@ class RandomTrees:
 
     def observe(self, round_: Any, features: Any) -> None:
         self.accepted.append(round_.accepted)
-
-    def close(self) -> None:
-        pass
 
 
 def run(engine: LlamaCppEngine, prompt: Sequence[int], count: int, drafter: Any = None) -> list[int]:

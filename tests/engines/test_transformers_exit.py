@@ -15,6 +15,7 @@ from specview.decoding.ledger import Draft, Round
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.base import BaseDrafter
 from specview.errors import SpecviewError
 from tests.decoding.toy import constant
 from tests.engines.transformers_tiny import save_model, tiny
@@ -300,12 +301,10 @@ def test_a_model_of_one_layer_cannot_be_left_early(tmp_path: Path) -> None:
     assert engine.exit_layers == 0 and engine.exit_problem is not None
 
 
-class EarlyExit:
+class EarlyExit(BaseDrafter):
     """Drafts greedily with the first layers of the target's own session."""
 
     name = "early-exit"
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
 
     def __init__(self, session: Any, layer: int) -> None:
         self.session, self.layer = session, layer
@@ -320,9 +319,6 @@ class EarlyExit:
 
     def observe(self, round_: Round, features: Any) -> None:
         self.accepted.append(len(round_.emitted) - 1)
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("kind", ("llama-deep", "qwen2"))

@@ -15,6 +15,7 @@ from specview.decoding.ledger import Draft, Round, depths
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.base import BaseDrafter
 from specview.errors import SpecviewError
 from tests.decoding.toy import constant
 from tests.engines.transformers_tiny import save_model, tiny
@@ -314,12 +315,10 @@ def test_check_mode_has_the_bits_of_chains(
     assert torch.equal(session.forward([7, 8, 9]).logits, fresh.forward([7, 8, 9]).logits)
 
 
-class RandomTrees:
+class RandomTrees(BaseDrafter):
     """Drafts random trees, some of whose paths are the target's own greedy tokens."""
 
     name = "random-trees"
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
 
     def __init__(self, greedy: Sequence[int], prompt: int) -> None:
         self.greedy, self.prompt = list(greedy), prompt
@@ -359,9 +358,6 @@ class RandomTrees:
     def observe(self, round_: Round, features: Any) -> None:
         self.accepted.append(len(round_.emitted) - (round_.final is not None))
         self.ridden += len(features.get("riders", ()))
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize("check_mode", (True, False))

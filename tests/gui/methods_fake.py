@@ -28,7 +28,7 @@ PRESET = Option("preset", "code", "Values that suit a kind of text.", choices=("
 
 FAKES = (
     MethodInfo("x-simple", "x simple", "Copies what followed the last n-gram.", _make, (PRESET, *SIZES),
-               default_k=lambda options: int(options["size_m"]), presets=PRESETS),
+               longest="size_m", presets=PRESETS),
     MethodInfo("x-suffix", "x suffix", "A suffix tree over this run and earlier ones.", _make, (
         Option("max_depth", 24, "Depth of the tree.", 1, 64),
         Option("min_probability", 0.1, "Below it nothing is drafted; vLLM calls it min_token_prob.", 0.0, 1.0),

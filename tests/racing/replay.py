@@ -21,6 +21,7 @@ from specview.decoding.ledger import EMPTY_DRAFT, Draft, Round
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.base import BaseDrafter
 from tests.decoding.toy import FakeClock
 
 LEDGER = Path(__file__).parent / "data" / "ledger.json"
@@ -140,13 +141,10 @@ class ReplaySession:
         pass
 
 
-class RecordedDraft:
+class RecordedDraft(BaseDrafter):
     """Stands for `draft-model`: its guesses are the recorded ones, on the table's time."""
 
     name = "draft-model"
-    exact_q = True
-    feature_layers: tuple[Any, ...] = ()
-    prompt_layers: tuple[Any, ...] = ()
 
     def __init__(self, text: Text, table: Table, clock: FakeClock) -> None:
         self.text, self.table, self.clock = text, table, clock
@@ -168,14 +166,8 @@ class RecordedDraft:
         self.clock.now += self.table.draft_start + len(tokens) * self.table.draft_step
         return Draft(tuple(tokens), confidences=tuple(sure) if proceed else (), drafter=self.name)
 
-    def observe(self, round_: Round, features: Any) -> None:
-        pass
 
-    def close(self) -> None:
-        pass
-
-
-class Timed:
+class Timed(BaseDrafter):
     """A model-free drafter of the product, with the table's time for a look-up."""
 
     def __init__(self, inner: Any, table: Table, clock: FakeClock) -> None:

@@ -92,7 +92,7 @@ K_MEANS = {
 
 def default_k_text(method: MethodInfo, options: Mapping[str, Any], policy: str, device: str) -> str:
     """The k that an empty field gives, as racing.lane.default_k finds it; '2 or 4' while the device is not known."""
-    own = method.default_k(options) if method.default_k is not None else None
+    own = method.drafted(options).levels
     if own is not None:
         return str(own)
     if POLICIES[policy].default_k:
@@ -102,7 +102,7 @@ def default_k_text(method: MethodInfo, options: Mapping[str, Any], policy: str, 
 
 def _default_reason(method: MethodInfo, options: Mapping[str, Any], policy: PolicyInfo) -> str:
     """Whose default that k is."""
-    if method.default_k is not None and method.default_k(options) is not None:
+    if method.drafted(options).levels is not None:
         return f"the default of {method.label}"
     if policy.default_k:
         return f"the default of {policy.label}"
@@ -527,7 +527,7 @@ class LaneEditor(QDialog):
         if policy.name == "constant" and info.combines:
             means = "the longest draft that a member may make"
             about = "k stays as it is: the longest draft that a member may make."
-        elif policy.name == "constant" and info.branches is not None and options and info.branches(options) > 1:
+        elif policy.name == "constant" and options and info.drafted(options).leaves > 1:
             means = "the longest path of a draft, whose guesses branch"
             about = "k stays as it is: the longest path of a draft, whose guesses branch."
         if about != self._policy_text.text():

@@ -88,7 +88,7 @@ def _k_tip(settings: Mapping[str, Any]) -> str:
     method = METHODS.get(str(settings["method"]))
     if method is not None and method.combines:
         return "The longest draft that a member may make in a round."
-    if method is not None and method.branches is not None and settings.get("option_tree") != "chain":
+    if method is not None and method.shape is not None and settings.get("option_tree") != "chain":
         return "The longest path of a round's draft. Guesses branch, so a round may draft more tokens in all."
     return "Tokens drafted in a round, at most."
 
