@@ -9,9 +9,8 @@ import pytest
 
 from specview import cli
 from specview.commands import scan as command
-from tests.experiments.test_exit_scan import PROMPT, WRONG, engine_of
+from tests.experiments.test_exit_scan import TEXT, WRONG, engine_of
 
-TEXT = "".join(chr(ord("a") + token) for token in PROMPT)
 ARGUMENTS = ["scan", "--prompt", TEXT, "--raw", "--tokens", "20", "--k", "4"]
 
 
@@ -42,8 +41,8 @@ def test_the_table_marks_the_best_exit_and_says_so(capsys, engine):
     out, err = capsys.readouterr()
     assert err == ""
     lines = out.splitlines()
-    assert lines[0] == "fake, 6 layers; 20 tokens after a prompt of 5; a plain step takes 1125.0 ms"
-    rows = [line.split() for line in lines[3:8]]
+    assert lines[2] == "Measured on fake, 6 layers: 20 greedy tokens after a prompt of 5; a plain step takes 1125.0 ms."
+    rows = [line.split() for line in lines[5:10]]
     assert [row[0] for row in rows] == ["1", "2", "3", "4", "5"]
     assert [row[1] for row in rows] == ["0.000", "0.500", "0.850", "0.950", "1.000"]
     marked = [row for row in rows if row[-1] == "best"]

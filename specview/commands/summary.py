@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specview.commands.terminal import figure, pairs, safe_text, table
 from specview.decoding.metrics import draft_full_words
 from specview.drafting.plain import is_baseline
 from specview.drafting.registry import METHODS
 from specview.library.exporters import equality_words, is_lossy, shown_rates
-
-if TYPE_CHECKING:
-    from specview.experiments.prompt_set import GroupFigures, PromptSetResult, RequestResult, Spread
-
-SHOWN_REQUESTS = 60  # more of them are in the files alone
 
 
 def run_summary(document: Mapping[str, Any]) -> str:
@@ -84,88 +79,6 @@ def compare_table(document: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     rows = [header, *(_row(lane, plain=index == 0) for index, lane in enumerate(lanes))]
     return table(rows) + "".join(f"{note}\n" for note in _notes(lanes))
-
-
-def prompt_set_text(result: PromptSetResult) -> str:
-    """Return a prompt set for people: a line per request (of a short set), one per workload, the slowest and the fastest."""
-    from specview.experiments.prompt_set import SPREAD_WORDS, about_set, notable
-
-    parts = []
-    lanes = result.lane_names[1:]
-    if result.lane_names and len(result.requests) <= SHOWN_REQUESTS:
-        heading = ["", "request", "workload"]
-        for lane in lanes:
-            heading += [f"{safe_text(lane)}: tok/s", "plain", "speedup", "alpha", "tok/pass"]
-        parts.append(table([heading, *(_request_row(one, len(lanes)) for one in result.requests)], left=3))
-    elif len(result.requests) > SHOWN_REQUESTS:
-        parts.append(f"{len(result.requests)} requests: --csv, --markdown or --json hold each.\n")
-    if lanes:
-        heading = ["workload", "lane", "requests", "speedup (quartiles)", "least-greatest", "pooled", "slower", "alpha (quartiles)",
-                   "pooled", "tok/pass"]  # fmt: skip
-        parts.append(table([heading, *(_group_row(group) for group in result.summary())], left=2))
-    words = [f"{safe_text(about_set(result))}; medians, {SPREAD_WORDS}."]
-    for lane, (slowest, fastest) in notable(result).items():
-        if slowest is not fastest:
-            words.append(f"{safe_text(lane)}: slowest {_named(slowest)}, fastest {_named(fastest)}.")
-    words += [f"request {one.number} ({safe_text(one.name)}): {safe_text(one.error)}" for one in result.failures]
-    words += [
-        f"request {one.number} ({safe_text(one.name)}), lane {safe_text(lane.name)}: {safe_text(lane.error)}"
-        for one in result.requests
-        if not one.error
-        for lane in one.lanes
-        if lane.error
-    ]
-    words += _left_out(result.facts)
-    if result.busy:
-        words.append(safe_text(result.busy))
-    return "\n".join([*parts, "\n".join(words)]) + "\n"
-
-
-def _request_row(one: RequestResult, lanes: int) -> list[str]:
-    about = [str(one.number), _cut(one.name), _cut(one.workload, 20)]
-    if one.error or not one.lanes:
-        return [*about, *["-"] * (5 * lanes)]
-    cells = about
-    for lane in one.lanes[1:]:
-        metrics, faster = lane.metrics, lane.speedup
-        cells += [
-            figure(faster.tokens_per_s if faster else None),
-            figure(faster.plain_tokens_per_s if faster else None),
-            figure(faster.value if faster else None, 2, "x"),
-            figure(metrics.acceptance_rate if metrics else None),
-            figure(metrics.tokens_per_target_pass if metrics else None),
-        ]
-    return cells
-
-
-def _group_row(group: GroupFigures) -> list[str]:
-    def quartiles(spread: Spread | None, unit: str = "") -> str:
-        if spread is None:
-            return "-"
-        return f"{spread.median:.2f}{unit} ({spread.low:.2f}-{spread.high:.2f})"
-
-    speed = group.speedup
-    return [
-        _cut(group.workload, 20),
-        safe_text(group.lane),
-        f"{group.requests}" + (f" (+{group.failed} failed)" if group.failed else ""),
-        quartiles(speed, "x"),
-        "-" if speed is None else f"{speed.least:.2f}-{speed.greatest:.2f}",
-        figure(group.pooled_speedup, 2, "x"),
-        str(group.slower),
-        quartiles(group.acceptance),
-        figure(group.pooled_acceptance),
-        figure(None if group.tokens_per_pass is None else group.tokens_per_pass.median),
-    ]
-
-
-def _named(one: RequestResult) -> str:
-    return f"request {one.number} ({safe_text(one.name)})"
-
-
-def _cut(text: str, width: int = 28) -> str:
-    words = " ".join(safe_text(text).split())
-    return words if len(words) <= width else f"{words[: width - 1]}…"
 
 
 def _row(lane: Mapping[str, Any], *, plain: bool) -> list[str]:

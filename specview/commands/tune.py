@@ -19,9 +19,7 @@ from specview.commands.arguments import (
     settings_of,
     whole,
 )
-from specview.commands.outputs import Outputs
-from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
-from specview.commands.terminal import ProgressLine, figure, safe_text, table
+from specview.commands.running import Running, running
 from specview.decoding.verification import RULES, idle_rule_note
 from specview.drafting.plain import BASELINE
 from specview.drafting.registry import METHODS
@@ -33,11 +31,9 @@ from specview.racing.workloads import Workload
 from specview.settings.run import BUNDLED, RunSettings
 
 if TYPE_CHECKING:
-    from specview.experiments.tune_result import ArmResult, TuneResult
-    from specview.experiments.tuning import TuneProgress
+    from specview.experiments.tune_result import ArmResult
 
 DEFAULT_MINUTES = 3.0
-SHOWN_REASONS = 6
 
 _DESCRIPTION = """\
 Find the method, draft length and policy that are fastest here, on this prompt or this set of prompts, within a time
@@ -90,14 +86,12 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    from specview.experiments.tuning import LEAST_SECONDS, MOST_SECONDS
+    from specview.experiments.tuning import check_seconds
 
     arguments = make_parser().parse_args(argv)
     minutes = DEFAULT_MINUTES if arguments.minutes is None else arguments.minutes
     seconds = arguments.seconds if arguments.seconds is not None else 60 * minutes
-    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        least, most = f"{LEAST_SECONDS:g} seconds", f"{MOST_SECONDS / 3600:g} hours"
-        raise UsageError(f"the time budget is {seconds:g} s.", f"Use {least} to {most}.")
+    check_seconds(seconds)
     methods = [name.strip() for name in (arguments.methods or "").split(",") if name.strip()]
     if arguments.methods is not None and not methods:
         raise UsageError("--methods names none.", "Give some, with commas between, or leave it out to try all.")
@@ -111,8 +105,8 @@ def main(argv: Sequence[str]) -> int:
     if note := idle_rule_note(arguments.rule, settings.sampling):
         sys.stderr.write(f"specview: {note}\n")
     prompts = prompts_of(arguments)
-    with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
-        return _tune(settings, prompts, seconds, methods, arguments.drafts or (), arguments.rule, outputs, should_stop)
+    with running(arguments) as run:
+        return _tune(settings, prompts, seconds, methods, arguments.drafts or (), arguments.rule, run)
 
 
 def _require_draft(draft: str) -> None:
@@ -130,111 +124,28 @@ def _require_draft(draft: str) -> None:
 
 
 def _tune(
-    settings: RunSettings,
-    prompts: Workload,
-    seconds: float,
-    methods: Sequence[str],
-    drafts: Sequence[str],
-    rule: str,
-    outputs: Outputs,
-    should_stop: StopRequest,
-) -> int:
-    from specview.experiments.guide import guide
-    from specview.experiments.tune_result import RANKING_COLUMNS, ranking_rows, tune_document
-    from specview.experiments.tuning import tune
-    from specview.files.tables import table_csv, table_markdown
-    from specview.racing.pool import ModelPool
+    settings: RunSettings, prompts: Workload, seconds: float, methods: Sequence[str], drafts: Sequence[str], rule: str,
+    run: Running,
+) -> int:  # fmt: skip
+    from specview.experiments import tuning
+    from specview.experiments.guide import tune_report
+    from specview.experiments.tune_result import RANKING_COLUMNS, ranking_rows
+    from specview.files.tables import table_csv
 
-    progress = ProgressLine(sys.stderr)
-
-    def tell(news: TuneProgress) -> None:
-        best = f"; best {news.best} {news.best_speedup:.2f}x" if news.best_speedup is not None else ""
-        progress.show(f"{100 * news.fraction:3.0f}% {news.text}{best}")
-
-    models = ModelPool()
-    try:
-        result = tune(
-            settings, prompts, seconds, methods=methods, drafts=drafts, rule=rule, models=models, on_progress=tell,
-            should_stop=should_stop,
-        )  # fmt: skip
-    finally:
-        progress.clear()
-        models.close()
-    if result.end == "stopped" and not result.races:
+    result = tuning.tune(
+        settings, prompts, seconds, methods=methods, drafts=drafts, rule=rule, models=run.models,
+        on_progress=lambda news: run.progress.show(news.words, news.fraction), should_stop=run.should_stop,
+    )  # fmt: skip
+    stopped = result.end == "stopped"
+    if stopped and not result.races:
         raise KeyboardInterrupt
-    advice = guide(result)
-    document = tune_document(result)
-    document["command"] = None if result.best is None else command_of(settings, prompts, result.best)
-    document["guide"] = [line.as_dict() for line in advice]
-    try:
-        outputs.document(document)
-        if outputs.wants("csv"):
-            outputs.text("csv", table_csv(RANKING_COLUMNS, ranking_rows(result)))
-        if outputs.wants("markdown"):
-            lines = "".join(f"- {line.text}\n" for line in advice)
-            ranking = table_markdown(RANKING_COLUMNS, ranking_rows(result))
-            outputs.text("markdown", f"{result.sentence}\n\n{ranking}\n{lines}")
-    finally:  # a full disk does not take the table too
-        if not outputs.to_stdout:
-            sys.stdout.write(tune_text(result, document["command"]))
-            sys.stdout.write("\nwhich families to try, by what was measured here\n")
-            sys.stdout.write("".join(f"- {safe_text(line.text)}\n" for line in advice))
+    command = None if result.best is None else command_of(settings, prompts, result.best)
+    report = tune_report(result, command)
+    whole = {"csv": lambda: table_csv(RANKING_COLUMNS, ranking_rows(result.ranking))}
+    code = run.end(report, stopped=stopped, files=whole)
     if not result.races and result.failures:
         raise SpecviewError(result.failures[0])
-    return STOPPED_CODE if result.end == "stopped" else 0
-
-
-def tune_text(result: TuneResult, command: str | None) -> str:
-    """Return the ranking for people, what could not run, and the sentence."""
-    from specview.experiments.tune_result import told_lanes
-
-    parts = []
-    ranking = list(told_lanes(result))
-    if ranking:
-        heading = ["", "lane", "stage", "speedup (95%)", "races", "predicted", "alpha", "tok/pass"]
-        rows = [_row(place, arm) for place, arm in enumerate(ranking, 1)]
-        parts.append(table([heading, *rows], left=3))
-        if len(ranking) < len(result.arms):
-            parts.append(f"and {len(result.arms) - len(ranking)} lanes more, predicted only: --json or --csv hold them.\n")
-        parts.append(
-            "speedup: geometric mean over races beside plain; that of the confirmed lane is from fresh races, the others'\n"
-            "from those that they were chosen by. predicted: from acceptance and costs measured here. plain is 1.\n"
-        )
-        why = [f"  {safe_text(arm.name)}: {safe_text(arm.why)}\n" for arm in ranking if arm.shares is not None or arm.error]
-        parts.append(f"why, in plain rounds:\n{''.join(why[:SHOWN_REASONS])}" if why else "")
-    if result.idle:
-        parts.append(f"found nothing to copy in this text, so they would be plain decoding: {', '.join(result.idle)}\n")
-    if result.unusable:
-        parts.append("cannot run here:\n" + "".join(f"  {one.method}: {safe_text(one.reason)}\n" for one in result.unusable))
-    words = [f"no time was left to try {', '.join(dict.fromkeys(result.untried))}."] if result.untried else []
-    words += [f"not used: {safe_text(line)}" for line in result.failures]
-    if 0 < result.tokens < result.settings.max_tokens and result.races:
-        words.append(
-            f"Races of {result.tokens} tokens, not {result.settings.max_tokens}: the budget is short for more."
-        )
-    if result.busy:
-        words.append(safe_text(result.busy))
-    words.append(f"{result.races} races in {result.spent_s:.0f} s of {result.seconds:.0f} s.")
-    words.append(safe_text(result.sentence))
-    if command is not None:
-        words.append(f"Use it:  {safe_text(command)}")
-    return "\n".join([*(part for part in parts if part), "\n".join(words)]) + "\n"
-
-
-def _row(place: int, arm: ArmResult) -> list[str]:
-    from specview.racing.intervals import interval_of
-
-    found = interval_of(arm.fresh) or arm.chosen_by
-    return [
-        str(place),
-        safe_text(arm.name),
-        arm.stage,
-        "-" if found is None else found.words,
-        "-" if found is None else str(found.count),
-        figure(arm.predicted, 2, "x"),
-        figure(arm.acceptance_rate),
-        figure(arm.tokens_per_pass),
-    ]
+    return code
 
 
 def command_of(settings: RunSettings, prompts: Workload, arm: ArmResult) -> str:

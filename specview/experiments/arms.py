@@ -51,6 +51,12 @@ class Candidate:
         """Whether it drafts a tree, whose shape says how deep."""
         return _is_tree(self.method, self.lane)
 
+    @property
+    def seldom_pays(self) -> bool:
+        """Whether it seldom pays on a model that was not trained for it: such are tried last."""
+        small_tree = self.tree and not self.method.always_tree and self.lane.options.get("preset") != "gpu"
+        return self.method.seldom_pays or small_tree
+
 
 def candidates(
     settings: RunSettings, target: Engine, methods: Sequence[str] = (), drafts: Sequence[str] = (), rule: str = "auto"

@@ -1,4 +1,4 @@
-"""Which exit layer pays on this prompt: acceptance and cost of every one, then real runs of the best few.
+"""Which exit layer pays on this prompt: acceptance and cost of every one, then races of the best few.
 
 The target continues the prompt greedily. At every token of that text each exit is asked what it would have
 drafted: the share it gets right is its acceptance rate under the greedy rule. What drafting and verifying
@@ -8,30 +8,36 @@ cost is measured here, interleaved; the closed forms of `decoding.theory` say wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median, median_low
 from typing import Any
 
+import numpy as np
+
 from specview.decoding import theory
-from specview.decoding.interfaces import EarlyExitSession, Engine, Session
-from specview.decoding.ledger import Array, Round
+from specview.decoding.interfaces import EarlyExitSession, Engine
+from specview.decoding.ledger import Array
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
-from specview.decoding.metrics import Metrics, fold
 from specview.decoding.sampling import SamplingParams, likeliest_ids
-from specview.decoding.speedup import speedup
-from specview.drafting.early_exit import EarlyExit, problem
-from specview.drafting.policies import Constant
+from specview.drafting.early_exit import METHOD, problem
+from specview.drafting.lanes import flat_settings
 from specview.errors import SpecviewError, Stopped, UsageError
+from specview.experiments.runner import Clock, Pace, Runner
+from specview.files.report import Block, Report, Table, Text
+from specview.files.schema import Json, plain
+from specview.files.tables import Column, Row
+from specview.models.loading import facts
 from specview.racing.load_meter import LoadMeter
-from specview.racing.pool import OnProgress, ShouldStop
-from specview.settings.run import MAX_K
+from specview.racing.pool import ModelPool, OnProgress, ShouldStop
+from specview.racing.race import tokenize_prompt
+from specview.settings.run import MAX_K, LaneSettings, RunSettings
 
 REPEATS = 5
 """Measurements of each cost, interleaved; medians count."""
 CONFIRMED = 3
-"""Exits with the best predictions that are run for real."""
+"""Exits with the best predictions that are raced."""
 CONFIRM_REPEATS = 2
 MAX_TOKENS = 4096
 _CHUNK = 64
@@ -40,7 +46,7 @@ _PLAIN_EVERY = 8  # one plain step among so many other measurements
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedRun:
-    """Real runs of the loop with one exit: speedup over a plain run beside it, that of the run with the median of `speedups`."""
+    """Races of one exit beside plain decoding: speedups, and the figures of the last one."""
 
     k: int
     speedups: tuple[float, ...]
@@ -90,12 +96,20 @@ class ExitFigures:
         """The measured speedup where there is one, else the predicted."""
         return self.predicted_speedup if self.confirmed is None else self.confirmed.speedup
 
+    def as_dict(self) -> Json:
+        """The figures as JSON values."""
+        found = plain(asdict(self)) | {"acceptance_rate": self.acceptance_rate, "best_k": self.best_k}
+        found["predicted_speedup"] = found.pop("predicted")
+        if self.confirmed is not None:
+            found["confirmed"]["speedup"] = self.confirmed.speedup
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class ExitScan:
     """What a scan found. exits are in the order of their layers; plain_step_s is in seconds.
 
-    busy says that other programs took the machine meanwhile, '' where none did.
+    busy says that other programs took the machine meanwhile, '' where none did; run is what was asked, and facts.
     """
 
     model_name: str
@@ -105,17 +119,19 @@ class ExitScan:
     plain_step_s: float
     exits: tuple[ExitFigures, ...]
     busy: str = ""
+    prompt: str = ""
+    run: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def best(self) -> ExitFigures:
-        """The exit worth most: among those run for real where there are any."""
+        """The exit worth most: among those that were raced where there are any."""
         right = [one for one in self.exits if one.agreed] or list(self.exits)
         confirmed = [one for one in right if one.confirmed is not None]
         return max(confirmed or right, key=lambda one: one.worth)
 
     @property
     def pays(self) -> bool:
-        """Whether the best exit beats plain decoding: in every real run, and by more than a noisy clock.
+        """Whether the best exit beats plain decoding: in every race, and by more than a noisy clock.
 
         An exit that is never right cannot.
         """
@@ -135,120 +151,188 @@ class ExitScan:
         worth = f"{best.worth:.2f} times its speed ({how})"
         return f"Plain decoding wins: the best exit, {where}, runs at {worth}."
 
-    def as_dict(self) -> dict[str, Any]:
-        """The figures as JSON values."""
+    @property
+    def about(self) -> str:
+        """What was measured, in one sentence."""
+        return (
+            f"Measured on {self.model_name}, {self.layers} layers: {self.tokens} greedy tokens after a prompt of {self.prompt_tokens}; "
+            f"a plain step takes {1000 * self.plain_step_s:.1f} ms."
+        )
+
+    def as_dict(self) -> Json:
+        """The document: settings and facts (`run`), the prompt, and the figures."""
         best = self.best
         return {
+            "run": plain(self.run),
+            "prompt": self.prompt,
             "model": self.model_name,
             "layers": self.layers,
             "prompt_tokens": self.prompt_tokens,
             "tokens": self.tokens,
             "plain_step_s": self.plain_step_s,
             "acceptance": "greedy agreement with the target's own continuation",
-            "exits": [_exit_as_dict(one) for one in self.exits],
+            "exits": [one.as_dict() for one in self.exits],
             "best": {"layer": best.layer, "k": best.best_k, "speedup": best.worth, "pays": self.pays},
             "sentence": self.sentence,
             "busy": self.busy,
         }
 
 
+COLUMNS = (
+    Column("layer", "E", "Exit layer: the target's first E layers draft.", 0),
+    Column("acceptance_rate", "acceptance α", "Share of the target's own greedy tokens, on this prompt, that the exit drafts right.", 3),
+    Column("draft_cost", "cost c", "Time of one draft step / of one plain target step, measured.", 3),
+    Column("best_k", "best k", "The draft length with the highest predicted speedup.", 0),
+    Column("verify_cost", "v(k)", "Time of a pass that verifies k drafted tokens / of one plain target step, at the best k.", 2),
+    Column("predicted_speedup", "predicted", "Speedup (1 - α^(k+1)) / ((1 - α)(k c + v)) at the best k: below 1 it is slower than plain.",
+           2, unit="×"),
+    Column("speedup", "measured", "Speedup of races of this exit and its best k beside plain: median. Only the exits with the best "
+           "predictions are raced.", 2, unit="×", spread=("speedup_low", "speedup_high")),
+    Column("best", "", "The exit that is worth most."),
+)  # fmt: skip
+"""A row per exit."""
+
+
+def exit_rows(found: ExitScan) -> list[Row]:
+    """Rows of COLUMNS, in the order of the layers."""
+    return [
+        {
+            "layer": one.layer,
+            "acceptance_rate": one.acceptance_rate,
+            "draft_cost": one.draft_cost,
+            "best_k": one.best_k,
+            "verify_cost": one.verify_cost[one.best_k - 1],
+            "predicted_speedup": one.predicted_speedup,
+            "speedup": None if one.confirmed is None else one.confirmed.speedup,
+            "speedup_low": None if one.confirmed is None else min(one.confirmed.speedups),
+            "speedup_high": None if one.confirmed is None else max(one.confirmed.speedups),
+            "best": "best" if one is found.best and found.pays else "",
+        }
+        for one in found.exits
+    ]
+
+
+def scan_report(found: ExitScan) -> Report:
+    """A line per exit, the best one marked, and what the scan says in a sentence."""
+    blocks: list[Block] = [
+        Text(found.about),
+        Table(COLUMNS, exit_rows(found), name="exit layers", identity="layer"),
+        Text("acceptance: greedy agreement with the target's own text; c: a draft step, v(k): a verifying pass, in plain steps; "
+             "predicted, measured: times plain decoding", "note"),
+        Text(found.sentence),
+    ]  # fmt: skip
+    if found.busy:
+        blocks.append(Text(found.busy, "warning"))
+    return Report("Exit layers", blocks, found.as_dict())
+
+
 def scan_exits(
-    engine: Engine,
-    prompt_ids: Sequence[int],
+    settings: RunSettings,
     tokens: int = 64,
     k: int = 8,
+    models: ModelPool | None = None,
     should_stop: ShouldStop = lambda: False,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda text, fraction: None,
     *,
     repeats: int = REPEATS,
     confirm: int = CONFIRMED,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
 ) -> ExitScan:
-    """Measure every exit of `engine` on a prompt: its acceptance over `tokens` greedy tokens, c, and v(1..k).
+    """Measure every exit of the target on the prompt: its acceptance over `tokens` greedy tokens, c, and v(1..k).
 
-    The `confirm` exits with the best predictions are then run by the real loop. Fewer tokens and a smaller k
+    The `confirm` exits with the best predictions are then raced beside plain decoding. Fewer tokens and a smaller k
     are taken where the text ends or the context has no more room. Raises SpecviewError, one line, where the
-    engine cannot exit early, UsageError on figures out of range, Stopped where should_stop said so.
+    target cannot exit early, UsageError on figures out of range, Stopped where should_stop said so.
     """
     if not 1 <= tokens <= MAX_TOKENS:
         raise UsageError(f"tokens is {tokens}.", f"Use 1 to {MAX_TOKENS}.")
     if not 1 <= k <= MAX_K:
         raise UsageError(f"k is {k}.", f"Use 1 to {MAX_K}.")
-    reason = engine.rollback_problem or problem(engine)
-    if reason is not None:
-        raise SpecviewError(f"{engine.model_name} has no exits to scan: {reason.rstrip('.')}.")
-    length = min(engine.context_length, len(prompt_ids) + max(tokens, k) + 1)
-    if not 0 < len(prompt_ids) < length:
-        raise SpecviewError(
-            f"the prompt has {len(prompt_ids)} tokens and {engine.model_name} takes {engine.context_length}.",
-            "Shorten the prompt.",
-        )
-    session = engine.new_session(length)
-    try:
-        assert isinstance(session, EarlyExitSession)
-        scan = _Scan(engine, session, list(prompt_ids), length, should_stop, on_progress, clock)
-        return scan.run(tokens, k, repeats, confirm)
-    finally:
-        session.close()
+    settings = replace(settings, sampling=SamplingParams(), lanes=(LaneSettings(),), baseline=True, observe="off")
+
+    def tell(text: str, fraction: float | None) -> None:
+        if should_stop():
+            raise Stopped
+        on_progress(text, fraction)
+
+    pace = Pace(lambda news: tell(news.text, news.fraction), CONFIRM_REPEATS, tokens * (1 + confirm), clock)
+    with Runner(settings, (), models, should_stop=should_stop, on_event=pace.take, clock=clock) as runner:
+        engine = runner.pool.get(runner.target, tell, should_stop)
+        reason = engine.rollback_problem or problem(engine)
+        if reason is not None:
+            raise SpecviewError(f"{engine.model_name} has no exits to scan: {reason.rstrip('.')}.")
+        prompt = tokenize_prompt(settings, engine)
+        meter = LoadMeter()
+        scan = _Scan(engine, prompt, min(engine.context_length, len(prompt) + max(tokens, k) + 1), tell, clock)
+        try:
+            plain_s, text, figures = scan.run(tokens, k, repeats)
+        finally:
+            scan.session.close()
+        best = sorted(figures, key=lambda one: -one.predicted_speedup)[:confirm]
+        raced = _raced(runner, replace(settings, max_tokens=len(text)), best, pace)
+        figures = [replace(one, confirmed=raced.get(one.layer)) for one in figures]
+        flat = flat_settings(settings, settings.lanes[0])
+        asked = {key: flat[key] for key in ("engine", "target", "threads", "workload", "chat", "chat_template", "system")}
+        return ExitScan(
+            engine.model_name, engine.exit_layers, len(prompt), len(text), plain_s, tuple(figures), meter.busy_text(),
+            settings.prompt, {**asked, **facts(engine)},
+        )  # fmt: skip
+
+
+def _raced(runner: Runner, settings: RunSettings, best: Sequence[ExitFigures], pace: Pace) -> dict[int, ConfirmedRun]:
+    """Races of these exits beside plain decoding, by layer; raises Stopped."""
+    lanes = [LaneSettings(METHOD.name, f"layer {one.layer}", k=one.best_k, options={"exit_layer": one.layer}) for one in best]
+    settings = replace(settings, lanes=(LaneSettings(), *lanes))
+    speedups: dict[int, tuple[float, ...]] = {}
+    found: dict[int, ConfirmedRun] = {}
+    for repeat in range(CONFIRM_REPEATS if best else 0):
+        layers = ", ".join(str(one.layer) for one in best)
+        pace.begin(f"Exits {layers} beside plain decoding, run {repeat + 1} of {CONFIRM_REPEATS}")
+        outcome = runner.race(settings)
+        if outcome.end == "stopped":
+            raise Stopped
+        pace.end()
+        for one, lane in zip(best, outcome.lanes[1:], strict=True):
+            if lane.speedup is not None:
+                times = speedups[one.layer] = (*speedups.get(one.layer, ()), lane.speedup.value)
+                own = lane.metrics
+                found[one.layer] = ConfirmedRun(one.best_k, times, own.acceptance_rate, own.tokens_per_target_pass)
+    return found
 
 
 class _Scan:
-    """One scan over one session, whose cache holds the prompt but its last token between measurements."""
+    """What is measured in one session, whose cache holds the prompt but its last token between measurements."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        session: Session,
-        prompt: list[int],
-        max_length: int,
-        should_stop: ShouldStop,
-        on_progress: OnProgress | None,
-        clock: Callable[[], float],
-    ) -> None:
-        self.engine = engine
-        self.session: Any = session  # an EarlyExitSession too
-        self.prompt = prompt
-        self.base = len(prompt) - 1
-        self.max_length = max_length
-        self.should_stop = should_stop
-        self.on_progress = on_progress
-        self.clock = clock
+    def __init__(self, engine: Engine, prompt: list[int], length: int, tell: OnProgress, clock: Clock) -> None:
+        self.engine, self.prompt, self.tell, self.clock = engine, prompt, tell, clock
+        self.room = length - len(prompt)
+        self.session: Any = engine.new_session(length)
+        assert isinstance(self.session, EarlyExitSession)
 
-    def run(self, tokens: int, k: int, repeats: int, confirm: int) -> ExitScan:
-        """Do all of it."""
-        meter = LoadMeter()
-        layers = self.engine.exit_layers
+    def run(self, tokens: int, k: int, repeats: int) -> tuple[float, list[int], list[ExitFigures]]:
+        """Seconds of a plain step, the target's own text, and every exit's figures."""
+        tokens, k = min(tokens, self.room), min(k, self.room)
         self.tell("Prefill", 0.0)
         self.session.prefill(self.prompt[:-1], lambda done, total: self.tell("Prefill", done / max(total, 1)))
-        room = self.max_length - len(self.prompt)
-        tokens, k = min(tokens, room), min(k, room)
         sequence = TokenSequence(list(self.prompt))
-        for _ in self.decoding(self.session, sequence, tokens):
+        for _ in decode(
+            self.session, sequence, rule="greedy", sampling=SamplingParams(), max_tokens=tokens, eos_ids=self.engine.eos_ids,
+            model_name=self.engine.model_name, clock=self.clock,
+        ):  # fmt: skip
             self.tell("The target's own text", len(sequence.output) / tokens)
         self.rewind()
         text = sequence.output
-        exits = range(1, layers)
+        exits = range(1, self.engine.exit_layers)
         agreed = {layer: self.agreement(layer, text) for layer in self.told("Acceptance by exit", exits)}
         plain_s, draft_s, verify_s = self.costs(exits, text, k, repeats)
         figures = []
         for layer in exits:
             c = draft_s[layer] / plain_s
-            v = [_between(verify_s, layer, drafted) / plain_s for drafted in range(1, k + 1)]
+            v = [between(verify_s, layer, drafted) / plain_s for drafted in range(1, k + 1)]
             alpha = agreed[layer] / len(text)
             predicted = [theory.speedup(alpha, drafted, c, v[drafted - 1]) for drafted in range(1, k + 1)]
             figures.append(ExitFigures(layer, agreed[layer], len(text), c, tuple(v), tuple(predicted)))
-        figures = self.confirmed(figures, len(text), confirm)
-        return ExitScan(
-            self.engine.model_name,
-            layers,
-            len(self.prompt),
-            len(text),
-            plain_s,
-            tuple(figures),
-            meter.busy_text() or "",
-        )
-
-    # -- measurements --------------------------------------------------------------------------
+        return plain_s, text, figures
 
     def agreement(self, layer: int, text: Sequence[int]) -> int:
         """Tokens of the text that this exit would have drafted right, each after the true ones before it."""
@@ -274,19 +358,16 @@ class _Scan:
         for drafted in range(1, k + 1):
             self.verify_s(exits[0], fed[: 1 + drafted])
         self.plain_s(fed)
-        plain: list[float] = []
+        steps: list[float] = []
         taken: dict[tuple[int, int], list[float]] = {job: [] for job in jobs}
         rounds = [job for _ in range(max(repeats, 1)) for job in jobs]
         for number, (layer, drafted) in enumerate(self.told("Costs, interleaved", rounds)):
             if number % _PLAIN_EVERY == 0:
-                plain.append(self.plain_s(fed))
+                steps.append(self.plain_s(fed))
             spent = self.verify_s(layer, fed[: 1 + drafted]) if drafted else self.draft_s(layer, fed)
             taken[layer, drafted].append(spent)
-        verify: dict[int, dict[int, float]] = {layer: {} for layer in anchors}
-        for (layer, drafted), times in taken.items():
-            if drafted:
-                verify[layer][drafted] = median(times)
-        return median(plain), {layer: median(taken[layer, 0]) for layer in exits}, verify
+        verify = {layer: {drafted: median(taken[layer, drafted]) for drafted in range(1, k + 1)} for layer in anchors}
+        return median(steps), {layer: median(taken[layer, 0]) for layer in exits}, verify
 
     def plain_s(self, fed: Sequence[int]) -> float:
         """Seconds of a plain step."""
@@ -311,93 +392,9 @@ class _Scan:
         self.rewind()
         return spent
 
-    # -- real runs -----------------------------------------------------------------------------
-
-    def confirmed(self, figures: list[ExitFigures], tokens: int, count: int) -> list[ExitFigures]:
-        """The figures, those with the best predictions run for real, beside plain decoding."""
-        best = sorted(figures, key=lambda one: -one.predicted_speedup)[:count]
-        speedups: dict[int, list[float]] = {one.layer: [] for one in best}
-        figures_of: dict[int, Metrics] = {}
-        sessions: list[Any] = [self.session]
-        try:
-            for _ in best:
-                sessions.append(self.engine.new_session(self.max_length))
-                sessions[-1].prefill(
-                    self.prompt[:-1], lambda done, total: self.tell("Prefill", done / max(total, 1))
-                )
-            for repeat in range(CONFIRM_REPEATS if best else 0):
-                layers = ", ".join(str(one.layer) for one in best)
-                what = f"Exits {layers} beside plain decoding, run {repeat + 1} of {CONFIRM_REPEATS}"
-                plain, *others = self.raced(what, sessions, tokens, best)
-                for one, rounds in zip(best, others, strict=True):
-                    figures_of[one.layer] = fold(rounds)
-                    faster = speedup(rounds, plain)
-                    if faster is not None:
-                        speedups[one.layer].append(faster.value)
-        finally:
-            for session in sessions[1:]:
-                session.close()
-        found = []
-        for one in figures:
-            if speedups.get(one.layer):
-                run = figures_of[one.layer]
-                times = tuple(speedups[one.layer])
-                measured = ConfirmedRun(one.best_k, times, run.acceptance_rate, run.tokens_per_target_pass)
-                one = replace(one, confirmed=measured)
-            found.append(one)
-        return found
-
-    def raced(
-        self, what: str, sessions: Sequence[Any], tokens: int, exits: Sequence[ExitFigures]
-    ) -> list[list[Round]]:
-        """Rounds of plain decoding and of each exit, always that furthest behind, so that noise is shared."""
-        sequences = [TokenSequence(list(self.prompt)) for _ in sessions]
-        runs = []
-        for session, sequence, one in zip(sessions, sequences, (None, *exits), strict=True):
-            runs.append(self.decoding(session, sequence, tokens, one))
-        rounds: list[list[Round]] = [[] for _ in runs]
-        running = set(range(len(runs)))
-        while running:
-            index = min(running, key=lambda run: (sequences[run].clock, run))
-            self.tell(what, sum(len(one.output) for one in sequences) / (len(runs) * tokens))
-            round_ = next(runs[index], None)
-            if round_ is None:
-                running.discard(index)
-            else:
-                rounds[index].append(round_)
-        for session in sessions:
-            session.truncate(self.base)
-        return rounds
-
-    def decoding(
-        self, session: Any, sequence: TokenSequence, tokens: int, one: ExitFigures | None = None
-    ) -> Iterator[Round]:
-        """Rounds of greedy decoding from the prompt on, plain or with an exit."""
-        sampling = SamplingParams()
-        drafter, policy = None, None
-        if one is not None:
-            drafter = EarlyExit(session, one.layer, self.max_length)
-            drafter.start(self.prompt, sampling)
-            policy = Constant({})
-            policy.start(one.best_k)
-        return decode(
-            session,
-            sequence,
-            rule="greedy",
-            sampling=sampling,
-            max_tokens=tokens,
-            drafter=drafter,
-            policy=policy,
-            eos_ids=self.engine.eos_ids,
-            model_name=self.engine.model_name,
-            clock=self.clock,
-        )
-
     def rewind(self) -> None:
         """Back to the prompt; drops what is pending."""
-        self.session.truncate(self.base)
-
-    # -- telling -------------------------------------------------------------------------------
+        self.session.truncate(len(self.prompt) - 1)
 
     def told(self, what: str, items: Sequence[Any]) -> Iterator[Any]:
         """Go through items, telling how far it is."""
@@ -405,42 +402,7 @@ class _Scan:
             self.tell(what, number / len(items))
             yield item
 
-    def tell(self, text: str, fraction: float) -> None:
-        """Report progress; raise Stopped where that is wanted."""
-        if self.should_stop():
-            raise Stopped
-        if self.on_progress is not None:
-            self.on_progress(text, fraction)
 
-
-def _between(seconds: dict[int, dict[int, float]], layer: int, drafted: int) -> float:
+def between(seconds: Mapping[int, Mapping[int, float]], layer: int, drafted: int) -> float:
     """A verifying pass's seconds at a layer, linear between the layers that were measured."""
-    low = max(known for known in seconds if known <= layer)
-    high = min(known for known in seconds if known >= layer)
-    if low == high:
-        return seconds[low][drafted]
-    share = (layer - low) / (high - low)
-    return seconds[low][drafted] + share * (seconds[high][drafted] - seconds[low][drafted])
-
-
-def _exit_as_dict(one: ExitFigures) -> dict[str, Any]:
-    run = one.confirmed
-    return {
-        "layer": one.layer,
-        "acceptance_rate": one.acceptance_rate,
-        "agreed": one.agreed,
-        "judged": one.judged,
-        "draft_cost": one.draft_cost,
-        "verify_cost": list(one.verify_cost),
-        "predicted_speedup": list(one.predicted),
-        "best_k": one.best_k,
-        "confirmed": None
-        if run is None
-        else {
-            "k": run.k,
-            "speedup": run.speedup,
-            "speedups": list(run.speedups),
-            "acceptance_rate": run.acceptance_rate,
-            "tokens_per_target_pass": run.tokens_per_target_pass,
-        },
-    }
+    return float(np.interp(layer, list(seconds), [own[drafted] for own in seconds.values()]))

@@ -1,4 +1,4 @@
-"""A short decision guide: which families of methods to try for which content, each line with the number that says so.
+"""What tuning says: its ranking, and a short decision guide: which families of methods to try for which content, each line with the number that says so.
 
 Everything in it was measured by tuning on this machine, for these prompts; what was not tried is said too.
 """
@@ -14,7 +14,14 @@ from typing import Any, Literal
 from specview.decoding import theory
 from specview.drafting.registry import METHODS
 from specview.experiments.prompt_set import ALL, NO_WORKLOAD
-from specview.experiments.tune_result import Observation, TuneResult
+from specview.experiments.tune_result import (
+    RANKING_COLUMNS,
+    Observation,
+    TuneResult,
+    ranking_rows,
+    tune_document,
+)
+from specview.files.report import Block, Report, Section, Table, Text
 from specview.racing.intervals import Interval, interval_of
 
 COPIES_WELL = 0.3
@@ -27,6 +34,9 @@ SAME = 0.04
 """How far from 1 a speedup must lie to be called a gain or a loss."""
 DEAR_DRAFT = 0.25
 """c, a draft step in plain passes, above which drafting many tokens does not pay."""
+
+_PRINTED = ("place", "lane", "stage", "speedup", "races", "predicted", "acceptance_rate", "tokens_per_pass")
+SHOWN_REASONS = 6
 
 Topic = Literal["copying", "running", "combined", "verify", "draft", "temperature", "machine", "untried"]
 
@@ -60,6 +70,43 @@ def guide(result: TuneResult) -> tuple[Advice, ...]:
         *_untried(result),
     ]
     return tuple(lines)
+
+
+def tune_report(result: TuneResult, command: str | None) -> Report:
+    """The ranking, why, what could not run, the sentence and the guide; command runs the lane to use."""
+    told, advice = result.told, guide(result)
+    blocks: list[Block] = []
+    if told:
+        blocks.append(Table(RANKING_COLUMNS, ranking_rows(told), name="ranking", identity="lane", printed=_PRINTED))
+        more = len(result.arms) - len(told)
+        if more:
+            blocks.append(Text(f"and {more} lanes more, predicted only: --json or --csv hold them.", "note"))
+        blocks.append(
+            Text(
+                "speedup: geometric mean over races beside plain, with its 95% interval; that of the confirmed lane is from fresh "
+                "races, the others' from those that they were chosen by. predicted: from acceptance and costs measured here. "
+                "plain is 1.",
+                "note",
+            )
+        )
+        why = [Text(f"{arm.name}: {arm.why}") for arm in told if arm.shares is not None or arm.error]
+        if why:
+            blocks.append(Section("why, in plain rounds", why[:SHOWN_REASONS]))
+    if result.idle:
+        blocks.append(Text(f"found nothing to copy in this text, so they would be plain decoding: {', '.join(result.idle)}"))
+    if result.unusable:
+        blocks.append(Section("cannot run here", [Text(f"{one.method}: {one.reason}") for one in result.unusable]))
+    if result.untried:
+        blocks.append(Text(f"no time was left to try {', '.join(dict.fromkeys(result.untried))}."))
+    blocks += [Text(f"not used: {line}", "warning") for line in result.failures]
+    blocks += [Text(line, "warning") for line in result.notes]
+    blocks.append(Text(f"{result.races} races in {result.spent_s:.0f} s of {result.seconds:.0f} s."))
+    blocks.append(Text(result.sentence))
+    if command is not None:
+        blocks += [Text("Use it:"), Text(command, "code")]
+    blocks.append(Section("which families to try, by what was measured here", [Text(f"- {line.text}") for line in advice]))
+    document = tune_document(result) | {"command": command, "guide": [line.as_dict() for line in advice]}
+    return Report("Tuning", blocks, document)
 
 
 def _in(workload: str) -> str:

@@ -9,29 +9,31 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from specview.decoding.metrics import Metrics, percentile
 from specview.decoding.speedup import Speedup, median_speedup
 from specview.drafting.lanes import flat_settings
-from specview.errors import SpecviewError
+from specview.experiments.runner import Clock, Pace, RaceFailed, Runner, SeriesProgress, lane_keys
 from specview.files.documents import speedup_to_json
 from specview.files.figures import METRICS, columns
+from specview.files.report import Block, Report, Table, Text
 from specview.files.schema import Json, plain
-from specview.files.tables import Column, Row, table_csv, table_markdown
-from specview.racing.compare import CompareResult, compare, median_metrics
-from specview.racing.pool import ModelPool, ShouldStop, target_key
+from specview.files.tables import Column, Row
+from specview.racing.compare import CompareResult, median_metrics
+from specview.racing.pool import ModelPool, ShouldStop
 from specview.racing.resolve import checked_run
-from specview.racing.turns import History, Turns
 from specview.racing.workloads import Prompt, Workload
-from specview.settings.events import Event
+from specview.settings.events import Event, RaceStarted
 from specview.settings.run import RunSettings
 
 ALL = "all"
 """The group of every request."""
 NO_WORKLOAD = "unnamed"
 """The group of prompts that name no workload."""
+MOST_PRINTED = 60
+"""Requests beyond which a terminal shows the workloads alone."""
 
 SPREAD_WORDS = "each request counts once; pooled figures count each token once"
 
@@ -42,21 +44,10 @@ class Spread:
 
     count: int
     least: float
-    low: float
+    quartile_1: float
     median: float
-    high: float
+    quartile_3: float
     greatest: float
-
-    def as_dict(self) -> dict[str, float]:
-        """As in files."""
-        return {
-            "count": self.count,
-            "least": self.least,
-            "quartile_1": self.low,
-            "median": self.median,
-            "quartile_3": self.high,
-            "greatest": self.greatest,
-        }
 
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:
@@ -64,48 +55,32 @@ def spread_of(values: Iterable[float | None]) -> Spread | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    low, middle, high = (percentile(known, percent) for percent in (25, 50, 75))
-    assert low is not None and middle is not None and high is not None
+    low, middle, high = (percentile(known, percent) or 0.0 for percent in (25, 50, 75))
     return Spread(len(known), min(known), low, middle, high, max(known))
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
-    """Counts over repeats: what pooled figures are made of, which medians do not add up to.
-
-    tokens and plain_tokens are those of the time in which lane and plain were both running.
-    """
-
-    accepted: int = 0
-    judged: int = 0
-    tokens: float = 0.0
-    plain_tokens: float = 0.0
-
-    @classmethod
-    def over(cls, all_metrics: Sequence[Metrics], speedups: Sequence[Speedup]) -> Sums:
-        """The sums over some repeats' figures."""
-        return cls(
-            sum(one.accepted for one in all_metrics),
-            sum(one.judged for one in all_metrics),
-            math.fsum(one.tokens for one in speedups),
-            math.fsum(one.plain_tokens for one in speedups),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class LaneOutcome:
-    """One lane in one request: medians over its repeats; speedup is that of the median repeat, None of plain itself.
+    """One lane in one request: its figures in the repeats that did not fail, and its ratios to plain beside it.
 
-    speedups are all repeats' ratios. sums are over the same repeats, those that did not fail. error is one line where one did; metrics is None where all did.
+    error is one line where a repeat failed; runs is empty where all did, ratios of plain itself.
     """
 
     name: str
-    metrics: Metrics | None
-    speedup: Speedup | None = None
-    speedups: tuple[float, ...] = ()
+    runs: tuple[Metrics, ...] = ()
+    ratios: tuple[Speedup, ...] = ()
     end: str = ""
     error: str = ""
-    sums: Sums = Sums()
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """Medians over the repeats; None where all failed."""
+        return median_metrics(list(self.runs)) if self.runs else None
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """That of the median repeat."""
+        return median_speedup(self.ratios)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +101,18 @@ class RequestResult:
     @property
     def name(self) -> str:
         """What it is called: its own name, else the beginning of its text."""
-        return self.prompt.name or _beginning(self.prompt.text)
+        words = " ".join(self.prompt.text.split())
+        return self.prompt.name or (words if len(words) <= 40 else f"{words[:39].rstrip()}…")
 
     @property
     def workload(self) -> str:
         """The group it belongs to."""
         return self.prompt.workload or NO_WORKLOAD
+
+    @property
+    def label(self) -> str:
+        """Its number and name."""
+        return f"request {self.number} ({self.name})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +121,7 @@ class GroupFigures:
 
     Spreads count each request once. pooled_acceptance is accepted / judged over all tokens of all repeats; pooled_speedup
     is the lane's tokens over plain's, both in all the time in which both were running: long answers weigh more.
+    slowest and fastest are the numbers of requests.
     """
 
     workload: str
@@ -156,8 +138,19 @@ class GroupFigures:
     slowest: int | None
     fastest: int | None
 
+    @property
+    def row(self) -> Row:
+        """A row of SUMMARY_COLUMNS: a spread's figures under its name and theirs."""
+        found: dict[str, Any] = {}
+        for key, value in asdict(self).items():
+            if key in ("speedup", "acceptance", "tokens_per_pass"):
+                found |= {f"{key}_{name}": figure for name, figure in (value or {}).items()}
+            elif key != "tokens_per_s":
+                found[key] = value
+        return found
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class PromptSetResult:
     """What a set gave so far. end: done, or stopped. busy says that other programs took the machine meanwhile."""
 
@@ -166,8 +159,8 @@ class PromptSetResult:
     prompts: int
     settings: RunSettings
     repeats: int = 1
-    requests: list[RequestResult] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    requests: tuple[RequestResult, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
     end: Literal["done", "stopped"] = "done"
     busy: str = ""
 
@@ -186,20 +179,70 @@ class PromptSetResult:
         """The requests that did not run."""
         return [one for one in self.requests if one.error]
 
-    def request(self, place: int) -> RequestResult | None:
+    def request(self, number: int | None) -> RequestResult | None:
         """The request of this number."""
-        return next((one for one in self.requests if one.number == place), None)
+        return next((one for one in self.requests if one.number == number), None)
 
     def summary(self) -> list[GroupFigures]:
         """Figures by workload and drafting lane; the whole set last where it has several workloads."""
-        groups: list[str] = list(self.workloads)
-        if len(groups) != 1:
-            groups.append(ALL)
-        found = []
-        for group in groups:
-            members = [one for one in self.requests if group in (ALL, one.workload)]
-            found += [_group(group, index, name, members) for index, name in enumerate(self.lane_names) if index]
+        groups = self.workloads if len(self.workloads) == 1 else (*self.workloads, ALL)
+        return [self.group(group, index) for group in groups for index in range(1, len(self.lane_names))]
+
+    def group(self, workload: str, index: int) -> GroupFigures:
+        """The figures of one lane over a workload."""
+        members = [one for one in self.requests if workload in (ALL, one.workload)]
+        ran = [one for one in members if not one.error and index < len(one.lanes) and one.lanes[index].runs]
+        lanes = [one.lanes[index] for one in ran]
+        metrics = [found for lane in lanes if (found := lane.metrics) is not None]
+        speeds = sorted(
+            ((lane.speedup.value, one.number) for one, lane in zip(ran, lanes, strict=True) if lane.speedup is not None),
+            key=lambda pair: pair[0],
+        )
+        runs = [run for lane in lanes for run in lane.runs]
+        ratios = [ratio for lane in lanes for ratio in lane.ratios]
+        judged, plain_tokens = sum(run.judged for run in runs), math.fsum(one.plain_tokens for one in ratios)
+        return GroupFigures(
+            workload=workload,
+            lane=self.lane_names[index],
+            requests=len(ran),
+            failed=len(members) - len(ran),
+            speedup=spread_of(speed for speed, _ in speeds),
+            acceptance=spread_of(one.acceptance_rate for one in metrics),
+            tokens_per_pass=spread_of(one.tokens_per_target_pass for one in metrics),
+            tokens_per_s=spread_of(one.decode_tokens_per_s for one in metrics),
+            pooled_acceptance=sum(run.accepted for run in runs) / judged if judged else None,
+            pooled_speedup=math.fsum(one.tokens for one in ratios) / plain_tokens if plain_tokens else None,
+            slower=sum(speed < 1 for speed, _ in speeds),
+            slowest=speeds[0][1] if speeds else None,
+            fastest=speeds[-1][1] if speeds else None,
+        )
+
+    def notable(self) -> Mapping[str, tuple[RequestResult, RequestResult]]:
+        """By drafting lane the slowest and the fastest request of the whole set."""
+        found: dict[str, tuple[RequestResult, RequestResult]] = {}
+        for index, name in enumerate(self.lane_names[1:], 1):
+            figures = self.group(ALL, index)
+            slowest, fastest = self.request(figures.slowest), self.request(figures.fastest)
+            if slowest is not None and fastest is not None:
+                found[name] = slowest, fastest
         return found
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was run, and what was slowest and fastest."""
+        ran = sum(not one.error for one in self.requests)
+        repeats = f", up to {self.repeats} repeats" if self.repeats > 1 else ""
+        stopped = ", stopped" if self.end == "stopped" else ""
+        found = [f"{self.name}: {ran} of {self.prompts} requests{repeats}{stopped}; medians with quartiles, {SPREAD_WORDS}."]
+        for lane, (slowest, fastest) in self.notable().items():
+            if slowest is not fastest:
+                found.append(f"{lane}: slowest {slowest.label}, fastest {fastest.label}.")
+        return found
+
+    def with_request(self, request: RequestResult) -> PromptSetResult:
+        """With a request in its place, over what an earlier repeat left there."""
+        by_number = {one.number: one for one in self.requests} | {request.number: request}
+        return replace(self, requests=tuple(by_number[number] for number in sorted(by_number)))
 
 
 def run_prompt_set(
@@ -207,75 +250,66 @@ def run_prompt_set(
     prompts: Workload,
     repeats: int = 1,
     models: ModelPool | None = None,
-    on_event: Callable[[Event], None] = lambda event: None,
-    on_request: Callable[[PromptSetResult, int, int], None] = lambda result, done, total: None,
+    on_news: Callable[[PromptSetResult | SeriesProgress], None] = lambda news: None,
     should_stop: ShouldStop = lambda: False,
     *,
-    on_begin: Callable[[int, int, History], None] = lambda number, repeat, history: None,
-    clock: Callable[[], float] = time.perf_counter,
+    on_event: Callable[[Event, str], None] = lambda event, part: None,
+    clock: Clock = time.perf_counter,
 ) -> PromptSetResult:
     """Race the lanes of `settings` on every prompt, `repeats` times round the set, each race with a seed of its own.
 
-    A prompt that follows another goes on from plain's answer to that in the same repeat. on_begin hears of every race
-    before it begins: the request's number and the repeat, both from 1, and the turns before its prompt; on_request of
-    the result so far after it, with races done and in all. Raises SpecviewError where the run cannot work for any prompt:
-    bad settings, a target that does not load.
+    A prompt that follows another goes on from plain's answer to that in the same repeat. on_news hears how far it is, and
+    after every race of the result so far; on_event of each race's events, with the words for which part of the set it is:
+    of its beginning with the turns before the prompt, without which no trace shows what was run. Raises SpecviewError
+    where the run cannot work for any prompt: bad settings, a target that does not load.
     """
     settings = checked_run(settings)
     result = PromptSetResult(prompts.name, prompts.sha256, len(prompts.prompts), settings, repeats)
-    pool = models or ModelPool()
     asked = [request_settings(settings, prompt, place) for place, prompt in enumerate(prompts.prompts)]
-    turns = Turns(prompts.prompts, settings)
     runs: dict[int, list[CompareResult]] = {}
     failed: dict[int, str] = {}
-    total = repeats * len(asked)
-    done = 0
-    try:
+    pace = Pace(on_news, repeats * len(asked), settings.max_tokens * len(settings.lanes), clock)
+    part = ""
+
+    def take(event: Event) -> None:
+        pace.take(event)
+        if isinstance(event, RaceStarted) and asked[place].history:
+            event = replace(event, facts={**event.facts, "history": [dict(turn) for turn in asked[place].history]})
+        on_event(event, part)
+
+    keys = [key for lane in settings.lanes for key in lane_keys(settings, lane)]
+    with Runner(settings, prompts.prompts, models, keys=keys, should_stop=should_stop, on_event=take, clock=clock) as runner:
         for repeat in range(repeats):
-            for place, one in enumerate(asked):
+            for place, prompt in enumerate(prompts.prompts):
                 if place in failed:
-                    done += 1
+                    pace.done += 1
                     continue
                 if should_stop():
-                    result.end = "stopped"
-                    return result
-                if prompts.prompts[place].follows and place - 1 in failed:
-                    failed[place] = "the turn before it did not run."
-                    done += 1
-                    _put(result, _request(place, prompts.prompts[place], one, runs.get(place, []), failed[place]))
-                    on_request(result, done, total)
-                    continue
-                one = asked[place] = replace(one, history=turns.history(place, asked.__getitem__, _unheard, repeat))
-                on_begin(place + 1, repeat + 1, one.history)
-                again = replace(one, sampling=settings.sampling.part(prompt=place, repeat=repeat))
+                    return replace(result, end="stopped")
+                part = f"request {place + 1} of {len(asked)}" + (f", repeat {repeat + 1} of {repeats}" if repeats > 1 else "")
+                pace.begin(part.capitalize())
+                own = runs.setdefault(place, [])
                 try:
-                    found = compare(again, 1, pool, on_event, should_stop, clock=clock, oracles=False)
-                except SpecviewError as error:
-                    if target_key(settings) not in pool:
-                        raise
+                    if prompt.follows and place - 1 in failed:
+                        raise RaceFailed("the turn before it did not run.")
+                    asked[place] = runner.with_turns(place, asked.__getitem__, repeat)
+                    again = replace(asked[place], sampling=settings.sampling.part(prompt=place, repeat=repeat))
+                    found = runner.race(again)
+                except RaceFailed as error:
                     failed[place] = str(error)
                 else:
                     if found.end == "stopped":
-                        if not runs.get(place) and any(lane.record.rounds for lane in found.lanes):
-                            runs[place] = [found]  # half a race is more than nothing, and says that it was stopped
-                            _put(result, _request(place, prompts.prompts[place], one, runs[place]))
-                        result.end = "stopped"
-                        return result
-                    runs.setdefault(place, []).append(found)
-                    turns.heard(place, found.lanes[0].record.text, repeat)
-                    result.facts = result.facts or found.facts
-                    result.busy = found.busy or result.busy
-                done += 1
-                _put(result, _request(place, prompts.prompts[place], one, runs.get(place, []), failed.get(place, "")))
-                on_request(result, done, total)
-    finally:
-        if models is None:
-            pool.close()
+                        if not own and any(lane.record.rounds for lane in found.lanes):
+                            # half a race is more than nothing, and says that it was stopped
+                            result = result.with_request(_request(place, prompt, asked[place], [found]))
+                        return replace(result, end="stopped")
+                    own.append(found)
+                    runner.turns.heard(place, found.lanes[0].record.text, repeat)
+                    result = replace(result, facts=result.facts or found.facts, busy=found.busy or result.busy)
+                result = result.with_request(_request(place, prompt, asked[place], own, failed.get(place, "")))
+                on_news(result)
+                pace.end()
     return result
-
-
-def _unheard(settings: RunSettings) -> str:
-    raise AssertionError("the turns of a set are raced in order")
 
 
 def request_settings(settings: RunSettings, prompt: Prompt, place: int = 0) -> RunSettings:
@@ -286,21 +320,14 @@ def request_settings(settings: RunSettings, prompt: Prompt, place: int = 0) -> R
     )  # fmt: skip
 
 
-def _put(result: PromptSetResult, request: RequestResult) -> None:
-    """Put a request in its place, over what an earlier repeat left there."""
-    by_number = {one.number: one for one in result.requests} | {request.number: request}
-    result.requests = [by_number[place] for place in sorted(by_number)]
-
-
 def _request(
     place: int, prompt: Prompt, settings: RunSettings, runs: Sequence[CompareResult], error: str = ""
 ) -> RequestResult:
     if not runs:
         return RequestResult(place + 1, prompt, settings, error=error)
     lanes = []
-    for index in range(len(runs[0].lanes)):
-        own = [run.lanes[index] for run in runs]
-        good = [lane.metrics for lane in own if not lane.error]
+    for own in zip(*(run.lanes for run in runs), strict=True):
+        good = tuple(lane.metrics for lane in own if not lane.error)
         # Plain that failed was cut short: so was the time that a ratio to it is over.
         ratios = tuple(
             lane.speedup for run, lane in zip(runs, own, strict=True)
@@ -309,52 +336,14 @@ def _request(
         at, trouble = next(((at, lane.error) for at, lane in enumerate(own, 1) if lane.error), (0, ""))
         if trouble and good:
             trouble = f"repeat {at} of {len(own)} failed and is in no figure: {trouble}"
-        lanes.append(
-            LaneOutcome(
-                own[0].record.name,
-                median_metrics(good) if good else None,
-                median_speedup(ratios),
-                tuple(one.value for one in ratios),
-                str(own[-1].record.end or ""),
-                trouble,
-                Sums.over(good, ratios),
-            )
-        )
+        lanes.append(LaneOutcome(own[0].record.name, good, ratios, str(own[-1].record.end or ""), trouble))
     # Without a plain lane there is nothing to compare with: the request did not run.
-    if not error and lanes and lanes[0].metrics is None:
+    if not error and lanes and not lanes[0].runs:
         error = lanes[0].error
     return RequestResult(place + 1, prompt, settings, len(runs[0].prompt_ids), tuple(lanes), len(runs), error)
 
 
-def _group(group: str, index: int, name: str, members: Sequence[RequestResult]) -> GroupFigures:
-    ran = [(one, one.lanes[index]) for one in members if index < len(one.lanes) and not one.error]
-    good = [(one, lane) for one, lane in ran if lane.metrics is not None]
-    metrics = [lane.metrics for _, lane in good if lane.metrics is not None]
-    with_speed = sorted(
-        ((lane.speedup.value, one.number) for one, lane in good if lane.speedup is not None),
-        key=lambda pair: pair[0],
-    )
-    tokens, plain_tokens = (math.fsum(getattr(lane.sums, key) for _, lane in good) for key in ("tokens", "plain_tokens"))
-    judged = sum(lane.sums.judged for _, lane in good)
-    accepted = sum(lane.sums.accepted for _, lane in good)
-    return GroupFigures(
-        workload=group,
-        lane=name,
-        requests=len(good),
-        failed=len(members) - len(good),
-        speedup=spread_of(speed for speed, _ in with_speed),
-        acceptance=spread_of(one.acceptance_rate for one in metrics),
-        tokens_per_pass=spread_of(one.tokens_per_target_pass for one in metrics),
-        tokens_per_s=spread_of(one.decode_tokens_per_s for one in metrics),
-        pooled_acceptance=accepted / judged if judged else None,
-        pooled_speedup=tokens / plain_tokens if plain_tokens else None,
-        slower=sum(speed < 1 for speed, _ in with_speed),
-        slowest=with_speed[0][1] if with_speed else None,
-        fastest=with_speed[-1][1] if with_speed else None,
-    )
-
-
-# -- tables and files --------------------------------------------------------------------------------
+# -- tables, the report and the document -----------------------------------------------------------------
 
 _ALPHA = "Acceptance rate (alpha): accepted / judged."
 _SPEEDUP = (
@@ -386,14 +375,14 @@ SUMMARY_COLUMNS = (
     Column("lane", "lane"),
     Column("requests", "requests", "Those that ran.", 0),
     Column("failed", "failed", "Those that did not.", 0),
-    Column("speedup_median", "speedup", f"{_SPEEDUP} Median. {_BY_REQUEST}", 2, unit="x"),
+    Column("speedup_median", "speedup", f"{_SPEEDUP} Median. {_BY_REQUEST}", 2, unit="x", spread=("speedup_quartile_1", "speedup_quartile_3")),
     Column("speedup_quartile_1", "quartile 1", f"First quartile of the speedup. {_BY_REQUEST}", 2),
     Column("speedup_quartile_3", "quartile 3", f"Third quartile of the speedup. {_BY_REQUEST}", 2),
     Column("speedup_least", "least", f"Least speedup. {_BY_REQUEST}", 2),
     Column("speedup_greatest", "greatest", f"Greatest speedup. {_BY_REQUEST}", 2),
     Column("pooled_speedup", "pooled", "Lane's tokens over plain's in all the time both were running: each token counts once.", 2, unit="x"),
     Column("slower", "slower than plain", "Requests with a speedup below 1.", 0),
-    Column("acceptance_median", "alpha", f"{_ALPHA} Median. {_BY_REQUEST}", 3),
+    Column("acceptance_median", "alpha", f"{_ALPHA} Median. {_BY_REQUEST}", 3, spread=("acceptance_quartile_1", "acceptance_quartile_3")),
     Column("acceptance_least", "least alpha", f"{_ALPHA} Least. {_BY_REQUEST}", 3),
     Column("acceptance_greatest", "greatest alpha", f"{_ALPHA} Greatest. {_BY_REQUEST}", 3),
     Column("pooled_acceptance", "pooled alpha", "Accepted / judged over all tokens of the group.", 3),
@@ -415,47 +404,56 @@ def request_rows(result: PromptSetResult) -> list[Row]:
         if not one.lanes:
             rows.append({**about, "error": one.error})
         for lane in one.lanes:
-            figures = {} if lane.metrics is None else lane.metrics.as_dict()
-            own = {column.key: figures.get(column.key) for column in REQUEST_COLUMNS if column.key in figures}
+            metrics, faster = lane.metrics, lane.speedup
+            figures = {} if metrics is None else metrics.as_dict()
+            own = {column.key: figures[column.key] for column in REQUEST_COLUMNS if column.key in figures}
             told: dict[str, Any] = {"lane": lane.name, "end": lane.end, "error": lane.error or one.error}
-            if lane.speedup is not None:
-                told |= {"speedup": lane.speedup.value, **lane.speedup.as_dict()}
+            if faster is not None:
+                told |= {"speedup": faster.value, **faster.as_dict()}
             else:
                 told["tokens_per_s"] = figures.get("decode_tokens_per_s")
             rows.append({**about, **own, **told})
     return rows
 
 
-def summary_rows(result: PromptSetResult) -> list[Row]:
-    """Rows of SUMMARY_COLUMNS."""
-    rows: list[Row] = []
-    for group in result.summary():
-        row: dict[str, Any] = {
-            key: getattr(group, key)
-            for key in (
-                "workload", "lane", "requests", "failed", "pooled_speedup", "pooled_acceptance", "slower", "slowest", "fastest",
-            )
-        }  # fmt: skip
-        for key in ("speedup", "acceptance", "tokens_per_pass"):
-            spread: Spread | None = getattr(group, key)
-            row |= {f"{key}_{name}": value for name, value in (spread.as_dict() if spread is not None else {}).items()}
-        rows.append(row)
-    return rows
-
-
-def prompt_set_csv(result: PromptSetResult) -> str:
-    """A row per request and lane."""
-    return table_csv(REQUEST_COLUMNS, request_rows(result))
-
-
-def prompt_set_markdown(result: PromptSetResult) -> str:
-    """The summary, then the requests."""
+def prompt_set_tables(result: PromptSetResult | None = None) -> tuple[Table, Table]:
+    """The requests, and the workloads; without rows where there is no result yet."""
+    rows, groups = ([], []) if result is None else (request_rows(result), [group.row for group in result.summary()])
     return (
-        f"{about_set(result)}; {SPREAD_WORDS}.\n\n"
-        + table_markdown(SUMMARY_COLUMNS, summary_rows(result))
-        + "\n"
-        + table_markdown(REQUEST_COLUMNS, request_rows(result))
-    )
+        Table(
+            REQUEST_COLUMNS, rows, name="requests", hidden=("draft_acceptance", "prompt_tokens"),
+            printed=("request", "name", "workload", "lane", "tokens_per_s", "plain_tokens_per_s", "speedup", "acceptance_rate",
+                     "tokens_per_target_pass", "error"),
+        ),
+        Table(
+            SUMMARY_COLUMNS, groups, name="workloads",
+            hidden=("acceptance_least", "acceptance_greatest", "speedup_least", "speedup_greatest", "failed"),
+            printed=("workload", "lane", "requests", "failed", "speedup_median", "speedup_least", "speedup_greatest", "pooled_speedup",
+                     "slower", "acceptance_median", "pooled_acceptance", "tokens_per_pass_median"),
+        ),
+    )  # fmt: skip
+
+
+def prompt_set_report(result: PromptSetResult) -> Report:
+    """The requests, the workloads, and in words what was run, what was slowest and fastest, and what failed."""
+    blocks: list[Block] = [*prompt_set_tables(result), *map(Text, result.sentences)]
+    blocks += [Text(f"{one.label}: {one.error}", "bad") for one in result.failures]
+    blocks += [
+        Text(f"{one.label}, lane {lane.name}: {lane.error}", "bad")
+        for one in result.requests if not one.error
+        for lane in one.lanes if lane.error
+    ]  # fmt: skip
+    notes = (result.facts.get("target_left_out"), result.facts.get("target_weights_note"), result.busy)
+    blocks += [Text(note, "note") for note in notes if isinstance(note, str) and note]
+    return Report("Prompt set", blocks, prompt_set_document(result))
+
+
+def printed_report(report: Report, result: PromptSetResult) -> Report:
+    """The report for a terminal: of a long set without its requests, which files hold."""
+    if len(result.requests) <= MOST_PRINTED:
+        return report
+    words = Text(f"{len(result.requests)} requests: --csv, --markdown or --json hold each.", "note")
+    return replace(report, blocks=[words, *report.blocks[1:]])
 
 
 def prompt_set_document(result: PromptSetResult) -> Json:
@@ -478,7 +476,7 @@ def prompt_set_document(result: PromptSetResult) -> Json:
         },
         "run": plain({**shared, **result.facts}),
         "lanes": [plain({"name": lane.label, **flat_settings(settings, lane)}) for lane in settings.lanes],
-        "summary": [plain(dict(row)) for row in summary_rows(result)],
+        "summary": [plain(group.row) for group in result.summary()],
         "requests": [
             {
                 "request": one.number,
@@ -497,41 +495,12 @@ def prompt_set_document(result: PromptSetResult) -> Json:
 
 
 def _lane_json(lane: LaneOutcome) -> Json:
+    metrics = lane.metrics
     return {
         "name": lane.name,
         **speedup_to_json(lane.speedup),
-        "speedups": plain(lane.speedups),
+        "speedups": plain([one.value for one in lane.ratios]),
         "end": lane.end,
         "error": lane.error or None,
-        "metrics": None if lane.metrics is None else plain(lane.metrics.as_dict()),
+        "metrics": None if metrics is None else plain(metrics.as_dict()),
     }
-
-
-def about_set(result: PromptSetResult) -> str:
-    """Say in a few words what was run."""
-    ran = sum(not one.error for one in result.requests)
-    words = f"{result.name}: {ran} of {result.prompts} requests"
-    if result.repeats > 1:
-        words += f", up to {result.repeats} repeats"
-    if result.end == "stopped":
-        words += ", stopped"
-    return words
-
-
-def notable(result: PromptSetResult) -> Mapping[str, tuple[RequestResult, RequestResult]]:
-    """By drafting lane the slowest and the fastest request of the whole set."""
-    found: dict[str, tuple[RequestResult, RequestResult]] = {}
-    for index, name in enumerate(result.lane_names):
-        if not index:
-            continue
-        figures = _group(ALL, index, name, result.requests)
-        slowest = result.request(figures.slowest) if figures.slowest is not None else None
-        fastest = result.request(figures.fastest) if figures.fastest is not None else None
-        if slowest is not None and fastest is not None:
-            found[name] = (slowest, fastest)
-    return found
-
-
-def _beginning(text: str, length: int = 40) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= length else f"{words[: length - 1].rstrip()}…"

@@ -7,18 +7,24 @@ would have drafted is replayed on the text that plain decoding wrote. These are 
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 
-from specview.decoding.ledger import EMPTY_DRAFT, Round
+from specview.decoding.ledger import EMPTY_DRAFT, DraftedToken, FinalKind, FinalToken, Round, Verdict
 from specview.decoding.round_table import RoundTable
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
-from specview.lab.measured import MeasuredCosts
+from specview.experiments.arms import Candidate
+from specview.lab.measured import MeasuredCosts, measured_costs
+from specview.racing.compare import LaneResult
 from specview.settings.run import LaneSettings
 
+PROBE_K = 4
+"""Drafted tokens that a screening race begins with."""
 _SHRINK = 2.0  # trials that the overall acceptance counts for at each position
 
 
@@ -92,14 +98,12 @@ def replay_copies(
 
 def _told(index: int, drafted: Sequence[int], held: int, emitted: Sequence[int]) -> Round:
     """The round that a copying drafter would have been told of."""
-    from specview.decoding.ledger import DraftedToken, FinalToken, Verdict
-
     tokens = []
     for place, token in enumerate(drafted):
         verdict: Verdict = "accepted" if place < held else "rejected" if place == held else "ignored"
         tokens.append(DraftedToken(token, verdict))
-    kind = "plain" if not drafted else "bonus" if held == len(drafted) else "corrected"
-    final = FinalToken(emitted[-1], kind) if len(emitted) > held else None  # type: ignore[arg-type]
+    kind: FinalKind = "plain" if not drafted else "bonus" if held == len(drafted) else "corrected"
+    final = FinalToken(emitted[-1], kind) if len(emitted) > held else None
     return Round(index, 0.0, 0.0, 0.0, 0.0, drafted=tuple(tokens), final=final)
 
 
@@ -152,3 +156,62 @@ def predicted_model(positions: Positions, costs: MeasuredCosts, lengths: Sequenc
         drafted = min(k, most) if most else k
         found[k] = costs.speedup(positions.tokens(drafted), drafted)
     return found
+
+
+class Probe:
+    """The short races of one candidate that runs a model: what its rounds cost and give."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.rounds: list[Round] = []
+        self.plain: list[Round] = []
+        self.counted: list[Positions] = []
+        self.speedups: list[float] = []
+        self.cap: int | None = None  # the longest draft that it can give, where it gave less than it was asked for
+        self.error = ""
+
+    @property
+    def lane(self) -> LaneSettings:
+        """The lane that tries the candidate: its length moves between few and many, where it has one."""
+        one = self.candidate
+        return replace(one.lane, k=PROBE_K, policy="heuristic") if one.lengths else one.lane
+
+    def add(self, lane: LaneResult, base: LaneResult) -> None:
+        """Take a race in."""
+        if lane.error:
+            self.error = lane.error
+            return
+        self.cap = self.cap or longest_draft(lane.record.rounds)
+        self.rounds += lane.record.rounds
+        self.plain += base.record.rounds
+        self.counted.append(positions_of(lane.record.rounds))
+        if lane.speedup is not None:
+            self.speedups.append(lane.speedup.value)
+
+    def costs(self, pass_s: Mapping[int, float]) -> MeasuredCosts | None:
+        """Costs of all its rounds; None where it has none."""
+        return measured_costs(self.rounds, self.plain, pass_s) if self.rounds else None
+
+    def predicted(self, costs: MeasuredCosts) -> dict[int, float]:
+        """Predicted speedups by length, of a method that says itself how long it drafts what was seen, under 0."""
+        if not self.candidate.lengths:
+            return {0: fmean(self.speedups)} if self.speedups else {}
+        accepted, judged = (
+            tuple(map(sum, itertools.zip_longest(*rows, fillvalue=0)))
+            for rows in ([one.accepted for one in self.counted], [one.judged for one in self.counted])
+        )
+        empty, rounds = (sum(counts) for counts in zip(*((one.empty, one.rounds) for one in self.counted), strict=True))
+        positions = Positions(accepted, judged, empty, rounds)
+        return predicted_model(positions, costs, self.candidate.lengths, self.cap)
+
+
+def longest_draft(rounds: Sequence[Round]) -> int | None:
+    """The longest draft of a drafter that gives no more (a head with few steps), seen where it was asked for more."""
+    drafted = [round_ for round_ in rounds if round_.k]
+    if drafted and drafted[0].k < PROBE_K:
+        return drafted[0].k
+    for before, after in itertools.pairwise(rounds[:-2]):
+        # `heuristic` asks for two more after a draft that was accepted in full.
+        if before.k and before.accepted == before.k and 0 < after.k <= before.k:
+            return after.k
+    return None

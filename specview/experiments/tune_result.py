@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from specview.decoding.metrics import Metrics
@@ -20,8 +21,6 @@ Stage = Literal["screened", "raced", "final", "confirmed", "failed"]
 Verdict = Literal["faster", "plain", "unclear", "undecided", "nothing"]
 """faster, plain: the interval lies above or below 1; unclear: it holds 1; undecided: there is none."""
 Over = Literal["repeats", "prompts"]
-
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,14 @@ class ArmResult:
         return interval_of(self.speedups)
 
     @property
+    def measured(self) -> Interval | None:
+        """The fresh speedup where there is one, else that of choosing."""
+        return interval_of(self.fresh) or self.chosen_by
+
+    @property
     def worth(self) -> float | None:
-        """What it is ranked by: the fresh speedup where there is one, else that of choosing, else the prediction."""
-        found = interval_of(self.fresh) or self.chosen_by
+        """What it is ranked by: the measured speedup, else the prediction."""
+        found = self.measured
         return found.mean if found is not None else self.predicted
 
     @property
@@ -194,6 +198,24 @@ class TuneResult:
         return sorted(self.arms, key=lambda arm: (order[arm.stage], -(arm.worth or 0.0)))
 
     @property
+    def told(self) -> list[ArmResult]:
+        """The ranking as people want it: all that raced, and of what was only predicted each method's best lane."""
+        seen: set[str] = set()
+        found = []
+        for arm in self.ranking:
+            if arm.stage != "screened" or (arm.lane.method not in seen and arm.lane.method not in self.idle):
+                found.append(arm)
+            seen.add(arm.lane.method)
+        return found
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know about the figures: races cut short, a busy machine."""
+        short = f"Races of {self.tokens} tokens, not {self.settings.max_tokens}: the budget is short for more."
+        cut = self.races and 0 < self.tokens < self.settings.max_tokens
+        return [*([short] if cut else []), *([self.busy] if self.busy else [])]
+
+    @property
     def best(self) -> ArmResult | None:
         """The lane to use: the winner, also one that is not confirmed yet; None where plain is as good or better."""
         if self.winner is None or self.verdict not in ("faster", "undecided"):
@@ -202,23 +224,32 @@ class TuneResult:
 
     def snapshot(self) -> TuneResult:
         """A copy that stays as it is while tuning goes on, for another thread."""
-        arms = [replace(arm, speedups=list(arm.speedups), fresh=list(arm.fresh), runs=[]) for arm in self.arms]
-        copies = {id(arm): one for arm, one in zip(self.arms, arms, strict=True)}
-        return replace(
-            self,
-            arms=arms,
-            winner=None if self.winner is None else copies[id(self.winner)],
-            unusable=list(self.unusable),
-            untried=list(self.untried),
-            idle=list(self.idle),
-            chosen_on=list(self.chosen_on),
-            confirmed_on=list(self.confirmed_on),
-            failures=list(self.failures),
-            observations=list(self.observations),
-            copied={workload: dict(shares) for workload, shares in self.copied.items()},
-            v=dict(self.v),
-            c=dict(self.c),
-        )
+        same = [self.settings, self.prompts, *(part for arm in self.arms for part in (arm.lane, arm.runs))]
+        return deepcopy(self, {id(one): one for one in same})
+
+    def observe(self, workload: str, arm: ArmResult, speedup: float, metrics: Metrics) -> None:
+        """Keep what a race showed of a lane, for the guide."""
+        figures = metrics.acceptance_rate, metrics.tokens_per_target_pass
+        self.observations.append(Observation(workload, arm.lane.method, arm.name, speedup, *figures))
+
+    def lead(self) -> None:
+        """Note the best so far: a stop keeps it."""
+        raced = [arm for arm in self.arms if arm.speedups and not arm.error]
+        most = max((len(arm.speedups) for arm in raced), default=0)
+        longest = [arm for arm in raced if len(arm.speedups) == most]
+        self.winner = max(longest, key=lambda arm: arm.worth or 0.0, default=None)
+        self.verdict = "undecided" if longest else "nothing"
+
+    def judge(self) -> None:
+        """Say what the fresh races show."""
+        found = self.interval
+        if self.winner is None:
+            self.verdict = "nothing"
+        elif found is None or found.low is None or found.high is None:
+            self.verdict = "undecided"
+        else:
+            self.winner.stage = "confirmed"
+            self.verdict = "faster" if found.low > 1 else "plain" if found.high < 1 else "unclear"
 
     @property
     def sentence(self) -> str:
@@ -255,14 +286,14 @@ class TuneResult:
         return f"95% interval over {count} fresh repeats of the same {'prompt' if len(self.confirmed_on) == 1 else 'prompts'}"
 
 
-# -- tables and files --------------------------------------------------------------------------------
+# -- the ranking, the report and the document ------------------------------------------------------------
 
 RANKING_COLUMNS = (
     Column("place", "", "Place in the ranking.", 0),
     Column("lane", "lane", "As --lane takes it."),
     Column("stage", "stage", "How far it came: screened (predicted only), raced, final, confirmed (measured anew), failed."),
     Column("speedup", "speedup", "Geometric mean over its races: fresh ones of the confirmed lane, else those of choosing, "
-           "which flatter what was chosen by them.", 2, unit="x"),
+           "which flatter what was chosen by them.", 2, unit="x", spread=("low", "high")),
     Column("low", "95% from", "Lower end of the 95% interval (Student's t on logarithms); none under three races.", 2),
     Column("high", "to", "Upper end of the 95% interval.", 2),
     Column("races", "races", "Races, or prompts, that the speedup is over.", 0),
@@ -274,11 +305,11 @@ RANKING_COLUMNS = (
 """A row per lane that was considered."""
 
 
-def ranking_rows(result: TuneResult) -> list[Row]:
-    """Rows of RANKING_COLUMNS, the best first."""
+def ranking_rows(arms: Sequence[ArmResult]) -> list[Row]:
+    """Rows of RANKING_COLUMNS, in the order given."""
     rows: list[Row] = []
-    for place, arm in enumerate(result.ranking, 1):
-        found = interval_of(arm.fresh) or arm.chosen_by
+    for place, arm in enumerate(arms, 1):
+        found = arm.measured
         rows.append(
             {
                 "place": place,
@@ -306,7 +337,6 @@ def tune_document(result: TuneResult) -> Json:
     flat = flat_settings(result.settings, result.settings.lanes[0])
     shared = {key: value for key, value in flat.items() if key not in ("method", "draft", "draft_engine", "k", "policy", "rule")}
     found, arm = result.interval, result.winner
-    by_name = {one.name: one for one in result.arms}
     return {
         "verdict": result.verdict,
         "sentence": result.sentence,
@@ -324,7 +354,8 @@ def tune_document(result: TuneResult) -> Json:
             "why": arm.why,
         },
         "ranking": [
-            {**plain(dict(row)), "choosing": plain(by_name[row["lane"]].speedups)} for row in ranking_rows(result)
+            {**plain(dict(row)), "choosing": plain(one.speedups)}
+            for one, row in zip(result.ranking, ranking_rows(result.ranking), strict=True)
         ],
         "unusable": [{"method": one.method, "reason": one.reason} for one in result.unusable],
         "untried": list(result.untried),
@@ -352,12 +383,3 @@ def tune_document(result: TuneResult) -> Json:
         "busy": result.busy,
         "run": plain({**shared, **result.facts}),
     }
-
-
-def told_lanes(result: TuneResult) -> Iterator[ArmResult]:
-    """The ranking as people want it: all that raced, and of what was only predicted each method's best lane."""
-    seen: set[str] = set()
-    for arm in result.ranking:
-        if arm.stage != "screened" or (arm.lane.method not in seen and arm.lane.method not in result.idle):
-            yield arm
-        seen.add(arm.lane.method)

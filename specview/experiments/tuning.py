@@ -12,13 +12,11 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, TypeVar
 
-from specview.decoding.ledger import Round
-from specview.decoding.metrics import Metrics
 from specview.drafting.lanes import checked_lane, heads_of, needs_draft
 from specview.drafting.plain import BASELINE
 from specview.drafting.registry import METHODS
@@ -32,24 +30,17 @@ from specview.experiments.arms import (
     variants_of_policy,
 )
 from specview.experiments.prompt_set import ALL, NO_WORKLOAD, request_settings
-from specview.experiments.screening import (
-    Positions,
-    Replay,
-    positions_of,
-    predicted_copies,
-    predicted_model,
-    replay_copies,
-)
-from specview.experiments.tune_result import ArmResult, Observation, Over, TuneResult
+from specview.experiments.runner import Clock, Runner, lane_keys
+from specview.experiments.screening import Probe, Replay, predicted_copies, replay_copies
+from specview.experiments.tune_result import ArmResult, Over, TuneResult
 from specview.lab.measured import MeasuredCosts, measured_costs
 from specview.racing.calibration import measure_passes
-from specview.racing.compare import CompareResult, compare
+from specview.racing.compare import CompareResult, LaneResult
 from specview.racing.intervals import LEAST, clearly_below, interval_of
 from specview.racing.load_meter import LoadMeter
-from specview.racing.pool import EngineKey, HeadKey, ModelPool, ShouldStop, draft_key, target_key
+from specview.racing.pool import ModelPool, ShouldStop
 from specview.racing.race import tokenize_prompt
 from specview.racing.resolve import checked_run
-from specview.racing.turns import Turns
 from specview.racing.workloads import Prompt, Workload
 from specview.settings.events import Event, Progress, RaceStarted
 from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings
@@ -75,8 +66,8 @@ MOST_FINALS = 12
 MOST_FRESH = 16
 _TOGETHER = MAX_LANES - 1
 _T = TypeVar("_T")
-_PROBE_K = 4
 _SLACK = 1.15  # races take somewhat longer than their rounds: prefill, looking, the loop around them
+
 
 @dataclass(frozen=True, slots=True)
 class TuneProgress:
@@ -86,6 +77,11 @@ class TuneProgress:
     fraction: float
     best: str = ""
     best_speedup: float | None = None
+
+    @property
+    def words(self) -> str:
+        """All of it but the share, in one line."""
+        return f"{self.text}. Best so far: {self.best}, {self.best_speedup:.2f} times plain" if self.best_speedup else self.text
 
 
 def tune(
@@ -100,7 +96,7 @@ def tune(
     on_progress: Callable[[TuneProgress], None] = lambda news: None,
     on_result: Callable[[TuneResult], None] = lambda result: None,
     should_stop: ShouldStop = lambda: False,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Clock = time.perf_counter,
 ) -> TuneResult:
     """Find the fastest lane for these prompts on this target within `seconds`, loading included.
 
@@ -108,20 +104,24 @@ def tune(
     place of the bundled ones, rule is every lane's. on_result hears of the result after every race. A stop keeps what there is. Raises
     SpecviewError where nothing can run (the target does not load, every prompt is too long), UsageError on settings.
     """
-    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise UsageError(f"the time budget is {seconds:g} s.", f"Use {LEAST_SECONDS:g} s to {MOST_SECONDS / 3600:g} h.")
+    check_seconds(seconds)
     if settings.check_mode:
         raise UsageError("check mode pads passes, so its times mean nothing.", "Leave out --check-mode.")
     base = checked_run(replace(settings, lanes=(LaneSettings(),), baseline=True, observe="off"))
     checked_lane(LaneSettings(rule=rule), base.sampling)
-    pool = models or ModelPool()
-    search = _Search(base, prompts, seconds, pool, on_progress, on_result, should_stop, clock)
-    try:
-        return search.run(methods, drafts, rule)
-    finally:
-        search.lease.close()
-        if models is None:
-            pool.close()
+    search = _Search(base, prompts, seconds, methods, drafts, rule, on_progress, on_result, should_stop, clock)
+    with Runner(
+        base, prompts.prompts, models, should_stop=search.stop, on_event=search.listen, clock=clock
+    ) as search.runner:
+        return search.run()
+
+
+def check_seconds(seconds: float) -> None:
+    """Raise UsageError for a time budget that is none."""
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise UsageError(
+            f"the time budget is {seconds:g} s.", f"Use {LEAST_SECONDS:g} seconds to {MOST_SECONDS / 3600:g} hours."
+        )
 
 
 def split_prompts(prompts: Sequence[Prompt]) -> tuple[list[int], list[int], Over]:
@@ -140,111 +140,82 @@ def split_prompts(prompts: Sequence[Prompt]) -> tuple[list[int], list[int], Over
     return turns[: len(turns) - held_out], turns[len(turns) - held_out :], "prompts"
 
 
-class _TimeUp(Exception):
-    """The budget is spent."""
-
-
+@dataclass
 class _Search:
     """One tuning."""
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        prompts: Workload,
-        seconds: float,
-        pool: ModelPool,
-        on_progress: Callable[[TuneProgress], None],
-        on_result: Callable[[TuneResult], None],
-        should_stop: ShouldStop,
-        clock: Callable[[], float],
-    ) -> None:
-        self.settings = settings
-        self.prompts = prompts.prompts
-        self.turns = Turns(prompts.prompts, settings)
-        self.pool = pool
-        self.lease = pool.lease()
-        self.on_progress, self.on_result = on_progress, on_result
-        self.asked_to_stop = should_stop
-        self.clock = clock
-        self.begin = clock()
-        self.deadline = self.begin + seconds
-        self.result = TuneResult(settings, prompts, seconds, tokens=settings.max_tokens)
-        self.cut_at = self.deadline
-        self.started = self.begin
-        self.lane_s = self.lane_tokens = 0.0
-        self.pass_s: dict[int, float] = {}
-        self.bad_prompts: set[int] = set()
-        self.plain_texts: dict[int, tuple[tuple[int, ...], tuple[int, ...], MeasuredCosts]] = {}
-        self.tokens = settings.max_tokens
+    settings: RunSettings
+    prompts: Workload
+    seconds: float
+    methods: Sequence[str]
+    drafts: Sequence[str]
+    rule: str
+    on_progress: Callable[[TuneProgress], None]
+    on_result: Callable[[TuneResult], None]
+    asked_to_stop: ShouldStop
+    clock: Clock
+    runner: Runner = field(init=False)
+    lane_s: float = 0.0  # of all lanes' races so far, and their tokens: what a race will take
+    lane_tokens: float = 0.0
+    pass_s: dict[int, float] = field(default_factory=dict)
+    plain_texts: dict[int, tuple[tuple[int, ...], tuple[int, ...], MeasuredCosts]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.begin = self.started = self.clock()
+        self.deadline = self.cut_at = self.begin + self.seconds
+        self.tokens = self.settings.max_tokens
+        self.result = TuneResult(self.settings, self.prompts, self.seconds, tokens=self.tokens)
         self.raced = itertools.count()
 
     # -- the whole -----------------------------------------------------------------------------
 
-    def run(self, methods: Sequence[str], drafts: Sequence[str], rule: str) -> TuneResult:
+    def run(self) -> TuneResult:
         """Do all of it; time and a stop end it where it is."""
         meter = LoadMeter()
         result = self.result
-        choose, confirm, result.over = split_prompts(self.prompts)
+        choose, confirm, result.over = split_prompts(self.prompts.prompts)
         try:
-            self.search(choose, confirm, methods, drafts, rule)
-        except _TimeUp:
-            pass
+            self.search(choose, confirm)
         except Stopped:
-            if self.asked_to_stop():
+            if self.asked_to_stop():  # else the time is up
                 result.end = "stopped"
         except SpecviewError as error:
             if not result.races:
                 raise
             result.failures.append(str(error))  # what was measured stands
-        self.judge()
+        result.judge()
         result.spent_s = self.clock() - self.begin
         result.busy = meter.busy_text()
         self.on_result(result)
         return result
 
-    def search(
-        self, choose: list[int], confirm: list[int], methods: Sequence[str], drafts: Sequence[str], rule: str
-    ) -> None:
+    def search(self, choose: list[int], confirm: list[int]) -> None:
         """The stages in order."""
-        result = self.result
+        result, pool = self.result, self.runner.pool
         self.say("Loading the target")
-        key = target_key(self.settings)
-        self.lease.add([key])
         # Loading is not cut short: what it converts or downloads serves the next try.
-        target = self.pool.get(key, lambda text, fraction: self.say(text or "Loading the target"), self.asked_to_stop)
-        found, result.unusable = candidates(self.settings, target, methods, drafts, rule)
-        if not found and not any(METHODS[name].combines for name in methods):
+        target = pool.get(self.runner.target, lambda text, fraction: self.say(text or "Loading the target"), self.asked_to_stop)
+        found, result.unusable = candidates(self.settings, target, self.methods, self.drafts, self.rule)
+        if not found and not any(METHODS[name].combines for name in self.methods):
             return
-        self.lease.add(one for candidate in found for one in self.keys(candidate.lane))
-        first = self.fitting_prompts(target, choose, confirm)
-        self.calibrate(target, first)
+        self.runner.lease.add(key for candidate in found for key in lane_keys(self.settings, candidate.lane))
+        self.calibrate(target, self.fitting_prompts(target, choose, confirm))
         result.chosen_on = [self.name_of(place) for place in choose]
-        if not choose:
-            raise SpecviewError(result.failures[0] if result.failures else "there is no prompt to choose by.")
-        probed = self.probe(found, choose)
-        predictions = self.predict(probed, target.vocab_size, choose)
-        arms = self.arms(predictions, methods, rule)
-        finalists = self.choose(self.plan(arms), choose)
+        predictions = self.predict(self.probe(found, choose), target.vocab_size)
+        finalists = self.choose(self.plan(self.arms(predictions)), choose)
         if finalists:
             result.winner = max(finalists, key=lambda arm: arm.worth or 0.0)
-            self.confirm(result.winner, confirm or choose)
-
-    def keys(self, lane: LaneSettings) -> list[EngineKey | HeadKey]:
-        """What a lane loads besides the target."""
-        found: list[EngineKey | HeadKey] = [HeadKey(choice, target_key(self.settings)) for choice in heads_of(lane).values()]
-        if needs_draft(lane):
-            found.append(draft_key(self.settings, lane.draft, lane.draft_engine))
-        return found
+            self.confirm(result.winner, confirm)
 
     def fitting_prompts(self, target: Any, *lists: list[int]) -> list[int]:
         """Take the prompts that do not fit out of the lists, a line for each; the ids of the first that does."""
         first: list[int] = []
+        turns = self.runner.turns
         for place in dict.fromkeys(itertools.chain(*lists)):
-            history = self.turns.history(place, self.race_of, lambda turn: "", "fits")
-            settings = replace(self.race_of(place), history=history)
+            history = turns.history(place, self.race_of, lambda turn: "", "fits")
             try:
-                ids = tokenize_prompt(settings, target)
-                answers = self.turns.before(place) * self.settings.max_tokens
+                ids = tokenize_prompt(replace(self.race_of(place), history=history), target)
+                answers = turns.before(place) * self.settings.max_tokens
                 if answers and len(ids) + answers >= target.context_length:
                     raise SpecviewError(
                         f"the conversation may take {len(ids) + answers} tokens and {target.model_name} takes "
@@ -273,29 +244,24 @@ class _Search:
         return self.asked_to_stop() or self.clock() > self.cut_at
 
     def check(self) -> None:
-        """Raise where it is over."""
-        if self.asked_to_stop():
+        """Raise Stopped where it is over."""
+        if self.asked_to_stop() or self.clock() >= self.deadline:
             raise Stopped
-        if self.clock() >= self.deadline:
-            raise _TimeUp
 
     def left(self, share: float = 1.0) -> float:
         """Seconds left until that share of the budget is spent."""
-        return self.begin + share * self.result.seconds - self.clock()
+        return self.begin + share * self.seconds - self.clock()
 
     def race_s(self, lanes: int, tokens: int) -> float:
         """Seconds that a race of plain and `lanes` others will take, as far as known."""
-        if not self.lane_tokens:
-            return (lanes + 1) * tokens * self.pass_s.get(1, 0.0) * _SLACK
-        return (lanes + 1) * tokens * self.lane_s / self.lane_tokens * _SLACK
+        token_s = self.lane_s / self.lane_tokens if self.lane_tokens else self.pass_s.get(1, 0.0)
+        return (lanes + 1) * tokens * token_s * _SLACK
 
     def say(self, text: str) -> None:
         """Tell what is being tried."""
         best = max((arm for arm in self.result.arms if arm.speedups), key=lambda arm: arm.worth or 0.0, default=None)
-        spent = (self.clock() - self.begin) / self.result.seconds
-        self.on_progress(
-            TuneProgress(text, min(max(spent, 0.0), 1.0), best.name if best else "", best.worth if best else None)
-        )
+        spent = min(max((self.clock() - self.begin) / self.seconds, 0.0), 1.0)
+        self.on_progress(TuneProgress(text, spent, best.name if best else "", best.worth if best else None))
 
     # -- screening -----------------------------------------------------------------------------
 
@@ -307,71 +273,58 @@ class _Search:
             if self.stop():
                 raise Stopped
 
-        known = self.pool.pass_seconds.setdefault(target_key(self.settings), {})
-        rows = max(COPIED_K) + 1 if self.result.seconds >= 30 else 9
+        known = self.runner.pool.pass_seconds.setdefault(self.runner.target, {})
+        rows = max(COPIED_K) + 1 if self.seconds >= 30 else 9
         known |= measure_passes(target, prompt_ids, rows, known, tell, self.clock)
         self.pass_s = dict(known)
         self.result.plain_pass_s = known[1]
         costs = MeasuredCosts(dict(sorted(known.items())))
         self.result.v = {k: costs.v(k) for k in (1, 2, 3, 4, 6, 8, 16) if k + 1 <= max(known)}
 
-    def probe(self, found: Sequence[Candidate], choose: Sequence[int]) -> dict[int, _Probe]:
-        """One short race of every candidate that runs a model, its length moving; by the candidate's place."""
-        probes = {id(one): _Probe(one) for one in found}
-        models = sorted((one for one in found if not one.copies), key=_seldom)
+    def probe(self, found: Sequence[Candidate], choose: Sequence[int]) -> list[Probe]:
+        """One short race of every candidate that runs a model, its length moving, and more while there is time."""
+        probes = [Probe(one) for one in found]
+        models = sorted((probe for probe in probes if not probe.candidate.copies), key=lambda probe: probe.candidate.seldom_pays)
         groups = [models[at : at + _TOGETHER] for at in range(0, len(models), _TOGETHER)] or [[]]
-        share = 0.25 * self.result.seconds / len(groups)
+        share = 0.25 * self.seconds / len(groups)
         tokens = min(self.settings.max_tokens, PROBE_TOKENS, max(LEAST_TOKENS, int(share / max(self.race_s(_TOGETHER, 1), 1e-9))))
         for turn, place in enumerate(choose):
             if turn and self.left(SCREEN_SHARE) < len(groups) * self.race_s(_TOGETHER, tokens):
                 break
             for group in groups:
-                group = [one for one in group if not probes[id(one)].error]
+                group = [probe for probe in group if not probe.error]
                 if turn and not group and models:
                     continue
-                short = self.left(SCREEN_SHARE * 1.5) < self.race_s(len(group), tokens)
-                if not turn and group and group[0] is not models[0] and short:
+                race_s = self.race_s(len(group), tokens)
+                if not turn and group and group[0] is not models[0] and self.left(SCREEN_SHARE * 1.5) < race_s:
                     continue  # the likelier ones were tried: the time left is for races
-                if group and probes[id(group[0])].rounds is not None and self.left(CHOOSE_SHARE) < self.race_s(len(group), tokens):
+                if group and group[0].rounds and self.left(CHOOSE_SHARE) < race_s:
                     break
                 self.check()
-                lanes = [self.probe_lane(one) for one in group]
-                names = ", ".join(dict.fromkeys(one.method.name for one in group)) or BASELINE
-                outcome = self.race(lanes, place, tokens, f"Trying {names} on {self.name_of(place)}", counts=False)
-                if outcome is None:
-                    break
-                for one, lane in zip(group, outcome.lanes[1:], strict=True):
-                    probes[id(one)].add(place, lane, outcome.lanes[0])
-        for probe in probes.values():
-            if probe.error:
-                self.result.unusable.append(Unusable(probe.candidate.method.name, probe.error))
-        return {at: probe for at, probe in probes.items() if not probe.error}
+                names = ", ".join(dict.fromkeys(probe.candidate.method.name for probe in group)) or BASELINE
+                text = f"Trying {names} on {self.name_of(place)}"
+                base, *others = self.race([probe.lane for probe in group], place, tokens, text, counts=False).lanes
+                for probe, lane in zip(group, others, strict=True):
+                    probe.add(lane, base)
+        self.result.unusable += [Unusable(probe.candidate.method.name, probe.error) for probe in probes if probe.error]
+        return [probe for probe in probes if not probe.error]
 
-    def probe_lane(self, candidate: Candidate) -> LaneSettings:
-        """The lane that tries a candidate: its length moves between few and many, where it has one."""
-        if not candidate.lengths:
-            return candidate.lane
-        return replace(candidate.lane, k=_PROBE_K, policy="heuristic")
-
-    def predict(self, probed: Mapping[int, _Probe], vocab_size: int, choose: Sequence[int]) -> list[tuple[Candidate, dict[int, float]]]:
+    def predict(self, probes: Sequence[Probe], vocab_size: int) -> list[tuple[Candidate, dict[int, float]]]:
         """Predicted speedups by length of every candidate that runs; of one without lengths under 0."""
         predictions = []
-        for probe in probed.values():
+        for probe in probes:
             self.check()
             one = probe.candidate
             if one.copies:
                 predictions.append((one, self.predict_copies(one, vocab_size)))
                 continue
             costs = probe.costs(self.pass_s)
-            if not probe.rounds or costs is None:
+            if costs is None:
                 self.result.untried.append(one.method.name)
                 continue
             if one.method.head or needs_draft(one.lane) or one.method.shares_passes:
                 self.result.c.setdefault(one.method.name, costs.c_at(2))
-            if one.lengths:
-                predictions.append((one, predicted_model(probe.positions(), costs, one.lengths, probe.cap)))
-            else:
-                predictions.append((one, {0: fmean(probe.speedups)} if probe.speedups else {}))
+            predictions.append((one, probe.predicted(costs)))
         return predictions
 
     def predict_copies(self, one: Candidate, vocab_size: int) -> dict[int, float]:
@@ -390,16 +343,13 @@ class _Search:
         for workload, own in by_workload.items():
             tokens = sum(replay.tokens for replay in own)
             if tokens:
-                longest = max(one.lengths)
-                share = sum(replay.copied[longest] for replay in own) / tokens
+                share = sum(replay.copied[max(one.lengths)] for replay in own) / tokens
                 self.result.copied.setdefault(workload, {})[one.method.name] = share
         return predicted_copies(replays, one.lengths) if replays else {}
 
     # -- choosing ------------------------------------------------------------------------------
 
-    def arms(
-        self, predictions: Sequence[tuple[Candidate, dict[int, float]]], methods: Sequence[str], rule: str
-    ) -> list[ArmResult]:
+    def arms(self, predictions: Sequence[tuple[Candidate, dict[int, float]]]) -> list[ArmResult]:
         """The lanes that race: of each promising method its best lengths and policies, and combinations of the best."""
         by_best = sorted(predictions, key=lambda pair: -max(pair[1].values(), default=0.0))
         every: list[ArmResult] = []
@@ -429,7 +379,7 @@ class _Search:
         names = list(dict.fromkeys(candidate.method.name for candidate, _ in by_best))
         names.sort(key=lambda name: name in self.result.idle)
         model = next((one.lane.draft for one, _ in by_best if needs_draft(one.lane) or heads_of(one.lane)), BUNDLED)
-        mixed = [ArmResult(one.lane) for one in combined(names, self.settings, methods, model, rule)]
+        mixed = [ArmResult(one.lane) for one in combined(names, self.settings, self.methods, model, self.rule)]
         # Combinations and policies have no prediction: they go by their method's, behind the best of each.
         racing = _distinct([*leading, *mixed[:1], *policies[:1], *seconds[:1], *mixed[1:], *policies[1:], *seconds[1:]])
         self.result.arms = _distinct([*every, *racing, *policies])
@@ -464,7 +414,8 @@ class _Search:
                 first = not any(arm.speedups for arm in alive)
                 if self.left(CHOOSE_SHARE) < heat_s and not (first and self.left() > heat_s):
                     break
-                done += self.heat(alive, groups, next(turns))
+                self.heat(alive, groups, next(turns))
+                done += 1
                 alive = [arm for arm in alive if not arm.error]
                 groups = _groups(alive)
             if not done:
@@ -483,38 +434,35 @@ class _Search:
             self.heat(alive, [alive], next(turns))
         return [arm for arm in alive if arm.speedups and not arm.error]
 
-    def heat(self, alive: Sequence[ArmResult], groups: Sequence[Sequence[ArmResult]], place: int) -> bool:
-        """Race all arms on one prompt; counts for choosing only where every group was raced."""
+    def heat(self, alive: Sequence[ArmResult], groups: Sequence[Sequence[ArmResult]], place: int) -> None:
+        """Race all arms on one prompt: counts for choosing only where every group was raced."""
         found: dict[int, float] = {}
         for group in groups:
             self.check()
             names = ", ".join(arm.name for arm in group)
             outcome = self.race([arm.lane for arm in group], place, self.tokens, f"Racing {names} on {self.name_of(place)}")
-            if outcome is None:
-                return False
-            base = outcome.lanes[0]
-            for arm, lane in zip(group, outcome.lanes[1:], strict=True):
-                if lane.error or lane.speedup is None:
-                    arm.error, arm.stage = lane.error or "it gave no token", "failed"
-                    continue
-                found[id(arm)] = lane.speedup.value
-                arm.add(lane.metrics, base.metrics)
-                self.observe(place, arm, lane.speedup.value, lane.metrics)
+            base, *lanes = outcome.lanes
+            for arm, lane in zip(group, lanes, strict=True):
+                speedup = self.count(arm, lane, base, place)
+                if speedup is None:
+                    arm.stage = "failed"
+                else:
+                    found[id(arm)] = speedup
         for arm in alive:
             if id(arm) in found:
                 arm.speedups.append(found[id(arm)])
                 arm.stage = "raced"
-        self.lead()
+        self.result.lead()
         self.on_result(self.result)
-        return True
 
-    def lead(self) -> None:
-        """Note the best so far: a stop keeps it."""
-        raced = [arm for arm in self.result.arms if arm.speedups and not arm.error]
-        most = max((len(arm.speedups) for arm in raced), default=0)
-        longest = [arm for arm in raced if len(arm.speedups) == most]
-        self.result.winner = max(longest, key=lambda arm: arm.worth or 0.0, default=None)
-        self.result.verdict = "undecided" if longest else "nothing"
+    def count(self, arm: ArmResult, lane: LaneResult, base: LaneResult, place: int) -> float | None:
+        """Keep what a race showed of an arm; its speedup, None where it failed and its error says why."""
+        if lane.error or lane.speedup is None:
+            arm.error = lane.error or "it gave no token"
+            return None
+        arm.add(lane.metrics, base.metrics)
+        self.result.observe(self.workload_of(place), arm, lane.speedup.value, lane.metrics)
+        return lane.speedup.value
 
     def kept(self, alive: list[ArmResult]) -> list[ArmResult]:
         """Of more than four the faster half, at least four; of these all but the clearly slower."""
@@ -528,81 +476,72 @@ class _Search:
 
     def confirm(self, arm: ArmResult, places: Sequence[int]) -> None:
         """Race the chosen lane anew: how often is settled before, by the time that is left."""
-        blocks: list[list[int]] = [[place] for place in places] if self.result.over == "prompts" else [list(places)]
-        if self.result.over == "repeats" and self.left() < LEAST * len(places) * self.race_s(1, self.tokens):
-            blocks = [[place] for place in places]  # no room to go round them all thrice: every race is a repeat
-        each = sum(len(block) for block in blocks) / len(blocks)
-        one = self.race_s(1, self.tokens) * each
+        result = self.result
+        prompts = result.over == "prompts"
+        wanted = self.blocks(places)
+        result.confirmed_on = list(dict.fromkeys(self.name_of(place) for block in wanted for place in block))
+        values: dict[int, list[float]] = {}
+        for count, block in enumerate(wanted):
+            own: list[float] = []
+            for place in block:
+                self.check()
+                text = f"Confirming {arm.name}: {count + 1} of {len(wanted)} on {self.name_of(place)}"
+                base, lane = self.race([arm.lane], place, self.tokens, text).lanes
+                speedup = self.count(arm, lane, base, place)
+                if speedup is None:
+                    return
+                own.append(speedup)
+            # A prompt that comes again is no second prompt: its repeats are one value.
+            values.setdefault(block[0] if prompts else count, []).append(_geometric(own))
+            arm.fresh = [_geometric(again) for again in values.values()]
+            result.interval = interval_of(arm.fresh)
+            result.judge()
+            self.on_result(result)
+
+    def blocks(self, places: Sequence[int]) -> list[list[int]]:
+        """The prompts that each fresh value is over, as many as there is time for; settles the races' length too."""
+        prompts = self.result.over == "prompts"
+        blocks: list[list[int]] = [[place] for place in places]
+        if not prompts and self.left() >= LEAST * len(places) * self.race_s(1, self.tokens):
+            blocks = [list(places)]  # else there is no room to go round them all thrice: every race is a repeat
+        one = self.race_s(1, self.tokens) * sum(map(len, blocks)) / len(blocks)
         fits = int(self.left() / one) if one else MOST_FRESH
         if fits < LEAST:  # shorter races, rather than no interval
             shorter = int(self.tokens * self.left() / (LEAST * one)) if one else 0
             if shorter >= LEAST_TOKENS:
                 self.tokens, fits = shorter, LEAST
                 self.result.tokens = min(self.result.tokens, shorter)
-        if self.result.over == "prompts":
-            wanted = blocks * max(1, min(fits, MOST_FRESH) // len(blocks))
-            wanted = wanted[: max(fits, 0)] if fits < len(blocks) else wanted
-        else:
-            wanted = (blocks * MOST_FRESH)[: min(fits, MOST_FRESH)]
-        self.result.confirmed_on = list(dict.fromkeys(self.name_of(place) for block in wanted for place in block))
-        values: dict[int, list[float]] = {}
-        for count, block in enumerate(wanted):
-            own: list[float] = []
-            for place in block:
-                self.check()
-                outcome = self.race([arm.lane], place, self.tokens, f"Confirming {arm.name}: {count + 1} of {len(wanted)} on {self.name_of(place)}")
-                if outcome is None:
-                    return
-                lane = outcome.lanes[1]
-                if lane.error or lane.speedup is None:
-                    arm.error = lane.error or "it gave no token"
-                    return
-                own.append(lane.speedup.value)
-                arm.add(lane.metrics, outcome.lanes[0].metrics)
-                self.observe(place, arm, lane.speedup.value, lane.metrics)
-            # A prompt that comes again is no second prompt: its repeats are one value.
-            key = block[0] if self.result.over == "prompts" else count
-            values.setdefault(key, []).append(math.exp(fmean(math.log(value) for value in own)))
-            arm.fresh = [math.exp(fmean(math.log(value) for value in again)) for again in values.values()]
-            self.result.interval = interval_of(arm.fresh)
-            self.judge()
-            self.on_result(self.result)
-
-    def judge(self) -> None:
-        """Say what the fresh races show."""
-        found, arm = self.result.interval, self.result.winner
-        if arm is None:
-            self.result.verdict = "nothing"
-        elif found is None or found.low is None:
-            self.result.verdict = "undecided"
-        else:
-            arm.stage = "confirmed"
-            below = found.high is not None and found.high < 1
-            self.result.verdict = "faster" if found.low > 1 else "plain" if below else "unclear"
+        if not prompts:
+            return (blocks * MOST_FRESH)[: min(fits, MOST_FRESH)]
+        wanted = blocks * max(1, min(fits, MOST_FRESH) // len(blocks))
+        return wanted[: max(fits, 0)] if fits < len(blocks) else wanted
 
     # -- one race ------------------------------------------------------------------------------
 
     def race(
         self, lanes: Sequence[LaneSettings], place: int, tokens: int, text: str, *, counts: bool = True
-    ) -> CompareResult | None:
-        """Race plain and these lanes on a prompt; None where the time is over before it ended.
+    ) -> CompareResult:
+        """Race plain and these lanes on a prompt; raises Stopped where the time is over before it ended.
 
         counts: what it shows is worth something by itself, so one under way when the budget ends may go on.
         """
         self.say(text)
         settings = replace(
-            self.race_of(place),
-            history=self.turns.history(place, self.race_of, self.answer),
+            self.runner.with_turns(place, self.race_of),
             sampling=self.settings.sampling.part(prompt=place, repeat=next(self.raced)),
             max_tokens=tokens,
             lanes=(LaneSettings(), *(replace(lane, name=f"{at} {lane.method}") for at, lane in enumerate(lanes, 1))),
         )
         self.cut_at = self.deadline + (self.race_s(len(lanes), tokens) if counts else 0.0)
         try:
-            outcome = self.compared(settings)
+            outcome = self.runner.race(settings)
         finally:
             self.cut_at = self.deadline
+        if outcome.end == "stopped":
+            raise Stopped
         base = outcome.lanes[0]
+        if base.error:
+            raise SpecviewError(base.error)
         self.result.races += 1
         self.result.facts = self.result.facts or {
             key: value for key, value in outcome.facts.items() if not key.startswith("draft_")
@@ -620,24 +559,9 @@ class _Search:
                 self.plain_texts[place] = (outcome.prompt_ids, tuple(base.record.token_ids), costs)
         return outcome
 
-    def compared(self, settings: RunSettings) -> CompareResult:
-        """Race these settings to their end; raises Stopped, _TimeUp, or SpecviewError where plain fails."""
-        outcome = compare(settings, 1, self.pool, self.listen, self.stop, clock=self.clock, oracles=False)
-        if outcome.end == "stopped":
-            if self.asked_to_stop():
-                raise Stopped
-            raise _TimeUp
-        if outcome.lanes[0].error:
-            raise SpecviewError(outcome.lanes[0].error)
-        return outcome
-
     def race_of(self, place: int) -> RunSettings:
         """What the races of a prompt have in common."""
-        return request_settings(self.settings, self.prompts[place], place)
-
-    def answer(self, turn: RunSettings) -> str:
-        """Plain's answer to a turn that a later one goes on from."""
-        return self.compared(turn).lanes[0].record.text
+        return request_settings(self.settings, self.prompts.prompts[place], place)
 
     def listen(self, event: Event) -> None:
         """Pass on what takes long before a race: loading."""
@@ -646,96 +570,24 @@ class _Search:
         elif isinstance(event, Progress) and (event.phase == "convert" or event.text.startswith("Loading")):
             self.say(event.text)
 
-    def observe(self, place: int, arm: ArmResult, speedup: float, metrics: Metrics) -> None:
-        """Keep what a race showed, for the guide."""
-        self.result.observations.append(
-            Observation(
-                self.workload_of(place),
-                arm.lane.method,
-                arm.name,
-                speedup,
-                metrics.acceptance_rate,
-                metrics.tokens_per_target_pass,
-            )
-        )
-
     def name_of(self, place: int) -> str:
         """What a prompt is called."""
-        prompt = self.prompts[place]
-        if prompt.name:
-            return prompt.name
-        return "the prompt" if len(self.prompts) == 1 else f"prompt {place + 1}"
+        several = f"prompt {place + 1}" if len(self.prompts.prompts) > 1 else "the prompt"
+        return self.prompts.prompts[place].name or several
 
     def workload_of(self, place: int) -> str:
         """The group of a prompt."""
-        return self.prompts[place].workload or (NO_WORKLOAD if len(self.prompts) > 1 else ALL)
+        return self.prompts.prompts[place].workload or (NO_WORKLOAD if len(self.prompts.prompts) > 1 else ALL)
 
 
-class _Probe:
-    """The short races of one candidate."""
-
-    def __init__(self, candidate: Candidate) -> None:
-        self.candidate = candidate
-        self.rounds: list[Round] | None = None
-        self.plain: list[Round] = []
-        self.counted: list[Positions] = []
-        self.speedups: list[float] = []
-        self.cap: int | None = None  # the longest draft that it can give, where it gave less than it was asked for
-        self.error = ""
-
-    def add(self, place: int, lane: Any, base: Any) -> None:
-        """Take a race in."""
-        if lane.error:
-            self.error = lane.error
-            return
-        self.cap = self.cap or _cap(lane.record.rounds)
-        self.rounds = [*(self.rounds or []), *lane.record.rounds]
-        self.plain += base.record.rounds
-        self.counted.append(positions_of(lane.record.rounds))
-        if lane.speedup is not None:
-            self.speedups.append(lane.speedup.value)
-
-    def costs(self, pass_s: Mapping[int, float]) -> MeasuredCosts | None:
-        """Costs of all its rounds."""
-        return measured_costs(self.rounds or [], self.plain, pass_s)
-
-    def positions(self) -> Positions:
-        """Acceptance by position over all its races."""
-        longest = max((len(one.judged) for one in self.counted), default=0)
-
-        def total(values: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-            return tuple(sum(row[at] for row in values if at < len(row)) for at in range(longest))
-
-        return Positions(
-            total([one.accepted for one in self.counted]),
-            total([one.judged for one in self.counted]),
-            sum(one.empty for one in self.counted),
-            sum(one.rounds for one in self.counted),
-        )
+def _geometric(values: Sequence[float]) -> float:
+    return math.exp(fmean(map(math.log, values)))
 
 
 def _groups(items: Sequence[_T]) -> list[list[_T]]:
     """As few groups as a race of four lanes allows, of even size."""
     count = math.ceil(len(items) / _TOGETHER)
     return [list(items[at::count]) for at in range(count)]
-
-
-def _seldom(candidate: Candidate) -> bool:
-    """Whether a method seldom pays on a model that was not trained for it: such are tried last."""
-    small_tree = candidate.tree and not candidate.method.always_tree and candidate.lane.options.get("preset") != "gpu"
-    return candidate.method.seldom_pays or small_tree
-
-
-def _cap(rounds: Sequence[Round]) -> int | None:
-    """The longest draft of a drafter that gives no more (a head with few steps), seen where it was asked for more."""
-    drafted = [round_ for round_ in rounds if round_.k]
-    if drafted and drafted[0].k < _PROBE_K:
-        return drafted[0].k
-    for before, after in itertools.pairwise(rounds[:-2]):
-        # `heuristic` asks for two more after a draft that was accepted in full.
-        if before.k and before.accepted == before.k and 0 < after.k <= before.k:
-            return after.k
-    return None
 
 
 def _distinct(arms: Sequence[ArmResult]) -> list[ArmResult]:

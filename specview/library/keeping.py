@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from specview.errors import SpecviewError
 from specview.files.writer import TraceRecorder, TraceWriter
 from specview.library.library import RunLibrary
-from specview.racing.workloads import Prompt
 from specview.settings.events import Event, LaneRound, RaceEnded, RaceStarted
 
 
@@ -80,24 +78,3 @@ class RunKeeper:
     def _trouble(self, line: str) -> None:
         self._given_up = True
         self._on_trouble(line)
-
-
-class SetParts:
-    """Says of a prompt set's races which part each is, and which turns came before its prompt."""
-
-    def __init__(self, prompts: Sequence[Prompt], repeats: int) -> None:
-        self._count, self._repeats = len(prompts), repeats
-        self.begin(1, 1, ())
-
-    def begin(self, number: int, repeat: int, history: Sequence[Mapping[str, str]]) -> None:
-        """The race of this request begins, after these turns; both numbers count from 1."""
-        self._history = [dict(turn) for turn in history]
-        self.part = f"request {number} of {self._count}"
-        if self._repeats > 1:
-            self.part += f", repeat {repeat} of {self._repeats}"
-
-    def told(self, event: Event) -> Event:
-        """The race's event; its beginning with the turns before the prompt: no trace without them shows what was run."""
-        if isinstance(event, RaceStarted) and self._history:
-            return replace(event, facts={**event.facts, "history": self._history})
-        return event

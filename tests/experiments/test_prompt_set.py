@@ -20,14 +20,14 @@ from specview.errors import SpecviewError
 from specview.experiments import prompt_set as sets
 from specview.experiments.prompt_set import (
     ALL,
-    notable,
-    prompt_set_csv,
     prompt_set_document,
-    prompt_set_markdown,
+    prompt_set_report,
     run_prompt_set,
     spread_of,
 )
+from specview.experiments.runner import SeriesProgress
 from specview.files.reader import read_trace
+from specview.files.report import report_markdown
 from specview.library.library import RunLibrary
 from specview.racing.compare import compare
 from specview.racing.pool import ModelPool
@@ -70,7 +70,7 @@ def test_the_spread_is_numpys_over_what_is_there(values):
         assert spread is None
         return
     expected = np.percentile(known, [0, 25, 50, 75, 100])
-    found = [spread.least, spread.low, spread.median, spread.high, spread.greatest]
+    found = [spread.least, spread.quartile_1, spread.median, spread.quartile_3, spread.greatest]
     assert found == pytest.approx(list(expected), rel=1e-9, abs=1e-9)
     assert spread.count == len(known)
 
@@ -118,7 +118,7 @@ def test_one_group_needs_no_total(world):
 
 def test_the_slowest_and_the_fastest_are_named(world):
     result = run(world)
-    for lane, (slowest, fastest) in notable(result).items():
+    for lane, (slowest, fastest) in result.notable().items():
         index = result.lane_names.index(lane)
         speeds = [one.lanes[index].speedup.value for one in result.requests]
         assert slowest.lanes[index].speedup.value == min(speeds)
@@ -129,21 +129,25 @@ def test_repeats_go_round_the_set_and_fold_to_medians(world):
     seen: list = []
     costs = iter([1.0] * 4 + [2.0] * 4 + [1.5] * 4)
 
-    def on_event(event):
+    def on_event(event, part):
         if isinstance(event, RaceStarted):
             seen.append(event.prompt_text)
             world.engines["target", BUNDLED].pass_cost = next(costs)
 
     told: list = []
-    result = run(world, repeats=3, on_event=on_event, on_request=lambda result, done, total: told.append((done, total)))
+    result = run(world, repeats=3, on_event=on_event, on_news=told.append)
     texts = [prompt.text for prompt in PROMPTS.prompts]
     assert seen == texts * 3
-    assert told == [(number, 12) for number in range(1, 13)]
+    progress = [one for one in told if isinstance(one, SeriesProgress)]
+    assert len(told) - len(progress) == 12 and progress[-1].done == progress[-1].total == 12 and progress[-1].left_s == 0
+    fractions = [one.fraction for one in progress]
+    assert fractions == sorted(fractions) and len(fractions) > 50
+    assert progress[0].text == "Request 1 of 4, repeat 1 of 3"
     for one in result.requests:
         assert one.repeats == 3
         # the middle of passes of 1, 2 and 1.5 s, and 0.125 s for the row
         assert one.lanes[0].metrics.decode_tokens_per_s == pytest.approx(1 / 1.625)
-        assert sorted(one.lanes[1].speedups)[1] == one.lanes[1].speedup.value
+        assert sorted(ratio.value for ratio in one.lanes[1].ratios)[1] == one.lanes[1].speedup.value
 
 
 def test_pooled_figures_of_repeats_are_over_all_their_tokens(world):
@@ -152,7 +156,7 @@ def test_pooled_figures_of_repeats_are_over_all_their_tokens(world):
     sampled = replace(settings_of(DRAFTED), sampling=SamplingParams(temperature=1.0, seed=5))
     races: list = []
 
-    def on_event(event):
+    def on_event(event, part):
         if isinstance(event, RaceStarted):
             races.append({})
             world.engines["target", BUNDLED].pass_cost = float(len(races))
@@ -170,7 +174,7 @@ def test_pooled_figures_of_repeats_are_over_all_their_tokens(world):
 def test_a_repeat_in_which_a_lane_failed_is_told_and_is_in_no_figure(world):
     whole = run(world)
 
-    def on_event(event):
+    def on_event(event, part):
         if isinstance(event, RaceStarted):
             races.append(event)
             draft = world.engines["draft", BUNDLED]
@@ -183,8 +187,7 @@ def test_a_repeat_in_which_a_lane_failed_is_told_and_is_in_no_figure(world):
     troubles = [one.lanes[1].error for one in result.requests]
     assert [bool(trouble) for trouble in troubles] == [False, True, False, False]
     assert troubles[1].startswith("repeat 2 of 2 failed and is in no figure: ") and "fell off" in troubles[1]
-    counted = [one.lanes[1].sums.judged / other.lanes[1].sums.judged for one, other in zip(result.requests, whole.requests, strict=True)]
-    assert counted == [2, 1, 2, 2]
+    assert [len(one.lanes[1].runs) for one in result.requests] == [2, 1, 2, 2]
 
 
 def test_what_cannot_run_is_one_line_and_the_rest_go_on(monkeypatch):
@@ -197,7 +200,7 @@ def test_what_cannot_run_is_one_line_and_the_rest_go_on(monkeypatch):
     assert "120 tokens" in failure.error and "\n" not in failure.error
     groups = {(group.workload, group.lane): group for group in result.summary()}
     assert (groups["copy", "draft-model"].requests, groups["copy", "draft-model"].failed) == (2, 1)
-    rows = list(csv.DictReader(io.StringIO(prompt_set_csv(result))))
+    rows = list(csv.DictReader(io.StringIO(prompt_set_report(result).csv)))
     assert [row["error"] for row in rows if row["request"] == "2"] == [failure.error]
     assert len(rows) == 4 * 3 + 1
 
@@ -215,7 +218,7 @@ def test_a_lane_that_fails_leaves_the_others(world):
     groups = {(group.workload, group.lane): group for group in result.summary()}
     assert (groups[ALL, "draft-model"].requests, groups[ALL, "draft-model"].failed) == (0, 4)
     assert groups[ALL, "draft-model"].speedup is None
-    assert list(notable(result)) == ["prompt-lookup"]
+    assert list(result.notable()) == ["prompt-lookup"]
 
 
 def test_a_target_that_does_not_load_fails_the_set(world):
@@ -235,7 +238,7 @@ def test_a_stop_keeps_what_is_done(world, races):
         started = len(of_kind(events, RaceStarted))
         return started > races and len(of_kind(events, LaneRound)) > 30 * races
 
-    result = run(world, on_event=events.append, should_stop=stop)
+    result = run(world, on_event=lambda event, part: events.append(event), should_stop=stop)
     assert result.end == "stopped"
     finished = [one for one in result.requests if all(lane.end != "stopped" for lane in one.lanes)]
     assert len(finished) == races
@@ -272,7 +275,7 @@ def test_the_document_holds_every_figure(world):
 
 
 def test_markdown_holds_both_tables(world):
-    text = prompt_set_markdown(run(world))
+    text = report_markdown(prompt_set_report(run(world)))
     assert text.count("\n| workload |") == 1 and text.count("\n| request |") == 1 and "each request counts once" in text
 
 
@@ -296,9 +299,9 @@ def test_compare_prompts_prints_and_writes_tables(world, capsys, file, tmp_path)
                      "--json", str(out_json)])  # fmt: skip
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
-    assert "draft-model: slowest request" in out and "each request counts once" in out
+    assert "draft-model: slowest request " in out and "each request counts once" in out
     assert len(list(csv.DictReader(out_csv.open(encoding="utf-8")))) == 12
-    assert out_md.read_text(encoding="utf-8").startswith("mine.jsonl: 4 of 4 requests")
+    assert "mine.jsonl: 4 of 4 requests" in out_md.read_text(encoding="utf-8")
     assert len(json.loads(out_json.read_text(encoding="utf-8"))["requests"]) == 4
 
 
@@ -355,15 +358,15 @@ def test_requests_that_fail_are_named_and_the_exit_code_says_so(monkeypatch, cap
 def test_a_lane_that_fails_in_one_request_fails_the_command(world, capsys, file, monkeypatch, repeats, race, words):
     real, races = sets.run_prompt_set, []
 
-    def failing(settings, prompts, repeats, models, take, *rest, **options):
-        def on_event(event):
+    def failing(*given, on_event, **options):
+        def take(event, part):
             if isinstance(event, RaceStarted):
                 races.append(event)
                 draft = world.engines["draft", BUNDLED]
                 draft.fail_after = draft.forwards + 4 if len(races) == race else None
-            take(event)
+            on_event(event, part)
 
-        return real(settings, prompts, repeats, models, on_event, *rest, **options)
+        return real(*given, on_event=take, **options)
 
     monkeypatch.setattr(sets, "run_prompt_set", failing)
     assert cli.main(["compare", "--prompts", str(file), *ARGUMENTS, "--repeats", str(repeats)]) == 1

@@ -18,7 +18,6 @@ from specview.decoding.metrics import fold
 from specview.drafting.lanes import checked_lane
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
-from specview.experiments import tuning
 from specview.experiments.arms import candidates, lane_string
 from specview.experiments.screening import positions_of, replay_copies
 from specview.experiments.tune_result import ranking_rows, tune_document
@@ -320,7 +319,7 @@ class Simulated:
 
 
 def simulated(world, monkeypatch, speed_of, seed, noise=0.03, seconds=2500.0, prompts=ONE):
-    monkeypatch.setattr(tuning, "compare", Simulated(world, speed_of, noise, seed))
+    monkeypatch.setattr("specview.experiments.runner.compare", Simulated(world, speed_of, noise, seed))
     world.clock.now = 0.0
     return run(world, seconds, prompts, methods=("draft-model", "prompt-lookup"))
 
@@ -476,7 +475,7 @@ def test_a_target_that_does_not_load_is_one_line(world):
 
 def test_rows_and_document_agree(world):
     result = run(world)
-    document, rows = tune_document(result), ranking_rows(result)
+    document, rows = tune_document(result), ranking_rows(result.ranking)
     assert [row["lane"] for row in document["ranking"]] == [row["lane"] for row in rows] == [arm.name for arm in result.ranking]
     assert document["verdict"] == "faster" and document["best"]["lane"] == result.winner.name
     low, high = document["best"]["interval"]

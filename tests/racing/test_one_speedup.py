@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from specview.commands.summary import compare_table, prompt_set_text
+from specview.commands.summary import compare_table
+from specview.commands.terminal import report_text
 from specview.decoding.speedup import speedup
-from specview.experiments.prompt_set import prompt_set_csv, request_rows, run_prompt_set
+from specview.experiments.prompt_set import prompt_set_report, request_rows, run_prompt_set
 from specview.files.documents import compare_document
 from specview.files.figures import METRICS
 from specview.files.reader import read_trace
@@ -109,11 +110,12 @@ def test_tables_of_repeats_sets_and_sweeps_divide_too(monkeypatch, tmp_path, rep
             assert lane["speedup_spread"][0] <= lane["speedup"] <= lane["speedup_spread"][1]
     prompts = Workload("x.jsonl", (Prompt("bcdbcd", workload="a"), Prompt("edc", workload="a")), "0")
     result = run_prompt_set(settings, prompts, repeats, clock=world.clock)
+    report = prompt_set_report(result)
     rows = [row for row in request_rows(result) if "speedup" in row]
     assert len(rows) == 4
-    for row in [*rows, *(one for one in csv.DictReader(io.StringIO(prompt_set_csv(result))) if one["speedup"])]:
+    for row in [*rows, *(one for one in csv.DictReader(io.StringIO(report.csv)) if one["speedup"])]:
         assert float(row["speedup"]) == pytest.approx(float(row["tokens_per_s"]) / float(row["plain_tokens_per_s"]), rel=1e-4)
-    assert "plain" in prompt_set_text(result).splitlines()[0]
+    assert "plain tok/s" in report_text(report).splitlines()[2]
     results, _ = sweep(world, grid_of(ks=(1, 3), repeats=repeats).checked(), tmp_path / "s.jsonl")
     for row in results.rows():
         assert row["speedup"] == pytest.approx(row["tokens_per_s"] / row["plain_tokens_per_s"])

@@ -24,6 +24,7 @@ from specview.racing.compare import compare
 from specview.racing.pool import ModelPool
 from specview.racing.turns import Turns
 from specview.racing.workloads import Prompt, Workload
+from specview.settings.events import Event, RaceStarted
 from specview.settings.run import LaneSettings, RunSettings
 from tests.racing.world import DRAFTED, World
 
@@ -86,7 +87,12 @@ def test_a_set_goes_on_from_plains_answers(world: World) -> None:
 def test_every_repeat_has_its_own_answers(world: World) -> None:
     hot = replace(SETTINGS, sampling=SamplingParams(temperature=1.5))
     histories: list[Any] = []
-    run_prompt_set(hot, SET, 2, clock=world.clock, on_begin=lambda number, repeat, history: histories.append(told(history)))
+
+    def hear(event: Event, part: str) -> None:
+        if isinstance(event, RaceStarted):
+            histories.append(event.facts.get("history", []))
+
+    run_prompt_set(hot, SET, 2, clock=world.clock, on_event=hear)
     assert histories[1] != histories[5] and histories[2] != histories[6], "another seed, another answer"
     assert histories[2][:2] == histories[1] and histories[6][:2] == histories[5]
 

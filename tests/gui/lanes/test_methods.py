@@ -517,12 +517,12 @@ def test_a_scan_runs_on_the_engine_thread_and_marks_the_best(window, qtbot, scri
     assert "Costs" in window.status.detail.full or "Costs" in dialog.words.text()
     qtbot.waitUntil(lambda: not dialog.running)
     assert script.threads == {"specview-engine"}
-    assert dialog.table.rowCount() == 11
+    assert len(dialog.table.rows) == 11
     assert "Best: leave after layer 6 of 12" in dialog.words.text() and "131" in dialog.words.text()
-    assert dialog.table.item(5, 0).text() == "best → 6"
-    assert [dialog.table.item(row, 5).text() for row in (3, 5)] == ["", "1.30×"]
+    assert [row["layer"] for row in dialog.table.rows if row["best"]] == [6] and dialog.table.selected_rows() == [5]
+    assert [dialog.table.rows[row]["speedup"] for row in (3, 5)] == [None, 1.3]
     assert dialog.use.text() == "Use E = 6, k = 2" and dialog.use.isEnabled()
-    dialog.table.selectRow(2)
+    dialog.table.select(2)
     assert dialog.use.text() == "Use E = 3, k = 2"
     dialog.use.click()
     assert dialog.chosen == (3, 2)
@@ -541,7 +541,7 @@ def test_a_scan_stops_and_can_be_run_again(window, qtbot, script, scans):
     script.scan_s = 0.02
     qtbot.mouseClick(dialog.run, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: not dialog.running)
-    assert dialog.table.rowCount() == 11
+    assert len(dialog.table.rows) == 11
     finish(dialog)
 
 
@@ -582,7 +582,7 @@ def test_a_scan_waits_for_no_job_and_ends_none(window, qtbot, script, scans):
     qtbot.waitUntil(lambda: script.log == ["scan"])
     assert again.running
     qtbot.waitUntil(lambda: not again.running)
-    assert again.table.rowCount() == 11
+    assert len(again.table.rows) == 11
     finish(again)
 
 
@@ -639,12 +639,11 @@ def test_rows_of_the_real_backend(monkeypatch):
 
     backend = local_backend.LocalBackend()
     monkeypatch.setattr(backend, "_pool", Pool())
-    monkeypatch.setattr(exit_scan_dialog, "tokenize_prompt", lambda settings, target: [1, 2])
     monkeypatch.setattr(local_backend, "METHODS", {info.name: info for info in FAKES})
     monkeypatch.setattr("specview.experiments.exit_scan.scan_exits", lambda *a, **k: asked.append((a, set(k))) or "scan")
     assert backend.target_facts(RunSettings()) == ("cpu", {"early-exit": "not here"}, Declared())
     assert exit_scan_dialog.measure(RunSettings(), backend.pool, Tell(lambda news: None), lambda: False) == "scan"
-    assert asked == [((Engine, [1, 2]), {"should_stop", "on_progress"})]
+    assert asked == [((RunSettings(),), {"models", "should_stop", "on_progress"})]
     Engine.rollback_problem = "it is recurrent"
     assert set(backend.target_facts(RunSettings())[1].values()) == {"it is recurrent"}
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from specview.errors import SpecviewError
-from specview.experiments.prompt_set import notable, run_prompt_set
-from specview.gui.link.job import JobEnded, Tell
+from specview.experiments.prompt_set import run_prompt_set
+from specview.experiments.runner import SeriesProgress
+from specview.gui.link.job import JobEnded
 from specview.gui.race import prompt_set_dialog as module
-from specview.gui.race.prompt_set_dialog import _Teller
 from specview.library.library import RunLibrary
 from specview.racing.pool import ModelPool
 from specview.racing.workloads import Prompt, Workload
@@ -45,9 +45,10 @@ def asked(monkeypatch, result):
     calls: list = []
     waits: list = []
 
-    def fake(settings, prompts, repeats, models, on_event, on_request, should_stop, *, on_begin):
+    def fake(settings, prompts, repeats, models, on_news, should_stop, *, on_event):
         calls.append((settings, prompts, repeats))
-        on_request(result, 1, 4)
+        on_news(SeriesProgress(1, 4, "Request 2 of 4"))
+        on_news(result)
         while waits and not should_stop():
             pass
         return result
@@ -71,7 +72,7 @@ def file(tmp_path):
 
 
 def run(qtbot, dialog, file):
-    dialog.take_file(str(file))
+    dialog.source.take_file(str(file))
     dialog.run.click()
     qtbot.waitUntil(lambda: not dialog.running and dialog.result_shown is not None, timeout=5000)
 
@@ -93,10 +94,10 @@ def test_the_files_that_people_have_are_named_and_taken(dialog, tmp_path):
         assert format_ in dialog.words.text()
     path = tmp_path / "mt_bench.json"
     path.write_text(json.dumps([{"turns": ["one", "two"]}, {"question": "three"}]))
-    dialog.take_file(str(path))
-    assert [(prompt.text, prompt.follows) for prompt in dialog.prompts.prompts] == [("one", False), ("two", True), ("three", False)]
+    dialog.source.take_file(str(path))
+    assert [(prompt.text, prompt.follows) for prompt in dialog.source.file.prompts] == [("one", False), ("two", True), ("three", False)]
     path.write_text('[\n{"turns": ["one"]},\n{"turns": 4}]')
-    dialog.take_file(str(path))
+    dialog.source.take_file(str(path))
     assert "mt_bench.json, line 3: turns is no list of turns" in dialog.words.text()
 
 
@@ -127,7 +128,7 @@ def test_a_dot_selects_its_request(dialog, result):
 def test_the_slowest_and_the_fastest_open_as_races(window, dialog, result, which):
     dialog.job.ended.emit(JobEnded(0, "", result))
     (dialog.open_slowest, dialog.open_fastest)[which].click()
-    expected = notable(result)["draft-model"][which]
+    expected = result.notable()["draft-model"][which]
     settings = window.run_settings()
     assert settings.prompt == expected.prompt.text
     assert [lane.method for lane in settings.lanes] == ["plain", "draft-model", "prompt-lookup"]
@@ -142,14 +143,14 @@ def test_any_request_opens_and_the_extremes_follow_the_selected_lane(window, dia
     dialog.requests.select(place)
     assert dialog.open_chosen.isEnabled()
     dialog.open_fastest.click()
-    assert window.run_settings().prompt == notable(result)["prompt-lookup"][1].prompt.text
+    assert window.run_settings().prompt == result.notable()["prompt-lookup"][1].prompt.text
     dialog.requests.activated.emit(place)
     assert window.run_settings().prompt == "bbbcccbbb"
 
 
 def test_a_stop_keeps_what_there_is(dialog, asked, qtbot, file):
     asked["waits"].append(1)
-    dialog.take_file(str(file))
+    dialog.source.take_file(str(file))
     dialog.run.click()
     qtbot.waitUntil(lambda: bool(dialog.requests.rows), timeout=5000)  # while it runs
     assert dialog.running and not dialog.open_slowest.isEnabled()
@@ -159,8 +160,8 @@ def test_a_stop_keeps_what_there_is(dialog, asked, qtbot, file):
 
 
 def test_a_workload_that_comes_along(dialog, asked, qtbot):
-    dialog.source.set_value("workload")
-    dialog.kind.set_value("repeat")
+    dialog.source.source.set_value("workload")
+    dialog.source.kind.set_value("repeat")
     dialog.run.click()
     qtbot.waitUntil(lambda: not dialog.running and bool(asked["calls"]), timeout=5000)
     assert {prompt.workload for prompt in asked["calls"][0][1].prompts} == {"repeat"}
@@ -170,10 +171,10 @@ def test_what_cannot_work_is_one_line(window, dialog, asked, file):
     dialog.run.click()
     assert "No prompt file is chosen" in dialog.words.text()
     file.write_text('{"prompt": "x"}\n{"prompt": ""}\n')
-    dialog.take_file(str(file))
+    dialog.source.take_file(str(file))
     assert "mine.jsonl, line 2: the prompt is empty" in dialog.words.text()
     file.write_text('{"prompt": "x"}\n')
-    dialog.take_file(str(file))
+    dialog.source.take_file(str(file))
     dialog.repeats.setText("0")
     dialog.run.click()
     assert "repeats is 0" in dialog.words.text()
@@ -190,7 +191,7 @@ def test_a_failure_is_its_line(dialog, asked, qtbot, file, monkeypatch):
         raise SpecviewError("there is no such model.", "Choose another.")
 
     monkeypatch.setattr(module, "run_prompt_set", broken)
-    dialog.take_file(str(file))
+    dialog.source.take_file(str(file))
     dialog.run.click()
     qtbot.waitUntil(lambda: "no such model" in dialog.words.text(), timeout=5000)
 
@@ -202,18 +203,6 @@ def test_a_set_in_which_nothing_ran(dialog, monkeypatch):
     dialog.job.ended.emit(JobEnded(0, "", run_prompt_set(settings, only, clock=world.clock)))
     assert "1 did not run" in dialog.words.text()
     assert not dialog.open_slowest.isEnabled() and len(dialog.requests.rows) == 1
-
-
-def test_progress_comes_from_the_rounds_of_all_races():
-    told: list = []
-    world_told = _Teller(Tell(told.append), wanted=60, total=4)
-    with pytest.MonkeyPatch.context() as patch:
-        world = World(patch)
-        settings = RunSettings(prompt="b", max_tokens=20, chat=False, observe="off", lanes=(LaneSettings(), DRAFTED, LOOKUP))
-        run_prompt_set(settings, Workload("x", PROMPTS.prompts[:3] + PROMPTS.prompts[:1], "0"), 1, None,
-                       world_told.event, world_told.after, clock=world.clock)  # fmt: skip
-    fractions = [one.fraction for one in told if getattr(one, "text", "").startswith("Race ")]
-    assert fractions == sorted(fractions) and fractions[-1] == 1.0 and len(fractions) > 20
 
 
 @pytest.mark.parametrize("keeps", [True, False])

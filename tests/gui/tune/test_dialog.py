@@ -10,7 +10,6 @@ from PySide6.QtGui import QGuiApplication
 
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
-from specview.experiments.tune_result import told_lanes
 from specview.experiments.tuning import TuneProgress, tune
 from specview.gui.link.job import JobEnded
 from specview.gui.tune import dialog as module
@@ -78,7 +77,7 @@ def test_it_tunes_for_the_prompt_in_the_window(window, dialog, asked, qtbot, res
     (call,) = asked["calls"]
     assert call["seconds"] == 120 and call["methods"] == ()
     assert call["prompts"].prompts[0].text == window.run_settings().prompt
-    names = [arm.name for arm in told_lanes(result)]
+    names = [arm.name for arm in result.told]
     assert [row["lane"] for row in dialog.table.rows] == names
     assert [row["place"] for row in dialog.table.rows] == list(range(1, len(names) + 1))
     assert result.sentence.split(":")[0] in dialog.words.text()
@@ -87,14 +86,15 @@ def test_it_tunes_for_the_prompt_in_the_window(window, dialog, asked, qtbot, res
     assert "raced anew" in dialog.chart.names
     x, y = dialog.chart.values("raced anew")
     assert list(x) == [1] and y[0] == pytest.approx(result.interval.mean)
-    assert "verifying costs" in dialog.advice.text() and "eagle: eagle has no bundled head" in dialog.advice.text()
+    advice = " ".join(dialog.advice.texts)
+    assert "verifying costs" in advice and "eagle: eagle has no bundled head" in advice
 
 
 def test_the_chart_names_its_lanes(dialog, asked, qtbot, result):
     dialog.run.click()
     finished(qtbot, dialog)
     ticks = dialog.chart._ticks["x"]
-    shown = [arm for arm in result.ranking if arm.name in {one.name for one in told_lanes(result)} and arm.worth is not None]
+    shown = [arm for arm in result.told if arm.worth is not None]
     assert len(ticks) == len(shown) > 1
     for (at, text), arm in zip(ticks, shown, strict=True):
         lines = text.split("\n")
@@ -148,16 +148,16 @@ def test_where_plain_wins_no_lane_is_proposed(dialog, result):
 
 
 def test_a_workload_or_a_file_may_be_tuned_for(dialog, asked, qtbot, tmp_path):
-    dialog.source.set_value("workload")
-    dialog.kind.set_value("story")
-    assert dialog.kind_field.isVisibleTo(dialog) and not dialog.file_field.isVisibleTo(dialog)
+    dialog.source.source.set_value("workload")
+    dialog.source.kind.set_value("story")
+    assert dialog.source.kind_field.isVisibleTo(dialog) and not dialog.source.file_field.isVisibleTo(dialog)
     dialog.run.click()
     finished(qtbot, dialog)
     assert {prompt.workload for prompt in asked["calls"][-1]["prompts"].prompts} == {"story"}
     file = tmp_path / "mine.jsonl"
     file.write_text("\n".join(json.dumps({"prompt": text}) for text in ("one", "two")))
-    dialog.take_file(str(file))
-    assert dialog.source.value() == "file" and "2 prompts" in dialog.file_button.text()
+    dialog.source.take_file(str(file))
+    assert dialog.source.source.value() == "file" and "2 prompts" in dialog.source.file_button.text()
     dialog.run.click()
     qtbot.waitUntil(lambda: len(asked["calls"]) == 2 and not dialog.running, timeout=5000)
     assert [prompt.text for prompt in asked["calls"][-1]["prompts"].prompts] == ["one", "two"]
@@ -186,7 +186,7 @@ def test_methods_can_be_left_out(dialog, asked, qtbot):
     [
         (lambda dialog: dialog.minutes.setText("0"), "minutes is 0"),
         (lambda dialog: dialog.minutes.setText("soon"), "minutes is 'soon'"),
-        (lambda dialog: dialog.source.set_value("file"), "No prompt file is chosen"),
+        (lambda dialog: dialog.source.source.set_value("file"), "No prompt file is chosen"),
         (lambda dialog: [action.setChecked(False) for action in dialog.method_actions.values()], "No method is chosen"),
         (lambda dialog: dialog.parent().setup.set_prompt("   "), "prompt is empty"),
     ],
@@ -201,7 +201,7 @@ def test_what_cannot_work_is_one_line(dialog, asked, spoil, line):
 def test_a_bad_file_is_told_with_its_line(dialog, tmp_path):
     file = tmp_path / "bad.jsonl"
     file.write_text('{"prompt": "x"}\nnothing\n')
-    dialog.take_file(str(file))
+    dialog.source.take_file(str(file))
     assert "bad.jsonl, line 2: it is not JSON" in dialog.words.text()
 
 
