@@ -46,7 +46,8 @@ class Later(QTimer):
     def _call(self) -> None:
         begin = time.perf_counter()
         self._slot()
-        self.setInterval(max(self._least_ms, round(1000 * (time.perf_counter() - begin) / self._share)))
+        spent_ms = 1000 * (time.perf_counter() - begin)
+        self.setInterval(max(self._least_ms, round(spent_ms * (1 / self._share - 1))))
 
 
 def every(owner: QObject, milliseconds: int, slot: Callable[[], object]) -> QTimer:

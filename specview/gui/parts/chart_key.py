@@ -1,26 +1,59 @@
-"""A chart's key: each series' line, band or bar with its name; it takes as many lines as it needs."""
+"""A chart's words above the plot: its title with the formula, and its key."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPaintEvent, QPen, QResizeEvent
-from PySide6.QtWidgets import QSizePolicy, QWidget
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen, QResizeEvent
+from PySide6.QtWidgets import QWidget
 
 from specview.gui.parts import theme
-from specview.gui.parts.lane_markers import marker
-from specview.gui.state.display_text import visible
+from specview.gui.parts.lane_markers import paint_marker
+from specview.gui.parts.painted import Painted, baseline, words
+from specview.gui.state.display_text import tooltip, visible
 
 MOST_LINES = 3
+
+
+class Headline(Painted):
+    """A plot's title and formula; where there is no room the formula goes first."""
+
+    def __init__(self, title: str, formula: str, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.title, self.formula = title, formula
+
+    def set_formula(self, formula: str) -> None:
+        """Change the words beside the title."""
+        if formula != self.formula:
+            self.formula = formula
+            self.update()
+
+    def high(self) -> int:
+        return theme.px(18)
+
+    def sizeHint(self) -> QSize:
+        return QSize(60, self.high())
+
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        now = theme.current()
+        bold, small = theme.ui_font(12, bold=True), theme.ui_font(10.5)
+        metrics = QFontMetricsF(bold)
+        level = baseline(metrics, self.height() / 2)
+        title = metrics.elidedText(self.title, Qt.TextElideMode.ElideRight, self.width())
+        words(painter, QPointF(0, level), title, bold, QColor(now.ink))
+        left = metrics.horizontalAdvance(title) + theme.px(7)
+        if left + QFontMetricsF(small).horizontalAdvance(self.formula) <= self.width():
+            words(painter, QPointF(left, level), self.formula, small, QColor(now.muted))
 
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
     """How a series is drawn: its colour; line, dashed line, bar or only points; a lane's shape or -1 for none.
 
-    ramp: colours side by side instead, of a heat map from its least value to its greatest.
+    value: its last figure, which stays where there is no room for names. ramp: colours side by side instead, of a heat
+    map from its least value to its greatest.
     """
 
     name: str
@@ -30,78 +63,96 @@ class KeyEntry:
     bar: bool = False
     shape: int = -1
     ramp: tuple[str, ...] = ()
+    value: str = ""
+
+    @property
+    def words(self) -> str:
+        """The name with the value."""
+        return f"{visible(self.name)} {self.value}".rstrip()
+
+    def sample(self) -> int:
+        """Width of what stands before the name, pixels."""
+        return theme.px(8 if self.value or not (self.line or self.bar or self.ramp) else 16)
+
+    def paint(self, painter: QPainter, x: float, middle: float) -> None:
+        """Paint what stands before the name."""
+        colour, wide = QColor(self.colour), self.sample()
+        if self.ramp:
+            step = wide / len(self.ramp)
+            for index, part in enumerate(self.ramp):
+                painter.fillRect(QRectF(x + index * step, middle - 4, step + 0.5, 8), QColor(part))
+        elif self.bar:
+            painter.fillRect(QRectF(x, middle - 4, min(wide, theme.px(12)), 8), colour)
+        elif self.line:
+            pen = QPen(colour, 2)
+            if self.dashed:
+                pen.setStyle(Qt.PenStyle.DashLine)
+            painter.setPen(pen)
+            painter.drawLine(QPointF(x, middle), QPointF(x + wide, middle))
+        if self.shape >= 0:
+            paint_marker(painter, self.shape, QPointF(x + wide / 2, middle), theme.px(8), colour)
 
 
-class ChartKey(QWidget):
-    """Paints the entries left to right, in lines."""
+class ChartKey(Painted):
+    """Each series' line, band or bar with its name, from left to right, in as many lines as it needs.
 
-    def __init__(self, parent: QWidget | None = None) -> None:
+    With values (`live`) it keeps to one line, and names go where there is no room for them.
+    """
+
+    def __init__(self, live: bool = False, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.entries: tuple[KeyEntry, ...] = ()
-        self._places: list[QPointF] = []
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self._live = live
+        self._placed: list[tuple[QPointF, str]] = []
+        self.arrange()
 
     def show_entries(self, entries: Sequence[KeyEntry]) -> None:
         """Show these series."""
         if tuple(entries) != self.entries:
             self.entries = tuple(entries)
-            self.setAccessibleName("Key: " + ", ".join(entry.name for entry in entries))
+            self.setAccessibleName("Key: " + ", ".join(entry.words for entry in entries))
+            self.setToolTip(tooltip("\n".join(entry.words for entry in entries if entry.value)))
             self.arrange()
+
+    def high(self) -> int:
+        return self.maximumHeight()
+
+    def sizeHint(self) -> QSize:
+        return QSize(theme.px(60), self.height())
 
     def arrange(self) -> None:
         """Place the entries for the present width and font."""
         metrics = QFontMetricsF(theme.ui_font(10.5))
-        x, line, places = 0.0, 0, []
-        room = max(self.width(), theme.px(60))
-        for entry in self.entries:
-            width = theme.px(22) + metrics.horizontalAdvance(visible(entry.name)) + theme.px(12)
-            if x and x + width - theme.px(12) > room and line < MOST_LINES - 1:
-                x, line = 0.0, line + 1
-            places.append(QPointF(x, line * theme.px(16)))
-            x += width
-        self._places = places
-        self.setFixedHeight((line + 1) * theme.px(16) if self.entries else 0)
-        self.update()
+        room, gap, high = max(self.width(), theme.px(60)), theme.px(12), theme.px(16)
+        texts = [entry.words for entry in self.entries]
 
-    def sizeHint(self) -> QSize:
-        return QSize(theme.px(60), self.height())
+        def widths() -> list[float]:
+            return [entry.sample() + theme.px(6) + metrics.horizontalAdvance(text)
+                    for entry, text in zip(self.entries, texts, strict=True)]  # fmt: skip
+
+        if self._live and sum(widths()) + gap * (len(texts) - 1) > room:
+            texts = [entry.value for entry in self.entries]
+            gap = theme.px(5)
+        x, line, self._placed = 0.0, 0, []
+        for text, width in zip(texts, widths(), strict=True):
+            if x and x + width > room and line < (0 if self._live else MOST_LINES - 1):
+                x, line = 0.0, line + 1
+            self._placed.append((QPointF(x, line * high), text))
+            x += width + gap
+        self.setFixedHeight((line + 1) * high if self.entries or self._live else 0)
+        self.update()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.arrange()
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        font = theme.ui_font(10.5)
-        painter.setFont(font)
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        font, now = theme.ui_font(10.5), theme.current()
         metrics = QFontMetricsF(font)
-        height, sample = theme.px(16), theme.px(16)
-        baseline = (height + metrics.ascent() - metrics.descent()) / 2
-        for entry, place in zip(self.entries, self._places, strict=True):
-            colour = QColor(entry.colour)
-            middle = place.y() + height / 2
-            if entry.ramp:
-                step = sample / len(entry.ramp)
-                for index, part in enumerate(entry.ramp):
-                    painter.fillRect(QRectF(place.x() + index * step, middle - 4, step + 0.5, 8), QColor(part))
-            elif entry.bar:
-                painter.fillRect(QRectF(place.x() + 2, middle - 4, sample - 4, 8), colour)
-            elif entry.line:
-                pen = QPen(colour, 2)
-                if entry.dashed:
-                    pen.setStyle(Qt.PenStyle.DashLine)
-                painter.setPen(pen)
-                painter.drawLine(QPointF(place.x(), middle), QPointF(place.x() + sample, middle))
-            if entry.shape >= 0:
-                painter.save()
-                painter.translate(QPointF(place.x() + sample / 2, middle))
-                painter.scale(theme.px(8), theme.px(8))
-                painter.setPen(Qt.PenStyle.NoPen)
-                painter.setBrush(colour)
-                painter.drawPath(marker(entry.shape))
-                painter.restore()
-            painter.setPen(QColor(theme.current().ink))
-            left = place.x() + theme.px(22)
-            name = metrics.elidedText(visible(entry.name), Qt.TextElideMode.ElideRight, max(self.width() - left, 0))
-            painter.drawText(QPointF(left, place.y() + baseline), name)
+        for entry, (place, text) in zip(self.entries, self._placed, strict=True):
+            middle, left = place.y() + theme.px(16) / 2, place.x() + entry.sample() + theme.px(6)
+            if left > self.width():
+                break
+            entry.paint(painter, place.x(), middle)
+            shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, self.width() - left)
+            words(painter, QPointF(left, baseline(metrics, middle)), shown, font, QColor(now.muted if self._live else now.ink))

@@ -6,7 +6,7 @@ import math
 from functools import cache
 
 from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QColor, QPainter, QPainterPath, QPen, QPolygonF
+from PySide6.QtGui import QColor, QPainter, QPainterPath, QPolygonF
 
 from specview.gui.parts import theme
 
@@ -38,27 +38,13 @@ def marker(index: int) -> QPainterPath:
     return path
 
 
-def lane_colour(index: int) -> QColor:
-    """Return a lane's colour."""
-    colours = theme.current().lane_colors
-    return QColor(colours[index % len(colours)])
-
-
-def lane_pen(index: int, width: float = 1.0) -> QPen:
-    """Return the pen of a lane's curves."""
-    pen = QPen(lane_colour(index), width)
-    pen.setCosmetic(True)
-    if DASHES[index % len(DASHES)]:
-        pen.setDashPattern(list(DASHES[index % len(DASHES)]))
-    return pen
-
-
-def paint_marker(painter: QPainter, index: int, centre: QPointF, size: float) -> None:
-    """Draw a lane's shape in its colour."""
+def paint_marker(painter: QPainter, index: int, centre: QPointF, size: float, colour: QColor | None = None) -> None:
+    """Draw a lane's shape, in its colour unless another is given."""
+    lanes = theme.current().lane_colors
     painter.save()
     painter.translate(centre)
     painter.scale(size, size)
     painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(lane_colour(index))
+    painter.setBrush(QColor(lanes[index % len(lanes)]) if colour is None else colour)
     painter.drawPath(marker(index))
     painter.restore()

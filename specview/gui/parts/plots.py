@@ -1,201 +1,46 @@
-"""Four live plots: acceptance rate, tokens per target pass, decode speed, time per round.
+"""Four live plots: acceptance rate, tokens per target pass, decode speed, and time per round or draft length.
 
-pyqtgraph takes half a second to import, so it is imported by a thread of its own once the window is
-up; until then the cards stand empty, with words.
+pyqtgraph takes half a second to import, so it is imported off the Qt thread once the window is up; until then the cards
+stand empty, with words.
 """
 
 from __future__ import annotations
 
 import importlib
-import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from PySide6.QtCore import QPointF, QRectF, QSize, Qt, QTimer, Signal
-from PySide6.QtGui import QActionGroup, QColor, QFontMetricsF, QPainter, QPaintEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QFrame,
-    QGridLayout,
-    QLabel,
-    QMenu,
-    QPushButton,
-    QSizePolicy,
-    QStackedWidget,
-    QToolButton,
-    QWidget,
-)
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QActionGroup, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import QGridLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
+from specview.errors import SpecviewError
 from specview.files.figures import METRICS, MISSING, number, whole
+from specview.gui.link.background import Background
+from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
-from specview.gui.parts.lane_markers import paint_marker
-from specview.gui.parts.plot_data import CurveName, PlotOptions, bars, curve, last, phases_ms, steps
+from specview.gui.parts.charts import Chart
+from specview.gui.parts.plot_data import CurveName, PlotOptions, bars, curve, last, phases_ms, steps, thinned
 from specview.gui.state import lane_words
 from specview.gui.state.display_text import tooltip, visible
 from specview.gui.state.view_model import LaneModel, RaceModel
 
-if TYPE_CHECKING:
-    from specview.gui.parts.plot_canvas import Canvas
-
 WINDOWS = (8, 16, 32, 64)
 X_NAMES = {"position": "output tokens", "seconds": "lane seconds (s)"}
 CARD_PX = 196
-_POLL_MS = 60
+_IMPORT_AFTER_MS = 150
 _SHARE = 0.06
 _LONGEST_REST_S = 0.4
 _VALUES_S = 0.45
+_EMPTY = "Fills as rounds come"
 
-
-def _marked(lane: LaneModel, value: str) -> str:
-    """A lane's figure, called lossy where its rule is."""
-    return f"{value} {lane_words.LOSSY}" if lane_words.lossy(lane.settings) else value
-
-
-class Values(QWidget):
-    """A plot's key: each lane's shape and colour with its last value, names where there is room."""
-
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.entries: list[tuple[int, str, str]] = []
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-
-    def show_entries(self, entries: Sequence[tuple[int, str, str]]) -> None:
-        """Show (lane, name, value) entries; a lane below 0 means phase -1 - lane."""
-        if list(entries) != self.entries:
-            self.entries = list(entries)
-            words = ", ".join(f"{name} {value}" for _, name, value in self.entries)
-            self.setAccessibleName(words)
-            self.setToolTip(tooltip("\n".join(f"{name}: {value}" for _, name, value in self.entries)))
-            self.update()
-
-    def sizeHint(self) -> QSize:
-        """One small line."""
-        return QSize(60, theme.px(16))
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint the entries, with names if all fit."""
-        now = theme.current()
-        painter = QPainter(self)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        font = theme.ui_font(10.5)
-        painter.setFont(font)
-        metrics = QFontMetricsF(font)
-        size, gap = theme.px(8), theme.px(9)
-        full = [f"{visible(name)} {value}" for _, name, value in self.entries]
-        width = sum(metrics.horizontalAdvance(text) + size + theme.px(4) + gap for text in full)
-        texts = full if width <= self.width() + gap else [value for _, _, value in self.entries]
-        need = sum(metrics.horizontalAdvance(text) + size + theme.px(4) for text in texts)
-        if need + gap * (len(texts) - 1) > self.width():
-            gap = theme.px(4)
-        x = 0.0
-        middle = self.height() / 2
-        baseline = middle + (metrics.ascent() - metrics.descent()) / 2
-        for place, ((lane, _, _), text) in enumerate(zip(self.entries, texts, strict=True)):
-            rest = x + size + theme.px(4) + metrics.horizontalAdvance(text)
-            if rest + (0 if place == len(texts) - 1 else theme.px(10)) > self.width():
-                painter.drawText(QPointF(x, baseline), "…")
-                break
-            if lane >= 0:
-                paint_marker(painter, lane, QPointF(x + size / 2, middle), size)
-            else:
-                side = size * 0.9
-                painter.fillRect(QRectF(x, middle - side / 2, side, side), QColor(now.phases[-1 - lane]))
-            x += size + theme.px(4)
-            painter.setPen(QColor(now.ink if lane < 0 else now.muted))
-            painter.drawText(QPointF(x, baseline), text)
-            x += metrics.horizontalAdvance(text) + gap
-
-
-class Headline(QWidget):
-    """A plot's title and formula; where there is no room the formula goes first."""
-
-    def __init__(self, title: str, formula: str, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.title, self.formula = title, formula
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-
-    def set_formula(self, formula: str) -> None:
-        """Change the words beside the title."""
-        if formula != self.formula:
-            self.formula = formula
-            self.update()
-
-    def sizeHint(self) -> QSize:
-        """One line."""
-        return QSize(60, theme.px(18))
-
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Paint both, cut where they must be."""
-        now = theme.current()
-        painter = QPainter(self)
-        bold, small = theme.ui_font(12, bold=True), theme.ui_font(10.5)
-        metrics, small_metrics = QFontMetricsF(bold), QFontMetricsF(small)
-        baseline = (self.height() + metrics.ascent() - metrics.descent()) / 2
-        painter.setFont(bold)
-        painter.setPen(QColor(now.ink))
-        title = metrics.elidedText(self.title, Qt.TextElideMode.ElideRight, self.width())
-        painter.drawText(QPointF(0, baseline), title)
-        left = metrics.horizontalAdvance(title) + theme.px(7)
-        if left + small_metrics.horizontalAdvance(self.formula) <= self.width():
-            painter.setFont(small)
-            painter.setPen(QColor(now.muted))
-            painter.drawText(QPointF(left, baseline), self.formula)
-
-
-class Card(QFrame):
-    """A plot with its title, formula and key."""
-
-    def __init__(self, title: str, formula: str, tip: str, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.setProperty("kind", "panel")
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Expanding)
-        self.headline = Headline(title, formula)
-        self.headline.setToolTip(tooltip(tip))
-        self.setAccessibleName(f"{title}: {formula}")
-        self.values = Values()
-        self.canvas: Canvas | None = None
-        self._stack = QStackedWidget()
-        self._stack.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
-        self._empty = QLabel("Fills as rounds come")
-        self._empty.setProperty("kind", "small")
-        self._empty.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._empty.setWordWrap(True)
-        self._stack.addWidget(self._empty)
-        self.head = layout.row((self.headline, 1), gap=theme.px(7))
-        self._column = layout.column(self.head, self.values, (self._stack, 1), on=self, gap=0, margins=None)
-        self.restyle()
-
-    def set_canvas(self, canvas: Canvas) -> None:
-        """Take the plot, once pyqtgraph is there."""
-        self.canvas = canvas
-        canvas.setAccessibleName(self.accessibleName())
-        self._stack.addWidget(canvas)
-
-    def say(self, text: str) -> None:
-        """Show words in place of a plot, or the plot where the words are empty."""
-        if text:
-            self._empty.setText(text)
-        wanted: QWidget = self._empty if text or self.canvas is None else self.canvas
-        if self._stack.currentWidget() is not wanted:
-            self._stack.setCurrentWidget(wanted)
-
-    def restyle(self) -> None:
-        """Take the present theme and font size."""
-        self._column.setContentsMargins(theme.px(9), theme.px(5), theme.px(7), theme.px(3))
-        self.headline.updateGeometry()
-        self.headline.update()
-        self.values.updateGeometry()
-        self.values.update()
-        if self.canvas is not None:
-            self.canvas.restyle()
-
-
-CURVES: tuple[tuple[CurveName, str, str, float | None], ...] = (
+CURVES: tuple[tuple[CurveName, str, str, float], ...] = (
     ("acceptance_rate", "Acceptance rate α", "accepted / judged", 1.0),
     ("tokens_per_target_pass", "Tokens per target pass", "emitted / passes", 2.0),
-    ("decode_tokens_per_s", "Decode speed", "tokens / s", None),
+    ("decode_tokens_per_s", "Decode speed", "tokens / s", 0.0),
 )
-
+PHASES = (("verify", 1), ("draft", 0), ("other", 2))
+"""As they are stacked, with their places among the phases of a round."""
 FOURTH = {"time": "Time per round", "k": "Draft length k, each round", "mean-k": "Draft length k, mean"}
 """What the fourth plot can show, by the names that are remembered."""
 _LENGTH_TIPS = {
@@ -204,6 +49,11 @@ _LENGTH_TIPS = {
     "mean-k": ("drafted / rounds", "Mean draft length = drafted tokens / rounds, running or over the last rounds as "
                "chosen above.\nRounds without a draft count as 0, unlike the mean k of the formulas."),
 }
+
+
+def line_width() -> float:
+    """Width of live curves: 1, which is drawn three times faster than 2, unless all is scaled up."""
+    return 1.0 if theme.font_scale() < 1.5 else 1.6
 
 
 class PlotStrip(QWidget):
@@ -215,30 +65,24 @@ class PlotStrip(QWidget):
         super().__init__(parent)
         self.race = race
         self.options = PlotOptions()
+        self.loaded = False
         self._lane: LaneModel | None = None
         self._drawn: dict[int, tuple[LaneModel, int, int]] = {}
         self._bars_drawn: tuple[Any, ...] = ()
         self._last: dict[tuple[str, int], float | None] = {}
-        self._canvas_module: Any = None
-        self._importing: threading.Thread | None = None
-        self._import_error = ""
-        self._late = QTimer(self)
-        self._late.setSingleShot(True)
-        self._late.timeout.connect(self._catch_up)
-        self._late_name = QTimer(self)
-        self._late_name.setSingleShot(True)
-        self._late_name.setInterval(0)  # once the layout has given the card its width
-        self._late_name.timeout.connect(self._name_lane)
+        self._import = Background(self, "pyqtgraph import")
+        self._import.failed.connect(self._not_imported)
+        self._importing = Later(self, _IMPORT_AFTER_MS, lambda: self._import.only(_import_plots, lambda _: self.load()))
+        self._late = Later(self, 0, self._catch_up)
+        self._late_name = Later(self, 0, self._name_lane)  # once the layout has given the card its width
         self._rest_until = self._values_after = self._painted_before = 0.0
-        self._poll = QTimer(self)
-        self._poll.setInterval(_POLL_MS)
-        self._poll.timeout.connect(self._check_import)
-        self.cards: dict[str, Card] = {}
-        for name, title, formula, _ in CURVES:
-            self.cards[name] = Card(title, formula, METRICS[name].tooltip())
-        self.phases = Card("Time per round", "ms", "Time of each round on the lane's clock: the target pass (verify), "
-                           "drafting, and the rest.\nMeans of several rounds where there are many.")
-        self.lengths = Card("Draft length k", "", "")
+        self.cards = {
+            name: Chart(title, formula, METRICS[name].tooltip(), live=True, floor=floor)
+            for name, title, formula, floor in CURVES
+        }
+        self.phases = Chart("Time per round", "ms", "Time of each round on the lane's clock: the target pass (verify), "
+                            "drafting, and the rest.\nMeans of several rounds where there are many.", live=True)
+        self.lengths = Chart("Draft length k", live=True, floor=2.0)
         self.fourth = "time"
         self._choosers = {card: self._chooser_button() for card in (self.phases, self.lengths)}
         self._over = self._menu_button("What the plots run over")
@@ -280,6 +124,8 @@ class PlotStrip(QWidget):
         self._grid = QGridLayout()
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setSpacing(8)
+        for card in self._all_cards():
+            card.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Expanding)
         for column, card in enumerate(self._slots()):
             self._grid.addWidget(card, 0, column)
             self._grid.setColumnStretch(column, 1)
@@ -294,10 +140,10 @@ class PlotStrip(QWidget):
         layout.column(line, (self._grid, 1), on=self, gap=3)
         self._fill_options()
 
-    def _all_cards(self) -> list[Card]:
+    def _all_cards(self) -> list[Chart]:
         return [*self.cards.values(), self.phases, self.lengths]
 
-    def _slots(self) -> list[Card]:
+    def _slots(self) -> list[Chart]:
         """The four cards that are on, in order."""
         return [*self.cards.values(), self.phases if self.fourth == "time" else self.lengths]
 
@@ -311,10 +157,9 @@ class PlotStrip(QWidget):
             shown = self._first <= place < self._first + count
             card.setVisible(shown)
             self._grid.setColumnStretch(place, int(shown))
-        self._back.setVisible(count < len(cards))
-        self._forth.setVisible(count < len(cards))
-        self._back.setEnabled(self._first > 0)
-        self._forth.setEnabled(self._first < len(cards) - count)
+        for button, can in ((self._back, self._first > 0), (self._forth, self._first < len(cards) - count)):
+            button.setVisible(count < len(cards))
+            button.setEnabled(can)
 
     def _turn(self, step: int) -> None:
         self._first = max(0, self._first + step)
@@ -372,10 +217,9 @@ class PlotStrip(QWidget):
         if focused:
             self._chooser().setFocus()
         self._bars_drawn = ()
-        if self.lengths.canvas is not None:
-            self.lengths.canvas.reset()
-            for index, lane in enumerate(self.race.lanes):
-                self._draw_length(index, lane)
+        self.lengths.clear()
+        for index, lane in enumerate(self.race.lanes):
+            self._draw_length(index, lane)
         self._draw_phases()
         self._show_values()
         self.fourth_changed.emit(name)
@@ -412,8 +256,7 @@ class PlotStrip(QWidget):
                 change = action.data()
                 action.setChecked(all(getattr(self.options, key) == value for key, value in change.items()))
         for card in self._all_cards():
-            if card.canvas is not None:
-                card.canvas.name_x(X_NAMES[self.options.over])
+            card.name_axes(x=X_NAMES[self.options.over])
 
     def _fill_lanes(self) -> None:
         menu = self._lane_button.menu()
@@ -452,61 +295,41 @@ class PlotStrip(QWidget):
             return self._lane
         return next((lane for lane in lanes if not lane.plain), lanes[0] if lanes else None)
 
-    # -- pyqtgraph --------------------------------------------------------------------------------------
+    # -- pyqtgraph -----------------------------------------------------------------------------------
 
     def showEvent(self, event: QShowEvent) -> None:
         """Begin to import pyqtgraph once the window is on screen."""
         super().showEvent(event)
-        if self._canvas_module is None and self._importing is None:
-            QTimer.singleShot(150, self, self._begin_import)
-
-    def _begin_import(self) -> None:
-        if self._canvas_module is not None or self._importing is not None:
-            return
-        self._importing = threading.Thread(target=self._import, name="pyqtgraph import", daemon=True)
-        self._importing.start()
-        self._poll.start()
-
-    def _import(self) -> None:
-        """Import on the side: the window stays alive meanwhile. Widgets are made on the Qt thread."""
-        try:
-            importlib.import_module("specview.gui.parts.plot_canvas")
-        except ImportError as error:
-            self._import_error = str(error)
-
-    def _check_import(self) -> None:
-        if self._importing is not None and self._importing.is_alive():
-            return
-        self._poll.stop()
-        self.load()
+        if not self.loaded and not self._import.busy:
+            self._importing.start()
 
     def load(self) -> None:
         """Make the plots now, importing pyqtgraph if that has not happened yet."""
-        if self._canvas_module is not None:
+        if self.loaded:
             return
-        self._import()
-        if self._import_error:
-            for card in self._all_cards():
-                card.say(f"No plots: pyqtgraph cannot be imported ({self._import_error}).")
+        try:
+            _import_plots()
+        except SpecviewError as error:
+            self._not_imported(str(error))
             return
-        self._canvas_module = importlib.import_module("specview.gui.parts.plot_canvas")
-        for name, _, _, floor in CURVES:
-            self.cards[name].set_canvas(self._canvas_module.Canvas(floor))
-        self.phases.set_canvas(self._canvas_module.Canvas())
-        self.lengths.set_canvas(self._canvas_module.Canvas(2.0))
-        self._name_options()
+        self.loaded = True
+        for card in self._all_cards():
+            card.attach()
         self._start_anew()
         self.refresh(now=True)
 
-    # -- drawing ---------------------------------------------------------------------------------------
+    def _not_imported(self, line: str) -> None:
+        for card in self._all_cards():
+            card.say(line)
+
+    # -- drawing -------------------------------------------------------------------------------------
 
     def _start_anew(self) -> None:
         self._drawn.clear()
         self._last.clear()
         self._bars_drawn = ()
         for card in self._all_cards():
-            if card.canvas is not None:
-                card.canvas.reset()
+            card.clear()
 
     def refresh(self, *, now: bool = False) -> bool:
         """Draw what changed since the last call (about 10 times a second); True when anything did.
@@ -529,7 +352,7 @@ class PlotStrip(QWidget):
         if fresh:
             self._start_anew()  # lanes moved, or a new run: ranges start anew
             changed = list(marks)
-        if self._canvas_module is not None:
+        if self.loaded:
             for index in changed:
                 self._draw_lane(index, lanes[index])
             self._drawn = marks
@@ -548,61 +371,53 @@ class PlotStrip(QWidget):
 
     def _painted_s(self) -> float:
         """Processor time that all plots took to paint so far, seconds."""
-        return sum(card.canvas.paint_s for card in self._all_cards() if card.canvas is not None)
+        return sum(card.plot.paint_s for card in self._all_cards() if card.plot is not None)
 
     def _catch_up(self) -> None:
         """Draw what was put off, and the last values."""
         if not self.refresh(now=True):
             self._show_values()
 
+    def _curve(self, card: Chart, kind: str, index: int, x: Any, y: Any) -> None:
+        if len(x):
+            card.curve(str(index), x, y, title=self.race.lanes[index].name, lane=index, head=True, width_px=line_width())
+            self._last[kind, index] = last(y)
+
     def _draw_lane(self, index: int, lane: LaneModel) -> None:
-        for name, _, _, _ in CURVES:
-            canvas = self.cards[name].canvas
-            if canvas is None or (name == "acceptance_rate" and lane.plain):
-                continue
-            x, y = curve(lane, name, self.options)
-            if len(x):
-                canvas.show_curve(index, x, y)
-                self._last[name, index] = last(y)
+        for name, card in self.cards.items():
+            if not (name == "acceptance_rate" and lane.plain):
+                x, y = curve(lane, name, self.options)
+                self._curve(card, name, index, *thinned(x, y))
         self._draw_length(index, lane)
 
     def _draw_length(self, index: int, lane: LaneModel) -> None:
         """Draw a lane's k, where that is what the fourth plot shows."""
-        canvas = self.lengths.canvas
-        if self.fourth == "time" or canvas is None or lane.plain or not len(lane.table):
-            return
-        x, y = steps(lane, self.options) if self.fourth == "k" else curve(lane, "draft_length", self.options)
-        canvas.show_curve(index, x, y, whole=self.fourth == "k")
-        self._last["draft_length", index] = last(y)
-
-    def _show_length_values(self) -> None:
-        shown = whole if self.fourth == "k" else number
-        entries = [
-            (index, lane.name, _marked(lane, shown(self._last.get(("draft_length", index)))))
-            for index, lane in enumerate(self.race.lanes) if not lane.plain and len(lane.table)
-        ]
-        self.lengths.values.show_entries(entries)
-        empty = "Fills as rounds come" if any(not lane.plain for lane in self.race.lanes) else "No lane drafts"
-        self.lengths.say("" if entries else empty)
+        if self.fourth != "time" and self.loaded and not lane.plain and len(lane.table):
+            points = steps(lane, self.options) if self.fourth == "k" else thinned(*curve(lane, "draft_length", self.options))
+            self._curve(self.lengths, "draft_length", index, *points)
 
     def _show_values(self) -> None:
+        """Show each lane's last figures in the keys, a little more rarely than curves."""
+        for name, card in self.cards.items():
+            lanes = [lane for lane in self.race.lanes if not (name == "acceptance_rate" and lane.plain)]
+            said = self._show_lanes(card, name, METRICS[name].text, lanes)
+            empty = "Nothing was judged yet" if said else _EMPTY
+            card.say("" if any(not value.startswith(MISSING) for value in said) else empty)
         if self.fourth == "time":
             self._show_phase_values()
-        else:
-            self._show_length_values()
-        for name, _, _, _ in CURVES:
-            entries = []
-            for index, lane in enumerate(self.race.lanes):
-                if name == "acceptance_rate" and lane.plain:
-                    continue
-                if not len(lane.table):
-                    continue
-                value = self._last.get((name, index))
-                entries.append((index, lane.name, _marked(lane, METRICS[name].text(value))))
-            self.cards[name].values.show_entries(entries)
-            empty = "" if any(not value.startswith(MISSING) for _, _, value in entries) else (
-                "Nothing was judged yet" if entries else "Fills as rounds come")
-            self.cards[name].say(empty)
+            return
+        drafting = [lane for lane in self.race.lanes if not lane.plain]
+        said = self._show_lanes(self.lengths, "draft_length", whole if self.fourth == "k" else number, drafting)
+        self.lengths.say("" if said else _EMPTY if drafting else "No lane drafts")
+
+    def _show_lanes(self, card: Chart, kind: str, form: Any, lanes: list[LaneModel]) -> list[str]:
+        """Say the last figure of each of these lanes that has rounds; called lossy where its rule is."""
+        said = {
+            str(index): f"{form(self._last.get((kind, index)))} {lane_words.LOSSY if lane_words.lossy(lane.settings) else ''}".rstrip()
+            for index, lane in enumerate(self.race.lanes) if len(lane.table) and any(lane is one for one in lanes)
+        }
+        card.set_values(said)
+        return list(said.values())
 
     def _draw_phases(self) -> None:
         if self.fourth != "time":
@@ -610,19 +425,23 @@ class PlotStrip(QWidget):
         lane = self._phase_lane()
         self._name_lane()
         if lane is None or not len(lane.table):
-            self.phases.values.show_entries([])
-            self.phases.say("Fills as rounds come")
+            self.phases.clear()
+            self.phases.say(_EMPTY)
             return
         mark = (lane, lane.generation, len(lane.table), self.options)
-        canvas = self.phases.canvas
-        if canvas is None or mark == self._bars_drawn:
+        if not self.loaded or mark == self._bars_drawn:
             return
         other_lane = self._bars_drawn[:2] != mark[:2]
         if other_lane:
-            canvas.reset()
+            self.phases.clear()
         self._bars_drawn = mark
         data = bars(lane, self.options)
-        canvas.show_bars(data)
+        below = 0.0 * data.left
+        for name, _ in PHASES:
+            height = getattr(data, name)
+            self.phases.bars(name, (data.left + data.right) / 2, height, bottom=below, width=data.right - data.left,
+                             colour=f"phase {dict(PHASES)[name]}")  # fmt: skip
+            below = below + height
         self.phases.headline.set_formula("ms" if data.rounds == 1 else f"ms, bars of {data.rounds} rounds")
         self.phases.say("")
         if other_lane:
@@ -631,16 +450,19 @@ class PlotStrip(QWidget):
     def _show_phase_values(self) -> None:
         """Show the mean of each phase in the key."""
         lane = self._phase_lane()
-        if lane is None or not len(lane.table):
-            self.phases.values.show_entries([])
-            return
-        means = [float(phase.mean()) for phase in phases_ms(lane.table)]
-        order = (("verify", 1), ("draft", 0), ("other", 2))
-        self.phases.values.show_entries([(-1 - phase, label, f"{means[phase]:.1f}") for label, phase in order])
+        if lane is not None and len(lane.table):
+            means = [float(phase.mean()) for phase in phases_ms(lane.table)]
+            self.phases.set_values({name: f"{means[place]:.1f}" for name, place in PHASES})
 
     def _restyle(self) -> None:
-        for card in self._all_cards():
-            card.restyle()
         self._arrange()
         self._start_anew()
         self.refresh(now=True)
+
+
+def _import_plots() -> None:
+    """Import on the side: the window stays alive meanwhile. Widgets are made on the Qt thread."""
+    try:
+        importlib.import_module("specview.gui.parts.chart_plot")
+    except ImportError as error:
+        raise SpecviewError(f"No plots: pyqtgraph cannot be imported ({error}).") from error

@@ -140,6 +140,13 @@ def current() -> Theme:
     return _theme
 
 
+def colour(name: str) -> str:
+    """Return a colour of the palette in use by its name, 'phase 0' to 'phase 2' among them; '#rrggbb' is its own."""
+    if name.startswith("phase "):
+        return _theme.phases[int(name[-1])]
+    return str(getattr(_theme, name, name))
+
+
 def choice() -> str:
     """Return what the user chose: system, dark or light."""
     return _choice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
 from collections.abc import Callable
@@ -28,10 +27,11 @@ from specview.files.figures import number, probability
 from specview.gui.link.background import Background
 from specview.gui.link.head_checks import heads_folder
 from specview.gui.parts import layout, theme
-from specview.gui.parts.plots import Card
+from specview.gui.parts.charts import Chart
+from specview.gui.parts.plot_data import thinned
 from specview.gui.parts.questions import ask
 from specview.gui.parts.widgets import Choice, ElidedLabel, NumberEdit, label, set_kind, set_tip
-from specview.gui.train.process import Curve, State, TrainingRun
+from specview.gui.train.process import State, TrainingRun
 from specview.models.cache import size_words
 from specview.models.catalog import path_of
 from specview.training.asked import KINDS, TrainSettings, same_run
@@ -101,9 +101,10 @@ class TrainDialog(QDialog):
         self.bar.setTextVisible(False)
         self.bar.setRange(0, 1000)
         self.bar.setAccessibleName("Progress of the training")
-        self.loss = Card("Loss", "training, by step", "What training lowers; which loss depends on the kind of drafter.")
-        self.alpha = Card("Held-out α", "accepted / judged, by step", "Acceptance on texts that are not trained on, at k "
-                          "drafted tokens, greedy: what the drafter will be worth.")
+        self.loss = Chart("Loss", "training, by step", "What training lowers; which loss depends on the kind of drafter.",
+                          x="step", live=True)  # fmt: skip
+        self.alpha = Chart("Held-out α", "accepted / judged, by step", "Acceptance on texts that are not trained on, at k "
+                           "drafted tokens, greedy: what the drafter will be worth.", x="step", live=True, floor=1.0)  # fmt: skip
         self.stop = QPushButton("Stop")
         self.start = QPushButton("Start")
         self.start.setProperty("kind", "primary")
@@ -187,9 +188,9 @@ class TrainDialog(QDialog):
         self.problem.setMinimumHeight(self.problem.fontMetrics().lineSpacing() * 2)
         self.problem.setAlignment(Qt.AlignmentFlag.AlignTop | Qt.AlignmentFlag.AlignLeft)
         self.about.setMinimumHeight(self.about.fontMetrics().lineSpacing())
-        for card in (self.loss, self.alpha):
-            card.setMinimumHeight(theme.px(150))
-            card.say("Fills as it trains")
+        for chart in (self.loss, self.alpha):
+            chart.attach()
+            chart.setMinimumHeight(theme.px(150))
         self._fit()
         order = (self.kind, self.source, self.file, self.file_button, self.minutes, self.budget, self.out,
                  self.out_button, self.work, self.work_button, self.remove_button, self.stop, self.hide_button, self.use,
@@ -239,23 +240,6 @@ class TrainDialog(QDialog):
         super().showEvent(event)
         self.refresh_target()
         self._look_at_kept()
-        if self.loss.canvas is None:
-            QTimer.singleShot(0, self, self.load_plots)
-
-    def load_plots(self) -> None:
-        """Make the plots."""
-        if self.loss.canvas is not None:
-            return
-        try:
-            module = importlib.import_module("specview.gui.parts.plot_canvas")
-        except ImportError as error:
-            for card in (self.loss, self.alpha):
-                card.say(f"No plots: pyqtgraph cannot be imported ({error}).")
-            return
-        for card, floor in ((self.loss, None), (self.alpha, 1.0)):
-            card.set_canvas(module.Canvas(floor))
-            card.canvas.name_x("step")  # type: ignore[union-attr]
-        self._draw()
 
     # -- settings ----------------------------------------------------------------------------------
 
@@ -432,32 +416,23 @@ class TrainDialog(QDialog):
 
     def _draw(self) -> None:
         run = self.run
-        if self.loss.canvas is None or self.alpha.canvas is None:
-            return
-        if run.loss.x:
-            _draw_curve(self.loss, 1, run.loss)
-            self.loss.values.show_entries([(1, "loss", number(run.loss.y[-1], 3))])
-            self.loss.say("")
-        elif self.loss.canvas.drawn():
-            self.loss.canvas.reset()
-            self.loss.values.show_entries([])
-            self.loss.say("Fills as it trains")
-        if run.held_out:
-            for place, curve in enumerate(run.held_out.values(), start=1):
-                _draw_curve(self.alpha, place, curve)
-            self.alpha.values.show_entries([
-                (place, f"k {k}", number(curve.y[-1])) for place, (k, curve) in enumerate(run.held_out.items(), start=1)
-            ])
-            self.alpha.say("")
-        elif self.alpha.canvas.drawn():
-            self.alpha.canvas.reset()
-            self.alpha.values.show_entries([])
-            self.alpha.say("Fills as it trains")
+        for chart, curves, decimals in (
+            (self.loss, {"loss": run.loss} if run.loss.x else {}, 3),
+            (self.alpha, {f"k {k}": curve for k, curve in run.held_out.items()}, 2),
+        ):
+            chart.say("" if curves else "Fills as it trains")
+            if not curves:
+                chart.clear()
+            for lane, (name, curve) in enumerate(curves.items(), start=1):
+                x, y = curve.x, curve.y
+                if len(x) == 1:  # one point is no line
+                    x, y = [0.0 if x[0] else -1.0, *x], [y[0], *y]
+                points = thinned(np.array(x, dtype=float), np.array(y, dtype=float))
+                chart.curve(name, *points, lane=lane, head=True, width_px=1.0, value=number(curve.y[-1], decimals))
 
     def _restyle(self) -> None:
-        for card in (self.loss, self.alpha):
-            card.restyle()
-            card.setMinimumHeight(theme.px(150))
+        for chart in (self.loss, self.alpha):
+            chart.setMinimumHeight(theme.px(150))
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Hide: a training that runs goes on."""
@@ -468,14 +443,6 @@ def _beside(line: QWidget, button: QPushButton) -> QWidget:
     holder = QWidget()
     layout.row((line, 1), button, on=holder)
     return holder
-
-
-def _draw_curve(card: Card, lane: int, curve: Curve) -> None:
-    assert card.canvas is not None
-    x, y = curve.x, curve.y
-    if len(x) == 1:  # one point is no line
-        x, y = [0.0 if x[0] else -1.0, *x], [y[0], *y]
-    card.canvas.show_curve(lane, np.asarray(x, dtype=float), np.asarray(y, dtype=float))
 
 
 def _has_job(folder: str) -> bool:

@@ -29,7 +29,7 @@ from PySide6.QtWidgets import (
 from specview.decoding.details import RoundSpan
 from specview.files.figures import milliseconds
 from specview.gui.parts import layout, theme
-from specview.gui.parts.plots import Headline
+from specview.gui.parts.chart_key import Headline
 from specview.gui.parts.widgets import ElidedLabel, set_tip
 from specview.gui.state.display_text import tooltip
 

@@ -88,7 +88,7 @@ def test_what_the_toys_plots_show(page, qapp):
     toy.take(found)
     samples, line = toy.chart.values("1/√N, an exact sampler")
     assert np.diff(np.log(line)) / np.diff(np.log(samples)) == pytest.approx(np.full(len(line) - 1, -0.5))
-    marks = toy.chart._marks
+    marks = toy.chart.picture.marks
     assert marks["naive"].value == pytest.approx(0.1058, abs=1e-4)
     assert "0.1058" in marks["naive"].text
     assert len(toy.histogram.names) == len(SAMPLERS)

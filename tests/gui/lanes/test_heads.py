@@ -336,8 +336,8 @@ def test_plots_call_a_lossy_lane_lossy(qtbot):
     strip.refresh(now=True)
     strip._catch_up()
     for name in ("acceptance_rate", "tokens_per_target_pass", "decode_tokens_per_s"):
-        said = {lane: value for lane, _, value in strip.cards[name].values.entries}
-        assert said[3].endswith(" lossy") and not said[1].endswith("lossy")
+        said = {name: series.value for name, series in strip.cards[name].picture.series.items()}
+        assert said["3"].endswith(" lossy") and not said["1"].endswith("lossy")
 
 
 def test_medusas_rule_on_a_medusa_lane_is_lossy_from_the_settings_on():

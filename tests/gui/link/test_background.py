@@ -125,4 +125,4 @@ def test_what_takes_long_is_followed_by_a_rest(qtbot, monkeypatch):
     later.ask()
     later.ask()
     qtbot.waitUntil(lambda: called == [1])
-    assert later.interval() == 20 and not later.isActive()
+    assert later.interval() == 10 and not later.isActive()

@@ -16,6 +16,7 @@ from pytestqt.qtbot import QtBot
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.decoding.metrics import fold
 from specview.gui.parts import theme
+from specview.gui.parts.charts import Chart
 from specview.gui.parts.plot_data import MAX_POINTS, PlotOptions, bars, curve, step_up, steps, thinned
 from specview.gui.parts.plots import PlotStrip
 from specview.gui.state.view_model import LaneModel, RaceModel
@@ -36,25 +37,32 @@ def strip(qtbot: QtBot) -> PlotStrip:
     return made
 
 
+def drawn(card: Chart) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """What is drawn of each lane."""
+    return {int(name): card.values(name) for name in card.names}
+
+
+def key(card: Chart) -> dict[str, str]:
+    """What the key says of each lane."""
+    return {entry.name: entry.value for entry in card.key.entries}
+
+
 def test_curves_are_the_metrics_of_every_prefix(strip: PlotStrip) -> None:
     """Each point of a running curve is the metric of the rounds so far."""
     stream(strip.race, 2.0)
     assert strip.refresh(now=True) and not strip.refresh(now=True)
     for index, lane in enumerate(strip.race.lanes):
         for name in ("acceptance_rate", "tokens_per_target_pass", "decode_tokens_per_s"):
-            canvas = strip.cards[name].canvas
-            assert canvas is not None
-            drawn = canvas.drawn()
+            curves = drawn(strip.cards[name])
             if name == "acceptance_rate" and lane.plain:
-                assert index not in drawn
+                assert index not in curves
                 continue
-            x, y = drawn[index]
+            x, y = curves[index]
             for place in (0, len(lane.rounds) // 2, len(lane.rounds) - 1):
                 part = fold(lane.rounds[: place + 1])
                 assert x[place] == part.emitted
                 assert y[place] == pytest.approx(getattr(part, name))
-    values = {name: value for _, name, value in strip.cards["acceptance_rate"].values.entries}
-    assert values["draft-model"] == f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
+    assert key(strip.cards["acceptance_rate"])["draft-model"] == f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
 
 
 def test_bars_are_the_phases_of_the_chosen_lane(strip: PlotStrip) -> None:
@@ -62,14 +70,16 @@ def test_bars_are_the_phases_of_the_chosen_lane(strip: PlotStrip) -> None:
     stream(strip.race, 5.0)
     for lane in (strip.race.lanes[1], strip.race.lanes[2]):
         strip.select_lane(lane)
-        canvas = strip.phases.canvas
-        assert canvas is not None and canvas.drawing.bars is not None
-        shown = canvas.drawing.bars
+        shown = bars(lane, strip.options)
+        series = strip.phases.picture.series
+        assert list(series) == ["verify", "draft", "other"]
         counts = np.minimum(shown.rounds, len(lane.rounds) - shown.rounds * np.arange(len(shown.left)))
-        total = ((shown.draft + shown.verify + shown.other) * counts).sum() / 1e3
+        total = (sum(s.y for s in series.values()) * counts).sum() / 1e3
         assert total == pytest.approx(sum(r.seconds for r in lane.rounds))
-        assert shown.right[-1] == lane.emitted and shown.left[0] == 0
-        assert len(shown.left) <= 64
+        top = series["other"]
+        assert (top.tip == sum(s.y for s in series.values())).all()
+        assert (top.x + top.width / 2)[-1] == lane.emitted and (top.x - top.width / 2)[0] == 0
+        assert len(top.x) <= 64
         assert strip._lane_button.text().startswith(lane.name)
 
 
@@ -79,12 +89,11 @@ def test_options_change_axis_and_window(strip: PlotStrip) -> None:
     strip.set_options(over="seconds", window=8)
     strip.refresh(now=True)
     lane = strip.race.lanes[1]
-    canvas = strip.cards["acceptance_rate"].canvas
-    assert canvas is not None
-    x, y = canvas.drawn()[1]
+    card = strip.cards["acceptance_rate"]
+    x, y = drawn(card)[1]
     assert x[-1] == lane.rounds[-1].t
     assert y[-1] == pytest.approx(fold(lane.rounds[-8:]).acceptance_rate)
-    assert canvas.getAxis("bottom").labelText == "lane seconds (s)"
+    assert card.x_name == "lane seconds (s)"
     assert "8 rounds" in strip._rates.text() and "seconds" in strip._over.text()
     for button in (strip._over, strip._rates):
         assert sum(action.isChecked() for action in button.menu().actions()) == 1
@@ -94,8 +103,7 @@ def test_options_change_axis_and_window(strip: PlotStrip) -> None:
 
 def test_ranges_grow_in_steps_and_start_anew_with_a_run(strip: PlotStrip) -> None:
     """An axis changes a few times over a run, never shrinks, and is reset by the next run."""
-    canvas = strip.cards["decode_tokens_per_s"].canvas
-    assert canvas is not None
+    card = strip.cards["decode_tokens_per_s"]
     tops = []
     for seconds in np.arange(0.2, 4.0, 0.2):
         race = make_race(3)
@@ -105,12 +113,13 @@ def test_ranges_grow_in_steps_and_start_anew_with_a_run(strip: PlotStrip) -> Non
             for round_ in grown.rounds[len(lane.rounds):]:
                 lane.add(round_)
         strip.refresh(now=True)
-        tops.append(canvas._x_top)
+        card.redraw()
+        tops.append(card.picture.tops[0])
     assert tops == sorted(tops) and len(set(tops)) <= 10
     strip.race.apply(RaceStarted(2, (1,), "p", ("plain",), ({"method": "plain"},)))
     strip.refresh(now=True)
-    assert canvas.drawn() == {} and canvas._x_top == 1.0
-    assert strip.cards["acceptance_rate"]._stack.currentWidget() is strip.cards["acceptance_rate"]._empty
+    assert not card.names and card.picture.tops[0] == 1.0
+    assert strip.cards["acceptance_rate"].said == "Fills as rounds come"
 
 
 def test_drawing_is_put_off_but_never_lost(strip: PlotStrip, qtbot: QtBot) -> None:
@@ -124,14 +133,10 @@ def test_drawing_is_put_off_but_never_lost(strip: PlotStrip, qtbot: QtBot) -> No
     strip._rest_until = 0.0
     lane = strip.race.lanes[1]
     assert strip.refresh()
-    canvas = strip.cards["acceptance_rate"].canvas
-    assert canvas is not None and len(canvas.drawn()[1][0]) == len(lane.rounds)
+    card = strip.cards["acceptance_rate"]
+    assert len(drawn(card)[1][0]) == len(lane.rounds)
     wanted = f"{fold(lane.rounds).acceptance_rate:.2f}"
-
-    def shown() -> str:
-        return next(value for index, _, value in strip.cards["acceptance_rate"].values.entries if index == 1)
-
-    qtbot.waitUntil(lambda: shown() == wanted, timeout=3000)
+    qtbot.waitUntil(lambda: key(card)["draft-model"] == wanted, timeout=3000)
 
 
 def test_plain_alone_has_no_acceptance(qtbot: QtBot) -> None:
@@ -142,9 +147,7 @@ def test_plain_alone_has_no_acceptance(qtbot: QtBot) -> None:
     made.load()
     stream(race, 1.0)
     made.refresh(now=True)
-    card = made.cards["acceptance_rate"]
-    assert card._stack.currentWidget() is card._empty
-    assert made.cards["decode_tokens_per_s"]._stack.currentWidget() is made.cards["decode_tokens_per_s"].canvas
+    assert made.cards["acceptance_rate"].said and not made.cards["decode_tokens_per_s"].said
 
 
 def test_empty_race_and_late_import(qtbot: QtBot) -> None:
@@ -155,7 +158,7 @@ def test_empty_race_and_late_import(qtbot: QtBot) -> None:
     made.refresh()
     with qtbot.waitExposed(made):
         made.show()
-    qtbot.waitUntil(lambda: made._canvas_module is not None, timeout=20_000)
+    qtbot.waitUntil(lambda: made.loaded, timeout=20_000)
     assert not made.refresh()
     made.grab()
 
@@ -212,18 +215,18 @@ def test_both_themes_are_drawn(strip: PlotStrip, qtbot: QtBot) -> None:
         theme.apply(app, "dark", 1.0)
 
 
-def test_grid_spans_the_plot_after_the_ranges_have_grown(strip: PlotStrip) -> None:
-    """The view's rectangle is not the one of the first, empty plot."""
-    canvas = strip.cards["decode_tokens_per_s"].canvas
-    assert canvas is not None
-    canvas.grab()  # paints once: pyqtgraph keeps the rectangle of the empty plot
+def test_the_drawing_follows_the_view_when_the_ranges_have_grown(strip: PlotStrip) -> None:
+    """The view's rectangle is not the one of the first, empty plot; the grid goes with it."""
+    card = strip.cards["decode_tokens_per_s"]
+    card.grab()  # paints once: pyqtgraph keeps the rectangle of the empty plot
     stream(strip.race, 5.0)
     strip.refresh(now=True)
-    canvas.grab()
-    left, right = canvas.getPlotItem().getViewBox().viewRange()[0]
-    assert right > 5
-    assert canvas.drawing.viewRect().right() == pytest.approx(right)
-    assert canvas.drawing.boundingRect().width() == pytest.approx(right - left)
+    card.redraw()
+    card.grab()
+    left, right = card.plot.view.viewRange()[0]
+    assert right > 5 and card.plot.drawing.levels
+    assert card.plot.drawing.viewRect().right() == pytest.approx(right)
+    assert card.plot.drawing.boundingRect().width() == pytest.approx(right - left)
 
 
 def test_values_of_the_last_rounds_are_shown_though_nothing_new_comes(strip: PlotStrip, qtbot: QtBot) -> None:
@@ -236,9 +239,7 @@ def test_values_of_the_last_rounds_are_shown_though_nothing_new_comes(strip: Plo
     strip._rest_until = 0.0
     assert not strip.refresh()
     expected = f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
-    qtbot.waitUntil(
-        lambda: {n: v for _, n, v in strip.cards["acceptance_rate"].values.entries}["draft-model"] == expected
-    )
+    qtbot.waitUntil(lambda: key(strip.cards["acceptance_rate"])["draft-model"] == expected)
 
 
 # -- draft length ------------------------------------------------------------------------------------
@@ -259,21 +260,20 @@ def test_draft_length_is_a_step_curve_of_every_round(strip: PlotStrip, qtbot: Qt
     lane = changing_lane(strip.race, 1, lengths)
     changing_lane(strip.race, 0, [0, 0])
     strip.refresh(now=True)
-    canvas = strip.lengths.canvas
-    assert canvas is not None and not canvas.drawn() and strip.phases.isVisible()
+    assert not strip.lengths.names and strip.phases.isVisible()
     with qtbot.waitSignal(strip.fourth_changed):
         strip.set_fourth("k")
     assert strip.lengths.isVisible() and not strip.phases.isVisible()
-    assert set(canvas.drawn()) == {1}
-    x, y = canvas.drawn()[1]
+    assert set(drawn(strip.lengths)) == {1}
+    x, y = drawn(strip.lengths)[1]
     edges = [0.0, *lane.table.sums("emitted")]
     assert list(x) == [edge for pair in zip(edges, edges[1:], strict=False) for edge in pair]
     assert list(y) == [k for k in lengths for _ in range(2)]
-    assert strip.lengths.values.entries == [(1, "draft-model", "8")]
+    assert key(strip.lengths) == {"draft-model": "8"}
     # it goes on as rounds come
     changing_lane(strip.race, 2, [3])
     strip.refresh(now=True)
-    assert set(canvas.drawn()) == {1, 2}
+    assert set(drawn(strip.lengths)) == {1, 2}
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 12))
@@ -295,12 +295,10 @@ def test_mean_draft_length_follows_the_window(strip: PlotStrip) -> None:
     lengths = [4, 6, 0, 2, 0, 8, 8, 8, 8, 8, 8]
     changing_lane(strip.race, 1, lengths)
     strip.set_fourth("mean-k")
-    canvas = strip.lengths.canvas
-    assert canvas is not None
-    assert canvas.drawn()[1][1][-1] == pytest.approx(np.mean(lengths))
+    assert drawn(strip.lengths)[1][1][-1] == pytest.approx(np.mean(lengths))
     assert strip.lengths.headline.formula == "drafted / rounds"
     strip.set_options(window=8)
-    assert canvas.drawn()[1][1][-1] == pytest.approx(np.mean(lengths[-8:]))
+    assert drawn(strip.lengths)[1][1][-1] == pytest.approx(np.mean(lengths[-8:]))
     strip.set_fourth("time")
     assert strip.phases.isVisible() and not strip.lengths.isVisible()
 
@@ -341,7 +339,7 @@ def test_draft_lengths_of_an_empty_race(qtbot: QtBot) -> None:
     made.set_fourth("k")
     made.load()
     made.refresh(now=True)
-    assert made.lengths._empty.text() == "No lane drafts"
+    assert made.lengths.said == "No lane drafts"
     assert len(steps(LaneModel(), PlotOptions())[0]) == 0
 
 

@@ -370,7 +370,7 @@ def test_the_curves_are_the_results(bare):
     x, y = bare.charts.speedup.values("story")
     assert list(x) == [1, 2, 4, 8]
     assert list(y) == pytest.approx([1.4, 1.3, 1.1, 0.7])  # of two repeats the lower
-    drawn = bare.charts.speedup._series["story"]
+    drawn = bare.charts.speedup.picture.series["story"]
     assert list(drawn.low) == pytest.approx([1.4, 1.3, 1.1, 0.7]) and list(drawn.high) == pytest.approx([1.42, 1.32, 1.12, 0.72])
     series = results.series(results.curves()[0])
     x, y = bare.charts.speedup.values("story, predicted")
@@ -387,13 +387,13 @@ def test_plain_wins_is_said(bare):
 
 def test_the_map_is_over_k_and_temperature_where_there_are_several(bare):
     by_hand(bare)
-    heat = bare.charts.map._heat
+    heat = bare.charts.map.picture.heat
     assert heat.z.shape == (2, 4)
     assert bare.charts.map.y_name == "temperature"
     assert heat.centre == 1.0
     assert np.allclose(heat.z[0], [1.4, 1.3, 1.1, 0.7])
     by_hand(bare, temperatures=(0.0,))
-    assert bare.charts.map.y_name == "workload" and bare.charts.map._heat.z.shape == (2, 4)
+    assert bare.charts.map.y_name == "workload" and bare.charts.map.picture.heat.z.shape == (2, 4)
 
 
 def test_what_is_compared_can_be_chosen(bare):
@@ -412,7 +412,7 @@ def test_more_curves_than_can_be_told_apart_are_said(bare):
     by_hand(bare, groups=tuple(f"w{i}" for i in range(11)), temperatures=(0.0,))
     measured = [name for name in bare.charts.speedup.names if name.startswith("w") and "predicted" not in name]
     assert len(measured) == 8
-    looks = {(s.lane, s.as_drawn()) for s in (bare.charts.speedup._series[name] for name in measured)}
+    looks = {(s.lane, s.as_drawn()) for s in (bare.charts.speedup.picture.series[name] for name in measured)}
     assert len(looks) == 8
     assert "3 more curves" in bare.charts.words.accessibleDescription()
 

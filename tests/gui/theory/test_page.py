@@ -106,7 +106,7 @@ def test_curves_and_heat_map_follow(panel):
     assert y[5] == pytest.approx(theory.speedup(0.8, 5, 0.05, 1.2))
     x, y = panel.over_alpha.values("k 5, as set")
     assert y[80] == pytest.approx(theory.speedup(0.8, 5, 0.05, 1.2)) and y[-1] == pytest.approx(6 / 1.45)
-    heat = panel.heat._heat
+    heat = panel.heat.picture.heat
     assert heat.z[0, 0] == pytest.approx(theory.speedup(heat.x[0], 5, heat.y[0], 1.2))
     assert heat.x[0] == pytest.approx(0.0125) and heat.x[-1] == pytest.approx(0.9875)
     x, y = panel.heat.values("speedup 1")  # the line where nothing is gained or lost
@@ -125,7 +125,7 @@ def test_handles_drag_alpha_k_c_and_v(panel):
         (panel.heat, "c", 0.3, panel.c, 0.3),
         (panel.over_cost, "v", 1.7, panel.v, 1.7),
     ):
-        chart._lines[name].setValue(to)
+        chart.plot.lines[name].setValue(to)
         settle()
         assert field.value() == pytest.approx(expected)
     assert panel.facts["speedup"].value.text() == f"{theory.speedup(0.55, 6, 0.3, 1.7):.2f}×"
@@ -210,7 +210,7 @@ def test_the_races_lanes_are_points_and_their_figures_can_be_taken(bench, panel)
     assert (x[0], y[0]) == (pytest.approx(lane.alpha), pytest.approx(lane.measured))
     x, y = panel.heat.values("draft-model")
     assert (x[0], y[0]) == (pytest.approx(lane.alpha), pytest.approx(0.05, rel=0.02))
-    assert "measured" in panel.over_alpha._series["draft-model"].tips[0]
+    assert "measured" in panel.over_alpha.picture.series["draft-model"].tips[0]
     panel.lane.setCurrentIndex(1)
     settle()
     assert panel.point.k == 4 and panel.point.value == pytest.approx(1.6, rel=0.02)
@@ -395,18 +395,18 @@ def test_measuring_is_a_job_with_progress_whose_result_is_drawn(bench, shared, j
     assert y[0] == pytest.approx(theory.expected_tokens(0.8, 2) / 12)
     _, total = shared.total.values("plain")
     assert total[-1] == pytest.approx(16 / 16)
-    (mark,) = [mark for name, mark in shared.speedup._marks.items() if name.startswith("crossing")]
+    (mark,) = [mark for name, mark in shared.speedup.picture.marks.items() if name.startswith("crossing")]
     assert mark.value == pytest.approx(shared.found.crossings[0].sequences)
-    assert f"{mark.value:.1f}" in mark.text and "crossing 0" in shared.each._marks
+    assert f"{mark.value:.1f}" in mark.text and "crossing 0" in shared.each.picture.marks
 
 
 def test_measured_is_solid_and_modelled_dashed(shared):
     shared.found = found_of()
     shared.draw()
-    assert shared.each._series["k 2"].dashed and not shared.each._series["plain"].dashed  # c was stated, not timed
-    assert shared.roofline._series["reading the weights"].dashed and shared.roofline._series["computing the products"].dashed
-    assert not any(shared.roofline._series[f"B {size}"].line for size in (1, 16))
-    assert "ridge" in shared.roofline._marks
+    assert shared.each.picture.series["k 2"].dashed and not shared.each.picture.series["plain"].dashed  # c was stated, not timed
+    assert shared.roofline.picture.series["reading the weights"].dashed and shared.roofline.picture.series["computing the products"].dashed
+    assert not any(shared.roofline.picture.series[f"B {size}"].line for size in (1, 16))
+    assert "ridge" in shared.roofline.picture.marks
 
 
 def test_the_marks_of_the_roofline_stand_apart():
@@ -440,7 +440,7 @@ def test_another_acceptance_needs_no_new_measurement(shared, job):
     shared.alpha.set_value(0.1)
     assert not job.asked
     assert shared.found.acceptance.alpha == 0.1 and "no crossing in range, it is slower" in shared.verdict.text()
-    assert shared.speedup._marks["plain"].text == "no crossing in range"
+    assert shared.speedup.picture.marks["plain"].text == "no crossing in range"
 
 
 def test_the_lane_that_ran_is_taken_unless_another_was_chosen(bench, shared):

@@ -93,7 +93,7 @@ def test_it_tunes_for_the_prompt_in_the_window(window, dialog, asked, qtbot, res
 def test_the_chart_names_its_lanes(dialog, asked, qtbot, result):
     dialog.run.click()
     finished(qtbot, dialog)
-    ticks = dialog.chart._ticks["x"]
+    ticks = dialog.chart.picture.ticks["x"]
     shown = [arm for arm in result.told if arm.worth is not None]
     assert len(ticks) == len(shown) > 1
     for (at, text), arm in zip(ticks, shown, strict=True):

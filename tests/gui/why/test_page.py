@@ -168,9 +168,9 @@ def test_a_round_picked_here_is_selected_in_the_race_and_the_other_way_round(ben
     bench.selection.round_selected.connect(lambda *told: seen.append(told))
     page.waterfall.rounds.picked.emit("speed", 7)
     assert seen == [(1, 7, page)]
-    assert page.waterfall.rounds._marks["selected"].value == 7
+    assert page.waterfall.rounds.picture.marks["selected"].value == 7
     bench.selection.select(1, 12, object())
-    assert page.waterfall.rounds._marks["selected"].value == 12
+    assert page.waterfall.rounds.picture.marks["selected"].value == 12
     page.views.setCurrentIndex(1)
     assert page.details.timeline.bars.selected == 12
 
@@ -445,7 +445,7 @@ def test_in_the_window_a_slow_lane_says_so_leads_here_and_rounds_are_picked_both
     assert slow.view.current()[0] == 7  # the race's own text has it selected
     slow.view.select_token(9, -1)
     window.page._token_selected(slow, 9, -1)
-    assert page.waterfall.rounds._marks["selected"].value == 9
+    assert page.waterfall.rounds.picture.marks["selected"].value == 9
 
 
 def test_in_the_window_a_round_picked_while_a_race_runs_stays_picked_when_it_ends(window, qapp):

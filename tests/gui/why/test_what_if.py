@@ -141,7 +141,7 @@ def test_what_the_trace_leaves_open_is_a_band(show):
     assert "confidence" not in [panel.policy.itemData(place) for place in range(panel.policy.count())]
     open_ = [one for one in panel.found.alternatives if one.kind == "length" and not one.rounds.known]
     assert open_
-    series = panel.tokens_over_k._series["recomputed"]
+    series = panel.tokens_over_k.picture.series["recomputed"]
     assert series.low is not None and series.high is not None
     assert (series.low <= series.y + 1e-9).all() and (series.y <= series.high + 1e-9).all()
 
