@@ -130,8 +130,8 @@ def test_handles_drag_alpha_k_c_and_v(panel):
         assert field.value() == pytest.approx(expected)
     assert panel.facts["speedup"].value.text() == f"{theory.speedup(0.55, 6, 0.3, 1.7):.2f}×"
     # The other chart's handle of the same figure went along.
-    assert panel.heat._lines["α"].value() == pytest.approx(0.55)
-    panel.heat._lines["α"].setValue(3.0)  # bounded
+    assert panel.heat.plot.lines["α"].value() == pytest.approx(0.55)
+    panel.heat.plot.lines["α"].setValue(3.0)  # bounded
     settle()
     assert panel.point.alpha == 1
 
@@ -145,11 +145,11 @@ def test_what_is_dragged_fits_into_its_field(panel):
 
 def test_the_chart_under_the_hand_is_drawn_when_it_is_let_go(panel, monkeypatch):
     settle()
-    line = panel.over_cost._lines["v"]
+    line = panel.over_cost.plot.lines["v"]
     line.moving = True
     line.setValue(2.0)
     settle()
-    assert panel.over_cost._lines["v"] is line  # not taken out of the hand
+    assert panel.over_cost.plot.lines["v"] is line  # not taken out of the hand
     assert panel.v.value() == pytest.approx(2.0)
     line.moving = False
     line.sigPositionChangeFinished.emit(line)
@@ -181,7 +181,7 @@ def test_verify_cost_per_row(panel):
     panel.v.set_value(0.25)
     settle()
     assert panel.point.v(4) == 2.0 and panel.v_field.caption.text() == "r"
-    panel.over_cost._lines["v"].setValue(1.8)  # v at this k; r follows
+    panel.over_cost.plot.lines["v"].setValue(1.8)  # v at this k; r follows
     settle()
     assert panel.point.per_row == pytest.approx(0.2) and panel.v.value() == pytest.approx(0.2)
 

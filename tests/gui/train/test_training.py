@@ -190,7 +190,7 @@ def test_the_dialog_plots_a_run_and_offers_its_result(qtbot, dialog, run, folder
     assert dialog.state.full.startswith("Done") and dialog.bar.value() == 1000
     assert "agreement with the target 0.50" in dialog.figures.full
     assert dialog.loss.names == ["loss"] and dialog.alpha.names == ["k 1", "k 2"]
-    assert dialog.alpha.values.entries == [(1, "k 1", "0.50"), (2, "k 2", "0.40")]
+    assert [series.value for series in dialog.alpha.picture.series.values()] == ["0.50", "0.40"]
     with qtbot.waitSignal(dialog.use_asked) as asked:
         qtbot.mouseClick(dialog.use, Qt.MouseButton.LeftButton)
     assert asked.args == ["eagle3", str(folder / "out")]

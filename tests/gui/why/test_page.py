@@ -488,7 +488,7 @@ def test_draft_lengths_have_whole_ticks(page, bench, qapp):
     feed(bench, standard())
     page.show_lane(1)
     settle(qapp)
-    ticks = page.lengths._ticks["x"]
+    ticks = page.lengths.picture.ticks["x"]
     assert ticks[0] == (0.0, "0") and all(value == int(value) for value, _ in ticks) and len(ticks) <= 13
 
 
