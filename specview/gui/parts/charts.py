@@ -229,6 +229,12 @@ class Chart(QFrame):
         self.picture.clear()
         self._change()
 
+    def begin(self, why: str = "") -> bool:
+        """Draw anew: nothing yet, or `why` in words where there is nothing to draw. Whether there is."""
+        self.clear()
+        self.say(why)
+        return not why
+
     def say(self, text: str) -> None:
         """Show words in place of the plot; '' shows the plot."""
         if text:

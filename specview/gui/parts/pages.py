@@ -88,20 +88,25 @@ class Page(QWidget):
         """Take what `kept` returned, in this or another version: skip what does not fit."""
 
 
+def tabs_over(name: str, views: Mapping[str, QWidget]) -> tuple[QTabBar, QStackedWidget]:
+    """A row of tabs and the views (title -> widget) under it; name is what a screen reader calls the row."""
+    bar, stack = QTabBar(), QStackedWidget()
+    bar.setDrawBase(False)
+    bar.setExpanding(False)
+    bar.setAccessibleName(name)
+    bar.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    for title, view in views.items():
+        bar.addTab(title)
+        stack.addWidget(view)
+    return bar, stack
+
+
 class ViewsPage(Page):
     """A page of several views under a row of tabs of its own: `views` and `stack`."""
 
     def set_views(self, name: str, views: Mapping[str, QWidget]) -> None:
-        """Lay the views (title -> widget) out; name is what a screen reader calls the row of tabs."""
-        self.views = QTabBar()
-        self.views.setDrawBase(False)
-        self.views.setExpanding(False)
-        self.views.setAccessibleName(name)
-        self.views.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.stack = QStackedWidget()
-        for title, view in views.items():
-            self.views.addTab(title)
-            self.stack.addWidget(view)
+        """Lay the views out; see `tabs_over`."""
+        self.views, self.stack = tabs_over(name, views)
         self.views.currentChanged.connect(self.view_changed)
         layout.column(layout.row(self.views, 1, margins=(8, 0, 8, 0)), (self.stack, 1), on=self, gap=0)
 

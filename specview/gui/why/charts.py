@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from PySide6.QtCore import Qt, Signal
@@ -17,7 +17,7 @@ from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import ElidedLabel
 from specview.gui.why.timeline import RoundTimeline
 from specview.lab.explain_report import arrival_words
-from specview.lab.explanation import Explanation, Step, Waterfall, signed
+from specview.lab.explanation import Explanation, Step, Waterfall, length_words, signed
 
 ROUNDS_SHOWN = 96
 """Rounds that the bars of single rounds show at once."""
@@ -31,19 +31,20 @@ STEP_TIPS = {
     "uneven": "uneven rounds: what the medians leave out, slow rounds of this lane (or, where it gains, of plain)",
     "net": "the measured speedup: tok/s / plain's, over the time both ran",
 }
+_PARTS = {"speed": "net", "drafting": "draft", "verify surplus": "verify", "other time": "other"}
+"""What a round's bar is made of, from below, and the step of that colour."""
+
+
+def _own_colour(lane: int) -> str:
+    colours = theme.current().lane_colors
+    return colours[lane % len(colours)]
 
 
 def _step_colours(lane: int) -> dict[str, str]:
     now = theme.current()
-    return {
-        "plain": now.lane_colors[0],
-        "tokens": now.accepted,
-        "draft": now.phases[0],
-        "verify": now.phases[1],
-        "other": now.phases[2],
-        "uneven": now.rejected,
-        "net": now.lane_colors[lane % len(now.lane_colors)],
-    }
+    draft, verify, other = now.phases[:3]
+    return {"plain": now.lane_colors[0], "tokens": now.accepted, "draft": draft, "verify": verify, "other": other,
+            "uneven": now.rejected, "net": _own_colour(lane)}  # fmt: skip
 
 
 def _signed(step: Step) -> str:
@@ -98,23 +99,17 @@ class WaterfallView(QWidget):
         """Show the lane's waterfall; why says why there is none."""
         self._lane = lane
         chart = self.median
-        chart.clear()
-        if fall is None:
-            chart.say(why or "There is no plain lane to start from.")
+        if not chart.begin("" if fall is not None else why or "There is no plain lane to start from.") or fall is None:
             return
-        chart.say("")
         steps, colours = fall.steps, _step_colours(lane)
         chart.bars(
             "steps", range(len(steps)), [step.change for step in steps], bottom=[step.before for step in steps],
             width=0.72, colours=[colours[step.name] for step in steps], texts=[_signed(step) for step in steps],
             tips=[f"{_signed(step)} · {STEP_TIPS[step.name]}" for step in steps], in_key=False,
         )  # fmt: skip
-        for place, (left, right) in enumerate(zip(steps[:-1], steps[1:], strict=True)):  # from bar to bar
-            level = left.after
-            chart.curve(f"level {place}", [place + 0.36, place + 0.64], [level, level], colour="muted", in_key=False,
+        for place, step in enumerate(steps[:-1]):  # from bar to bar
+            chart.curve(f"level {place}", [place + 0.36, place + 0.64], [step.after] * 2, colour="muted", in_key=False,
                         width_px=1, quiet=True)  # fmt: skip
-            if right.name == "net":
-                break
         chart.ticks("x", [(float(place), step.label) for place, step in enumerate(steps)])
         chart.mark("plain", y=1.0, colour="muted")
 
@@ -142,32 +137,24 @@ class WaterfallView(QWidget):
     def _draw_rounds(self) -> None:
         chart, start = self.rounds, self.along.value()
         shown = self._falls[start : start + ROUNDS_SHOWN]
-        chart.clear()
-        if not shown:
-            chart.say("No rounds with a cost to show.")
+        if not chart.begin("" if shown else "No rounds with a cost to show."):
             return
-        chart.say("")
-        x = [start + place for place in range(len(shown))]
         colours = _step_colours(self._lane)
-        parts: dict[str, list[float]] = {"speed": [], "drafting": [], "verify surplus": [], "other time": []}
+        heights = np.full((len(_PARTS), len(shown)), math.nan)
         tips: list[str] = []
         for place, fall in enumerate(shown):
-            for name in parts:
-                parts[name].append(math.nan)
-            tips.append(f"round {start + place}: it took no time")
-            if fall is not None:
-                losses = fall.losses
-                parts["speed"][-1] = max(0.0, min(fall.net, fall.tokens))
-                for name, key in (("drafting", "draft"), ("verify surplus", "verify"), ("other time", "other")):
-                    parts[name][-1] = max(0.0, losses[key])  # type: ignore[index]
-                tips[-1] = (
-                    f"round {start + place}: {fall.tokens:.0f} tokens for {fall.cost:.2f} plain rounds = {times(fall.net)}; paid: "
-                    f"drafting {losses['draft']:.2f}, verify {losses['verify']:.2f}, other {losses['other']:.2f}"
-                )
+            if fall is None:
+                tips.append(f"round {start + place}: it took no time")
+                continue
+            draft, verify, other = (fall.losses[name] for name in ("draft", "verify", "other"))
+            heights[:, place] = np.maximum(0.0, [min(fall.net, fall.tokens), draft, verify, other])
+            tips.append(
+                f"round {start + place}: {fall.tokens:.0f} tokens for {fall.cost:.2f} plain rounds = {times(fall.net)}; paid: "
+                f"drafting {draft:.2f}, verify {verify:.2f}, other {other:.2f}"
+            )
         bottom = np.zeros(len(shown))
-        for name, key in (("speed", "net"), ("drafting", "draft"), ("verify surplus", "verify"), ("other time", "other")):
-            height = np.array(parts[name])
-            chart.bars(name, x, height, bottom=bottom, width=0.9, colour=colours[key], tips=tips)
+        for (name, step), height in zip(_PARTS.items(), heights, strict=True):
+            chart.bars(name, range(start, start + len(shown)), height, bottom=bottom, width=0.9, colour=colours[step], tips=tips)
             bottom = bottom + np.nan_to_num(height)
         chart.mark("plain", y=1.0, text="plain", colour="muted")
         if start <= self._selected < start + len(shown):
@@ -187,25 +174,20 @@ class PredictionChart(Chart):
 
     def show_predictions(self, found: Explanation, lane: int) -> None:
         """Show a lane's."""
-        self.clear()
-        if not found.predictions:
-            self.say("Predictions need judged drafts and a plain lane.")
+        shown, measured = found.predictions, found.measured_speedup
+        if not self.begin("" if shown else "Predictions need judged drafts and a plain lane."):
             return
-        self.say("")
-        now = theme.current()
-        own = now.lane_colors[lane % len(now.lane_colors)]
-        measured = found.measured_speedup
         tips = []
-        for one in found.predictions:
+        for one in shown:
             off = f" ({100 * (one.speedup / measured - 1):+.0f}% off)" if measured and not one.measured else ""
             tips.append(f"{times(one.speedup)}{off} · {one.formula} · {one.parts}")
         self.bars(
-            "speedup", range(len(found.predictions)), [one.speedup for one in found.predictions], width=0.62,
-            colours=[own if one.measured else now.q_grey for one in found.predictions],
-            texts=[number(one.speedup) for one in found.predictions], tips=tips, in_key=False,
+            "speedup", range(len(shown)), [one.speedup for one in shown], width=0.62, tips=tips, in_key=False,
+            colours=[_own_colour(lane) if one.measured else theme.current().q_grey for one in shown],
+            texts=[number(one.speedup) for one in shown],
         )  # fmt: skip
         names = {"c, v(k) and other time": "c, v(k), other"}
-        self.ticks("x", [(float(i), names.get(one.name, one.name)) for i, one in enumerate(found.predictions)])
+        self.ticks("x", [(float(i), names.get(one.name, one.name)) for i, one in enumerate(shown)])
         self.mark("plain", y=1.0, colour="muted")
 
 
@@ -223,35 +205,30 @@ class LengthChart(Chart):
 
     def show_lengths(self, found: Explanation, lane: int) -> None:
         """Show a lane's."""
-        self.clear()
-        if not found.lengths:
-            self.say("No closed form for trees: only the measurement speaks." if found.shape == "tree"
-                     else "This needs judged drafts and the cost of a plain pass.")  # fmt: skip
+        points, costs = found.lengths, found.costs
+        why = "No closed form for trees: only the measurement speaks." if found.shape == "tree" else (
+            "This needs judged drafts and the cost of a plain pass.")  # fmt: skip
+        if not self.begin("" if points else why):
             return
-        self.say("")
-        k = [point.k for point in found.lengths]
-        costs = found.costs
+        k = [point.k for point in points]
         words = [
             "k 0: plain decoding, 1 by definition" if not point.k or costs is None else
             f"k {point.k}: predicted {times(point.predicted)}; v({point.k}) = {costs.v(point.k):.2f}, {point.source}; "
-            f"c = {costs.c_at(point.k):.3f}" for point in found.lengths
+            f"c = {costs.c_at(point.k):.3f}" for point in points
         ]  # fmt: skip
-        self.curve("by α", k, [point.by_formula * point.limit for point in found.lengths], colour="muted", dashed=True, tips=words)
-        if found.lengths[-1].by_positions is not None:
-            cut = [math.nan if point.by_positions is None else point.predicted for point in found.lengths]
-            self.curve("by positions", k, cut, lane=lane, dashed=True, points=True,
-                       tips=words)  # fmt: skip
+        self.curve("by α", k, [point.by_formula * point.limit for point in points], colour="muted", dashed=True, tips=words)
+        if points[-1].by_positions is not None:
+            cut = [math.nan if point.by_positions is None else point.predicted for point in points]
+            self.curve("by positions", k, cut, lane=lane, dashed=True, points=True, tips=words)
         if found.measured_speedup is not None and found.k is not None:
             self.curve("measured", [found.k], [found.measured_speedup], colour="bonus", line=False, points=True,
                        tips=[f"measured at k {found.k:g}: {times(found.measured_speedup)}"])  # fmt: skip
-        step = max(1, math.ceil(k[-1] / 12))
-        self.ticks("x", [(float(place), str(place)) for place in range(0, k[-1] + 1, step)])
+        self.ticks("x", [(float(place), str(place)) for place in range(0, k[-1] + 1, max(1, math.ceil(k[-1] / 12)))])
         self.mark("plain", y=1.0, text="plain", colour="muted")
         if found.best_k is not None:
-            others = ["plain" if not k else f"k {k}" for k in found.as_good]
-            best = " or ".join([f"best: k {found.best_k}" if found.best_k else "best: plain",
-                                *(others if len(others) < 3 else [f"{len(others)} others"])])  # fmt: skip
-            self.mark("best", x=float(found.best_k), text=best, colour="accepted")
+            others = [length_words(k) for k in found.as_good]
+            best = [f"best: {length_words(found.best_k)}", *(others if len(others) < 3 else [f"{len(others)} others"])]
+            self.mark("best", x=float(found.best_k), text=" or ".join(best), colour="accepted")
 
 
 class DetailView(QWidget):
@@ -285,93 +262,21 @@ class DetailView(QWidget):
     def show_details(self, details: Details, metrics: Metrics, lane: int) -> None:
         """Show a lane's."""
         self.line.set_full(arrival_words(details))
-        self._show_lengths(details, lane)
-        self._show_positions(metrics, lane)
-        self._show_entropy(details, lane)
-        self._show_output(details, lane)
-        self._show_gaps(details, lane)
+        _show_counts(self.lengths, details.accepted_lengths, lane, "accepted", "Nothing was drafted.")
+        _show_counts(self.bursts, details.bursts, lane, "emitted", "No rounds yet.")
+        _show_positions(self.positions, metrics, lane)
+        _show_entropy(self.entropy, details, lane)
+        _show_output(self.output, details, lane)
+        _show_gaps(self.gaps, details, lane)
         self.timeline.show_spans(details.timeline)
 
-    def _show_lengths(self, details: Details, lane: int) -> None:
-        _counts(self.lengths, details.accepted_lengths, lane, "accepted")
-        self.lengths.say("" if details.accepted_lengths else "Nothing was drafted.")
-        _counts(self.bursts, details.bursts, lane, "emitted")
-        self.bursts.say("" if details.bursts else "No rounds yet.")
 
-    def _show_positions(self, metrics: Metrics, lane: int) -> None:
-        chart = self.positions
-        chart.clear()
-        if not metrics.position_acceptance:
-            chart.say("Nothing was drafted.")
-            return
-        chart.say("")
-        x = range(1, len(metrics.position_acceptance) + 1)
-        chart.curve("unconditional", x, metrics.position_acceptance, lane=lane, points=True)
-        chart.curve("conditional", x, [math.nan if v is None else v for v in metrics.position_acceptance_conditional],
-                    colour="muted", points=True)  # fmt: skip
-        chart.ticks("x", [(float(i), str(i)) for i in x if len(x) <= 12 or i % 2])
-        chart.set_range(y=(0.0, 1.05))
-
-    def _show_entropy(self, details: Details, lane: int) -> None:
-        chart = self.entropy
-        chart.clear()
-        if not details.entropy_known:
-            chart.say(details.entropy_note)
-            return
-        chart.say("")
-        shown = [(place, one) for place, one in enumerate(details.entropy) if one.judged]
-        tips = [_bin_words(one) for _, one in shown]
-        chart.bars("acceptance", [place for place, _ in shown], [one.accepted / one.judged for _, one in shown], width=0.8,
-                   lane=lane, tips=tips, in_key=False)  # fmt: skip
-        ends = [one.interval or (math.nan, math.nan) for _, one in shown]
-        chart.curve("interval", [place for place, _ in shown], [one.accepted / one.judged for _, one in shown], colour="focus",
-                    line=False, low=[low for low, _ in ends], high=[high for _, high in ends], spread="bars", tips=tips,
-                    in_key=False)  # fmt: skip
-        chart.bars("trials", [place for place, _ in shown], [high for _, high in ends], width=0.8, colours=["#00000000"] * len(shown),
-                   texts=[str(one.judged) for _, one in shown], tips=tips, in_key=False)  # fmt: skip
-        chart.ticks("x", [(place - 0.5, f"{one.low:g}") for place, one in enumerate(details.entropy)])  # the bins' edges
-        chart.set_range(x=(-0.6, len(details.entropy) - 0.4), y=(0.0, 1.2))
-
-    def _show_output(self, details: Details, lane: int) -> None:
-        chart = self.output
-        chart.clear()
-        if not details.judged:
-            chart.say("Nothing was judged.")
-            return
-        chart.say("")
-        middles = [(one.low + (one.high or one.low)) / 2 for one in details.along]
-        _rates(chart, details.along, middles, lane)
-        chart.set_range(y=(0.0, 1.05))
-
-    def _show_gaps(self, details: Details, lane: int) -> None:
-        chart = self.gaps
-        chart.clear()
-        if not details.gaps_s:
-            chart.say("One round has no gap yet.")
-            return
-        chart.say("")
-        ms = np.array(details.gaps_s) * 1e3
-        high = float(np.percentile(ms, 99))
-        low = float(ms.min())
-        if high <= low:
-            high = low + max(1e-3, low * 0.01)
-        counts, edges = np.histogram(np.minimum(ms, high), bins=min(24, max(6, len(ms) // 4)), range=(low, high))
-        width = float(edges[1] - edges[0])
-        chart.bars("gaps", (edges[:-1] + edges[1:]) / 2, counts, width=width * 0.95, lane=lane,
-                   tips=[f"{a:.1f} to {b:.1f} ms: {n} rounds" for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)])  # fmt: skip
-        for name, value in (("p50", details.gap_p50_s), ("p95", details.gap_p95_s)):
-            if value is not None:
-                chart.mark(name, x=min(value * 1e3, high), text=name, colour="muted")
-
-
-def _counts(chart: Chart, counts: object, lane: int, what: str) -> None:
+def _show_counts(chart: Chart, counts: Mapping[int, int], lane: int, what: str, why: str) -> None:
     """Bars of how many rounds had 0, 1, 2, ... of something."""
-    chart.clear()
-    found = dict(counts)  # type: ignore[call-overload]
-    if not found:
+    if not chart.begin("" if counts else why):
         return
-    x = list(range(max(found) + 1))
-    heights = [found.get(value, 0) for value in x]
+    x = range(max(counts) + 1)
+    heights = [counts.get(value, 0) for value in x]
     total = sum(heights)
     chart.bars("rounds", x, heights, lane=lane,
                texts=[str(n) if n and len(x) <= 16 else "" for n in heights],
@@ -379,16 +284,63 @@ def _counts(chart: Chart, counts: object, lane: int, what: str) -> None:
     chart.ticks("x", [(float(value), str(value)) for value in x if len(x) <= 16 or value % 4 == 0])
 
 
+def _show_positions(chart: Chart, metrics: Metrics, lane: int) -> None:
+    if not chart.begin("" if metrics.position_acceptance else "Nothing was drafted."):
+        return
+    x = range(1, len(metrics.position_acceptance) + 1)
+    chart.curve("unconditional", x, metrics.position_acceptance, lane=lane, points=True)
+    chart.curve("conditional", x, [math.nan if v is None else v for v in metrics.position_acceptance_conditional],
+                colour="muted", points=True)  # fmt: skip
+    chart.ticks("x", [(float(i), str(i)) for i in x if len(x) <= 12 or i % 2])
+    chart.set_range(y=(0.0, 1.05))
+
+
+def _show_entropy(chart: Chart, details: Details, lane: int) -> None:
+    if not chart.begin("" if details.entropy_known else details.entropy_note):
+        return
+    x = [place for place, one in enumerate(details.entropy) if one.judged]
+    shown = [details.entropy[place] for place in x]
+    tips, rates = list(map(_bin_words, shown)), [one.rate or 0.0 for one in shown]
+    low, high = _ends(shown)
+    chart.bars("acceptance", x, rates, width=0.8, lane=lane, tips=tips, in_key=False)
+    chart.curve("interval", x, rates, colour="focus", line=False, low=low, high=high, spread="bars", tips=tips, in_key=False)
+    chart.bars("trials", x, high, width=0.8, colours=["#00000000"] * len(x), texts=[str(one.judged) for one in shown], tips=tips,
+               in_key=False)  # fmt: skip
+    chart.ticks("x", [(place - 0.5, f"{one.low:g}") for place, one in enumerate(details.entropy)])  # the bins' edges
+    chart.set_range(x=(-0.6, len(details.entropy) - 0.4), y=(0.0, 1.2))
+
+
+def _show_output(chart: Chart, details: Details, lane: int) -> None:
+    if not chart.begin("" if details.judged else "Nothing was judged."):
+        return
+    shown = [one for one in details.along if one.judged]
+    low, high = _ends(shown)
+    chart.curve("acceptance", [(one.low + (one.high or one.low)) / 2 for one in shown], [one.rate or 0.0 for one in shown], lane=lane,
+                points=True, low=low, high=high, tips=list(map(_bin_words, shown)), in_key=False)  # fmt: skip
+    chart.set_range(y=(0.0, 1.05))
+
+
+def _show_gaps(chart: Chart, details: Details, lane: int) -> None:
+    if not chart.begin("" if details.gaps_s else "One round has no gap yet."):
+        return
+    ms = np.array(details.gaps_s) * 1e3
+    low, high = float(ms.min()), float(np.percentile(ms, 99))
+    if high <= low:
+        high = low + max(1e-3, low * 0.01)
+    counts, edges = np.histogram(np.minimum(ms, high), bins=min(24, max(6, len(ms) // 4)), range=(low, high))
+    chart.bars("gaps", (edges[:-1] + edges[1:]) / 2, counts, width=float(edges[1] - edges[0]) * 0.95, lane=lane,
+               tips=[f"{a:.1f} to {b:.1f} ms: {n} rounds" for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)])  # fmt: skip
+    for name, value in (("p50", details.gap_p50_s), ("p95", details.gap_p95_s)):
+        if value is not None:
+            chart.mark(name, x=min(value * 1e3, high), text=name, colour="muted")
+
+
 def _bin_words(one: Bin) -> str:
     end = "and over" if one.high is None else f"to {one.high:g}"
-    return f"{one.low:g} {end}: {number(one.accepted / one.judged)}, {one.accepted} of {one.judged}"
+    return f"{one.low:g} {end}: {number(one.rate)}, {one.accepted} of {one.judged}"
 
 
-def _rates(chart: Chart, bins: Sequence[Bin], x: Sequence[float], lane: int) -> None:
-    """Rates of bins with their intervals; those without a trial are left out."""
-    known = [(place, one) for place, one in zip(x, bins, strict=True) if one.judged]
-    at = [float(place) for place, _ in known]
-    rates = [one.accepted / one.judged for _, one in known]
-    ends = [one.interval or (math.nan, math.nan) for _, one in known]
-    chart.curve("acceptance", at, rates, lane=lane, points=True, low=[a for a, _ in ends], high=[b for _, b in ends],
-                tips=[_bin_words(one) for _, one in known], in_key=False)  # fmt: skip
+def _ends(bins: Sequence[Bin]) -> tuple[list[float], list[float]]:
+    """The lower and the upper ends of the rates' intervals."""
+    ends = [one.interval or (math.nan, math.nan) for one in bins]
+    return [low for low, _ in ends], [high for _, high in ends]

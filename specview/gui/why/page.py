@@ -14,7 +14,6 @@ from PySide6.QtWidgets import (
     QPushButton,
     QSizePolicy,
     QStackedWidget,
-    QTabBar,
     QToolButton,
     QWidget,
 )
@@ -24,7 +23,7 @@ from specview.errors import SpecviewError
 from specview.files.report import Report
 from specview.gui.link.job import JobEnded, JobProgress
 from specview.gui.parts import layout, theme
-from specview.gui.parts.pages import RACE, Page, PageContext
+from specview.gui.parts.pages import RACE, Page, PageContext, tabs_over
 from specview.gui.parts.pass_times import PassMeasuring
 from specview.gui.parts.report_view import ReportView
 from specview.gui.parts.widgets import Choice, ElidedLabel, Scrolled, label, set_kind, set_tip
@@ -40,8 +39,7 @@ from specview.lab.explanation import Banner, Explanation
 from specview.racing.resolve import checked_run
 from specview.settings.run import RunSettings
 
-VIEWS = ("Explanation", "Rounds and tokens", "All figures")
-WHAT_IF = "What-if"
+VIEWS = ("Explanation", "Rounds and tokens", "All figures", "What-if")
 _SHARE = 0.05
 """Of the Qt thread's time: what this page may take while a race runs."""
 
@@ -177,30 +175,21 @@ class WhyPage(Page):
         self.sentence.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.sentence.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         self.banners = BannerRow()
-        self.views = QTabBar()
-        self.views.setDrawBase(False)
-        self.views.setExpanding(False)
-        self.views.setAccessibleName("Views of the explanation")
-        self.views.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.stack = QStackedWidget()
         self.waterfall = WaterfallView()
-        self.waterfall.picked.connect(self._picked)
         self.predictions = PredictionChart()
         self.lengths = LengthChart()
         self.facts = ReportView("Figures of the explanation")
         self.details = DetailView()
-        self.details.timeline.picked.connect(self._picked)
         self.figures = FigureTable()
-        views = (Scrolled(self._explanation_view(), 360), Scrolled(self.details, 400), self.figures)
-        for title, view in zip(VIEWS, views, strict=True):
-            self.views.addTab(title)
-            self.stack.addWidget(view)
+        self.waterfall.picked.connect(self._picked)
+        self.details.timeline.picked.connect(self._picked)
+        explained, what_if = QWidget(), QWidget()
+        grid = layout.grid((self.waterfall, self.predictions, self.lengths, self.facts), 2, on=explained, gap=8, shares=(2, 1))
+        grid.setColumnStretch(0, 3)
         self.what_if: WhatIfPanel | None = None  # made when it is first looked at
-        self.views.addTab(WHAT_IF)
-        self._what_if_slot = layout.column()
-        holder = QWidget()
-        holder.setLayout(self._what_if_slot)
-        self.stack.addWidget(Scrolled(holder, 420))
+        self._what_if_slot = layout.column(on=what_if)
+        shown = Scrolled(explained, 360), Scrolled(self.details, 400), self.figures, Scrolled(what_if, 420)
+        self.views, self.stack = tabs_over("Views of the explanation", dict(zip(VIEWS, shown, strict=True)))
         self.views.currentChanged.connect(self._view_changed)
         content = QWidget()
         layout.column(
@@ -212,15 +201,6 @@ class WhyPage(Page):
         self.whole.addWidget(self._empty_view())
         self.whole.addWidget(content)
         layout.column(self.whole, on=self)
-
-    def _explanation_view(self) -> QWidget:
-        view = QWidget()
-        grid = layout.grid((self.waterfall, self.predictions, self.lengths, self.facts), 2, on=view, gap=8)
-        grid.setColumnStretch(0, 3)
-        grid.setColumnStretch(1, 2)
-        grid.setRowStretch(0, 1)
-        grid.setRowStretch(1, 1)
-        return view
 
     def _empty_view(self) -> QWidget:
         view = QWidget()
@@ -267,13 +247,12 @@ class WhyPage(Page):
 
     def kept(self) -> dict[str, Any]:
         """The view and how the waterfall is shown."""
-        return {"view": self.views.tabText(self.views.currentIndex()), "per_round": self.waterfall.per_round}
+        return {"view": VIEWS[self.views.currentIndex()], "per_round": self.waterfall.per_round}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take the view and how the waterfall is shown."""
-        titles = [self.views.tabText(place) for place in range(self.views.count())]
-        if kept.get("view") in titles:
-            self.views.setCurrentIndex(titles.index(kept["view"]))
+        if kept.get("view") in VIEWS:
+            self.views.setCurrentIndex(VIEWS.index(kept["view"]))
         if isinstance(kept.get("per_round"), bool):
             self.set_per_round(kept["per_round"])
 
@@ -377,12 +356,12 @@ class WhyPage(Page):
         self.sentence.setText(found.sentence)
         self.banners.show_banners(found.banners)
         self._name_measure()
-        view = self.views.tabText(self.views.currentIndex())
-        if view == VIEWS[0]:
+        view = self.views.currentIndex()
+        if view == 0:
             self._show_explanation(found, lane)
-        elif view == VIEWS[1]:
+        elif view == 1:
             self.details.show_details(details_of(lane.table), metrics, self._lane_place)
-        elif view == VIEWS[2]:
+        elif view == 2:
             self.figures.show_race(race)
         else:
             self._show_what_if(lane, None if apart else plain)

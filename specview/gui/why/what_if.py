@@ -7,13 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import (
-    QLabel,
-    QSlider,
-    QStackedWidget,
-    QWidget,
-)
+from PySide6.QtCore import QSignalBlocker, Qt, Signal
+from PySide6.QtWidgets import QLabel, QSlider, QStackedWidget, QWidget
 
 from specview.decoding.ledger import RunRecord
 from specview.drafting.policies import POLICIES
@@ -35,14 +30,16 @@ from specview.settings.run import MAX_K
 THRESHOLDS = tuple(place / 20 for place in range(21))
 """What the slider of the threshold can be set to."""
 CHART_THRESHOLDS = tuple(place / 10 for place in range(11))
-WITH_THRESHOLD = {"confidence": "threshold", "off-below": "threshold"}
-"""Policies with a threshold, and its option."""
+WITH_THRESHOLD = {"confidence": "confidence threshold", "off-below": "acceptance threshold"}
+"""Policies whose option `threshold` the slider sets, and what it is called."""
 HOW = {
     "measured": "the run itself",
     "exact": "every answer is in the trace",
     "modelled": "the trace leaves something open that was answered by the drafter's record",
     "bounds": "the true figure lies within the range",
 }
+Form = Callable[[float | None], str]
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -55,24 +52,26 @@ class Asked:
     @property
     def options(self) -> dict[str, Any]:
         """The policy's options."""
-        return {} if self.threshold is None else {WITH_THRESHOLD[self.policy]: self.threshold}
+        return {} if self.threshold is None else {"threshold": self.threshold}
 
 
 class Answer(QWidget):
     """One figure: what was recorded, and what would have been."""
 
-    def __init__(self, caption: str, tip: str) -> None:
+    def __init__(self, caption: str, tip: str, form: Form) -> None:
         super().__init__()
+        self._form = form
         self.value = label(MISSING, "title")
         self.recorded = label("", "small")
         layout.column(label(caption, "small"), self.value, self.recorded, on=self, gap=theme.px(1))
         set_tip(self, tip)
         self.setAccessibleName(caption)
+        self.setMinimumWidth(theme.px(108))
 
-    def show_figure(self, asked: Range | None, recorded: Range | None, form: Callable[[float | None], str]) -> None:
+    def show_figure(self, asked: Range | None, recorded: Range | None) -> None:
         """Show a figure with its range, and the recorded one beneath."""
-        self.value.setText(range_text(asked, form))
-        self.recorded.setText(f"recorded {form(None if recorded is None else recorded.value)}")
+        self.value.setText(range_text(asked, self._form))
+        self.recorded.setText(f"recorded {self._form(None if recorded is None else recorded.value)}")
 
 
 class WhatIfPanel(QWidget):
@@ -94,9 +93,9 @@ class WhatIfPanel(QWidget):
         self._lengths: tuple[Alternative, ...] = ()
         self._overview, self._single, self._curve_work = (Background(self, "specview-what-if") for _ in range(3))
         self._overview.failed.connect(self._refused)
-        self._overview.progressed.connect(self._progressed)
+        self._overview.progressed.connect(lambda what, fraction: self.words.setText(f"{what}: {100 * fraction:.0f}%"))
         self._single.failed.connect(self._single_failed)
-        self._curve_asked: Any = None
+        self._curve_k = 0
         self._later = Later(self, 60, self._ask)
         self._build()
         theme.signals.changed.connect(self._draw)
@@ -107,29 +106,21 @@ class WhatIfPanel(QWidget):
     def _build(self) -> None:
         self.policy = Choice(tuple((info.name, info.label) for info in POLICIES.values()))
         self.policy.currentIndexChanged.connect(lambda _: self._changed())
-        self.k = self._slider(1, 8, "Draft length k: drafted tokens a round, or the most of them")
-        self.threshold = self._slider(0, len(THRESHOLDS) - 1, "The threshold of the policy")
-        self.k_words, self.threshold_words = label("k 4"), label("0.40")
-        for words in (self.k_words, self.threshold_words):
-            words.setMinimumWidth(theme.px(34))
-        self.k_field = Field("draft length k", _beside(self.k, self.k_words))
-        self.threshold_field = Field("threshold", _beside(self.threshold, self.threshold_words))
+        self.k, self.k_words, k = self._slider(1, 8, "Draft length k: drafted tokens a round, or the most of them")
+        self.threshold, self.threshold_words, threshold = self._slider(0, len(THRESHOLDS) - 1, "The threshold of the policy")
+        self.k_field, self.threshold_field = Field("draft length k", k), Field("threshold", threshold)
         self.figures = {
-            "speedup": Answer("speedup", "plain's time / this one's, both by this run's measured costs"),
-            "tokens": Answer("tokens per pass", "emitted tokens / target passes"),
-            "seconds": Answer("time", "of all rounds, by this run's measured costs: draft, pass and the rest"),
+            "speedup": Answer("speedup", "plain's time / this one's, both by this run's measured costs", times),
+            "tokens_per_pass": Answer("tokens per pass", "emitted tokens / target passes", number),
+            "seconds": Answer("time", "of all rounds, by this run's measured costs: draft, pass and the rest", _seconds),
         }
         self.how = label("", "small")
         self.how.setMinimumWidth(theme.px(60))
         self.why = ElidedLabel("", "small")
         top = layout.row(
-            Field("length policy", self.policy, "How many tokens each round drafts"), self.k_field,
-            self.threshold_field, gap=theme.px(12)
+            Field("length policy", self.policy, "How many tokens each round drafts"), self.k_field, self.threshold_field,
+            *self.figures.values(), 1, gap=theme.px(12)
         )
-        for figure in self.figures.values():
-            figure.setMinimumWidth(theme.px(108))
-            top.addWidget(figure)
-        top.addStretch(1)
         self.over_k = Chart(
             "Predicted speedup over draft length", "plain's time / sum of (draft + pass + rest)",
             "Recomputed from the recorded rounds by this run's measured costs; the band is what the trace leaves open. The "
@@ -151,10 +142,8 @@ class WhatIfPanel(QWidget):
         hidden = ("speedup_low", "speedup_high", "rounds", "seconds", "cost_words", "why")
         self.table = ResultsTable(COLUMNS, identity="name", hidden=hidden, name="what-if")
         self.table.selected.connect(self._picked_row)
-        self.sentence = ElidedLabel("", "")
-        self.notes = ElidedLabel("", "small")
-        charts = (self.over_k, self.table, self.tokens_over_k, self.over_threshold)
-        grid = layout.grid(charts, 2, gap=theme.px(8), shares=(1, 1))
+        self.sentence, self.notes = ElidedLabel("", ""), ElidedLabel("", "small")
+        grid = layout.grid((self.over_k, self.table, self.tokens_over_k, self.over_threshold), 2, gap=theme.px(8), shares=(1, 1))
         content = QWidget()
         layout.column(
             top, layout.row(self.how, (self.why, 1), gap=theme.px(8)), self.sentence, (grid, 1), self.notes,
@@ -169,15 +158,19 @@ class WhatIfPanel(QWidget):
         self.stack.addWidget(content)
         layout.column(self.stack, on=self)
 
-    def _slider(self, low: int, high: int, tip: str) -> QSlider:
-        made = QSlider(Qt.Orientation.Horizontal)
+    def _slider(self, low: int, high: int, tip: str) -> tuple[QSlider, QLabel, QWidget]:
+        """A slider, its value in words, and both beside one another; the keyboard goes to the slider."""
+        made, words, both = QSlider(Qt.Orientation.Horizontal), label(""), QWidget()
         made.setRange(low, high)
         made.setPageStep(1)
         made.setFixedWidth(theme.px(150))
         made.setAccessibleName(tip.split(":")[0])
         set_tip(made, f"{tip}. Arrow keys change it")
         made.valueChanged.connect(lambda _: self._changed())
-        return made
+        words.setMinimumWidth(theme.px(34))
+        layout.row(made, words, on=both, gap=theme.px(6))
+        both.setFocusProxy(made)
+        return made, words, both
 
     # -- the lane --------------------------------------------------------------------------------
 
@@ -193,7 +186,7 @@ class WhatIfPanel(QWidget):
         self._shown = state
         for work in (self._overview, self._single, self._curve_work):
             work.drop()
-        self._curve_asked = None
+        self._curve_k = 0
         self.replay = self.found = self.answer = None
         if not lane.rounds:
             self._say("This lane has no rounds yet.")
@@ -223,50 +216,30 @@ class WhatIfPanel(QWidget):
         self.words.setText(visible(text))
         self.stack.setCurrentIndex(0)
 
-    def _progressed(self, what: str, fraction: float) -> None:
-        self.words.setText(f"{what}: {100 * fraction:.0f}%")
-
     def _refused(self, line: str) -> None:
         self._say(line)
         self.answered.emit()
 
     def _overview_done(self, made: tuple[Replay, WhatIf]) -> None:
-        self.replay, self.found = made
-        replay, found = made
+        self.replay, self.found = replay, found = made
         self._lengths = tuple(one for one in found.alternatives if one.kind == "length")
-        self._filling(lambda: self._fit_controls(replay))
+        names = [name for name in POLICIES if name != "confidence" or replay.knows_confidence]
+        given = replay.settings.get("policy_threshold", 0.4)
+        most = min(replay.longest, max(8, 2 * replay.k), MAX_K)
+        with QSignalBlocker(self.k), QSignalBlocker(self.policy):
+            self.k.setRange(1, most)
+            self.policy.set_items(tuple((name, POLICIES[name].label) for name in names))
+        self._set(replay.policy if replay.policy in names else "constant", min(replay.k, most),
+                  float(given) if isinstance(given, (int, float)) else 0.4)  # fmt: skip
         self.stack.setCurrentIndex(1)
         self.sentence.set_full(found.sentence)
         self.notes.set_full(" ".join(found.notes))
         self.table.set_rows([row_of(one) for one in (found.recorded, *found.alternatives)])
-        self._name_controls()
         self._draw()
         if not replay.knows_confidence:
-            self._draw_thresholds([])
-        self._ask()
+            self.over_threshold.begin("The run does not say how sure the drafter was: record it with observe light or full.")
 
     # -- the sliders -----------------------------------------------------------------------------
-
-    def _fit_controls(self, replay: Replay) -> None:
-        """Set the sliders to the recorded run, and to what can be asked."""
-        most = min(replay.longest, max(8, 2 * replay.k), MAX_K)
-        self.k.setRange(1, most)
-        self.k.setValue(min(replay.k, most))
-        names = [name for name in POLICIES if name != "confidence" or replay.knows_confidence]
-        self.policy.set_items(tuple((name, POLICIES[name].label) for name in names))
-        self.policy.set_value(replay.policy if replay.policy in names else "constant")
-        given = replay.settings.get("policy_threshold", 0.4)
-        value = float(given) if isinstance(given, (int, float)) else 0.4
-        self.threshold.setValue(min(range(len(THRESHOLDS)), key=lambda place: abs(THRESHOLDS[place] - value)))
-
-    def _filling(self, work: Callable[[], None]) -> None:
-        for widget in (self.k, self.threshold, self.policy):
-            widget.blockSignals(True)
-        try:
-            work()
-        finally:
-            for widget in (self.k, self.threshold, self.policy):
-                widget.blockSignals(False)
 
     @property
     def asked(self) -> Asked:
@@ -275,19 +248,23 @@ class WhatIfPanel(QWidget):
         return Asked(policy, self.k.value(), THRESHOLDS[self.threshold.value()] if policy in WITH_THRESHOLD else None)
 
     def _changed(self) -> None:
-        self._name_controls()
-        self._later.start()
-
-    def _name_controls(self) -> None:
         asked = self.asked
         self.k_words.setText(str(asked.k))
         self.threshold_words.setText(f"{THRESHOLDS[self.threshold.value()]:.2f}")
-        self.threshold.setEnabled(asked.threshold is not None)
-        self.threshold_words.setEnabled(asked.threshold is not None)
+        for widget in (self.threshold, self.threshold_words):
+            widget.setEnabled(asked.threshold is not None)
         self.k_field.caption.setText({"heuristic": "first k", "constant": "draft length k"}.get(asked.policy, "longest k"))
-        self.threshold_field.caption.setText(
-            {"confidence": "confidence threshold", "off-below": "acceptance threshold"}.get(asked.policy, "threshold")
-        )
+        self.threshold_field.caption.setText(WITH_THRESHOLD.get(asked.policy, "threshold"))
+        self._later.start()
+
+    def _set(self, policy: str, k: int, threshold: float | None) -> None:
+        """Move the sliders there, and ask once."""
+        with QSignalBlocker(self.k), QSignalBlocker(self.policy), QSignalBlocker(self.threshold):
+            self.policy.set_value(policy)
+            self.k.setValue(k)
+            if threshold is not None:
+                self.threshold.setValue(min(range(len(THRESHOLDS)), key=lambda place: abs(THRESHOLDS[place] - threshold)))
+        self._changed()
 
     def _ask(self) -> None:
         """Recompute what the sliders ask for, and the curve over thresholds at this k."""
@@ -298,8 +275,8 @@ class WhatIfPanel(QWidget):
         self._single.only(
             lambda: replay.policy_of(asked.policy, asked.options, asked.k, _told(self._single.tell)), self._single_done
         )
-        if replay.knows_confidence and self._curve_asked != asked.k:
-            self._curve_asked = asked.k
+        if replay.knows_confidence and self._curve_k != asked.k:
+            self._curve_k = asked.k
             self._curve_work.only(lambda: [
                 replay.policy_of("confidence", {"threshold": value}, asked.k, _told(self._curve_work.tell))
                 for value in CHART_THRESHOLDS
@@ -308,20 +285,15 @@ class WhatIfPanel(QWidget):
     def _single_done(self, one: Alternative) -> None:
         if self.found is None:
             return
-        self.answer, recorded = one, self.found.recorded
-        self.figures["speedup"].show_figure(one.speedup, recorded.speedup, times)
-        self.figures["tokens"].show_figure(one.tokens_per_pass, recorded.tokens_per_pass, number)
-        self.figures["seconds"].show_figure(one.seconds, recorded.seconds, _seconds)
+        self.answer = one
+        for name, figure in self.figures.items():
+            figure.show_figure(getattr(one, name), getattr(self.found.recorded, name))
         costs = f"; pass times {one.cost_words}" if one.cost_words else ""
         set_kind(self.how, "small" if one.how in ("exact", "measured") else "warning")
         self.how.setText(one.how)
         self.how.setToolTip(tooltip(f"{one.how}: {HOW[one.how]}"))
         self.why.set_full(f"{one.name}: {one.why}{costs}")
         self.answered.emit()
-
-    def _curve_done(self, curve: list[Alternative]) -> None:
-        self._draw_thresholds(curve)
-        self._mark_asked()
 
     def _single_failed(self, line: str) -> None:
         self.answer = None
@@ -347,18 +319,7 @@ class WhatIfPanel(QWidget):
             return
         one = (self.found.recorded, *self.found.alternatives)[rows[0]]
         if one.kind != "oracle" and one.policy in POLICIES:
-            self._set(one.policy, one.k, one.options.get(WITH_THRESHOLD.get(one.policy, "")))
-
-    def _set(self, policy: str, k: int, threshold: float | None) -> None:
-        def fill() -> None:
-            self.policy.set_value(policy)
-            self.k.setValue(k)
-            if threshold is not None:
-                nearest = min(range(len(THRESHOLDS)), key=lambda place: abs(THRESHOLDS[place] - threshold))
-                self.threshold.setValue(nearest)
-
-        self._filling(fill)
-        self._changed()
+            self._set(one.policy, one.k, one.options.get("threshold") if one.policy in WITH_THRESHOLD else None)
 
     # -- drawing ---------------------------------------------------------------------------------
 
@@ -366,61 +327,42 @@ class WhatIfPanel(QWidget):
         found = self.found
         if found is None:
             return
-        recorded, lane = found.recorded, self._place
-        ks = [one.k for one in self._lengths]
-        for chart in (self.over_k, self.tokens_over_k):
-            chart.clear()
-            chart.ticks("x", [(float(k), str(k)) for k in ks])
-        tokens = [one.tokens_per_pass for one in self._lengths]
-        self._curve(self.tokens_over_k, "recomputed", ks, tokens, self._lengths)
-        self._point(self.tokens_over_k, recorded, recorded.tokens_per_pass, lane)
-        _leave_room(self.tokens_over_k, [figure.high for figure in tokens] + [recorded.tokens_per_pass.high])
-        if found.costs is None:
-            self.over_k.say("No times: the trace has no one-row pass. Run the method beside plain decoding.")
-            self.over_threshold.say("No times: the trace has no one-row pass.")
+        timeless = "" if found.costs is not None else "No times: the trace has no one-row pass."
+        self._draw_lengths(self.tokens_over_k, "tokens_per_pass")
+        if timeless:
+            self.over_k.begin(f"{timeless} Run the method beside plain decoding.")
+            self.over_threshold.begin(timeless)
             return
-        self.over_k.say("")
-        self._curve(self.over_k, "recomputed", ks, [one.speedup for one in self._lengths], self._lengths)
-        self._point(self.over_k, recorded, recorded.speedup, lane)
+        oracles = {one.name: one.speedup.value for one in found.alternatives if one.kind == "oracle" and one.speedup is not None}
+        others = [one.speedup.value for one in found.alternatives if one.speedup is not None]
+        self._draw_lengths(self.over_k, "speedup", 1.0, *others)
         self.over_k.mark("plain", y=1.0, text="plain")
-        for one in found.alternatives:
-            if one.kind == "oracle" and one.speedup is not None:
-                self.over_k.mark(one.name, y=one.speedup.value, text=f"{one.name} {times(one.speedup.value)}", colour="accepted")
-        _leave_room(self.over_k, [1.0, *(one.speedup.high for one in self._lengths if one.speedup is not None),
-                                  *(one.speedup.value for one in found.alternatives if one.speedup is not None),
-                                  recorded.speedup.value if recorded.speedup is not None else 0.0])  # fmt: skip
+        for name, value in oracles.items():
+            self.over_k.mark(name, y=value, text=f"{name} {times(value)}", colour="accepted")
         self._mark_asked()
 
-    def _curve(
-        self, chart: Chart, name: str, x: list[Any], figures: list[Any], ones: tuple[Alternative, ...] | list[Alternative]
-    ) -> None:
-        """A modelled curve with points, and a band where the trace leaves something open."""
-        present = [figure if figure is not None else Range(math.nan, math.nan, math.nan) for figure in figures]
-        spread = any(not figure.known for figure in figures if figure is not None)
-        chart.curve(
-            name, x, [figure.value for figure in present], colour="bonus", dashed=True, points=True,
-            low=[figure.low for figure in present] if spread else None,
-            high=[figure.high for figure in present] if spread else None,
-            tips=[f"{one.name}: {range_text(figure, number)} ({one.how})" for one, figure in zip(ones, figures, strict=True)],
-        )  # fmt: skip
+    def _draw_lengths(self, chart: Chart, name: str, *heights: float) -> None:
+        """A figure over the draft lengths and as recorded, on an axis that goes up to these heights at least."""
+        assert self.found is not None
+        recorded, shown = self.found.recorded, [getattr(one, name) for one in self._lengths]
+        ks = [one.k for one in self._lengths]
+        chart.begin()
+        chart.ticks("x", [(float(k), str(k)) for k in ks])
+        _curve(chart, "recomputed", ks, shown, self._lengths)
+        own: Range | None = getattr(recorded, name)
+        if own is not None:
+            chart.curve("recorded", [recorded.k], [own.value], lane=self._place, line=False, points=True,
+                        tips=[f"{recorded.name}: {number(own.value)}, measured"])  # fmt: skip
+        _leave_room(chart, [*heights, *(one.high for one in (*shown, own) if one is not None)])
 
-    def _point(self, chart: Chart, recorded: Alternative, figure: Range | None, lane: int) -> None:
-        if figure is not None:
-            chart.curve("recorded", [recorded.k], [figure.value], lane=lane, line=False, points=True,
-                        tips=[f"{recorded.name}: {number(figure.value)}, measured"])  # fmt: skip
-
-    def _draw_thresholds(self, curve: list[Alternative]) -> None:
-        chart = self.over_threshold
-        chart.clear()
-        if not curve:
-            chart.say("The run does not say how sure the drafter was: record it with observe light or full.")
-            return
-        if any(one.speedup is None for one in curve):
-            return
-        chart.say("")
-        self._curve(chart, f"up to {curve[0].k}", list(CHART_THRESHOLDS), [one.speedup for one in curve], curve)
-        chart.mark("plain", y=1.0, text="plain")
-        _leave_room(chart, [1.0, *(one.speedup.high for one in curve if one.speedup is not None)])
+    def _curve_done(self, curve: list[Alternative]) -> None:
+        chart, speedups = self.over_threshold, [one.speedup for one in curve if one.speedup is not None]
+        if len(speedups) == len(curve):
+            chart.begin()
+            _curve(chart, f"up to {curve[0].k}", CHART_THRESHOLDS, speedups, curve)
+            chart.mark("plain", y=1.0, text="plain")
+            _leave_room(chart, [1.0, *(one.high for one in speedups)])
+        self._mark_asked()
 
     def _mark_asked(self) -> None:
         asked = self.asked
@@ -457,17 +399,10 @@ def _told(tell: Callable[[str, float], None]) -> Callable[[int, int], None]:
 
 def _record(lane: LaneModel, prompt_ids: tuple[int, ...]) -> RunRecord:
     """A lane on screen as a recorded one."""
-    return RunRecord(
-        name=lane.name,
-        settings=dict(lane.settings),
-        prompt_ids=tuple(prompt_ids),
-        prefill_s=lane.prefill_s or 0.0,
-        rounds=list(lane.rounds),
-        end=lane.end,
-    )
+    return RunRecord(lane.name, dict(lane.settings), tuple(prompt_ids), lane.prefill_s or 0.0, list(lane.rounds), lane.end)
 
 
-def range_text(figure: Range | None, form: Callable[[float | None], str]) -> str:
+def range_text(figure: Range | None, form: Form) -> str:
     """A figure; with its range where there is one."""
     if figure is None:
         return MISSING
@@ -479,14 +414,18 @@ def _seconds(value: float | None) -> str:
     return MISSING if value is None or not math.isfinite(value) else f"{value:.2f} s"
 
 
+def _curve(chart: Chart, name: str, x: Sequence[float], figures: Sequence[Range | None], ones: Sequence[Alternative]) -> None:
+    """A modelled curve with points, and a band where the trace leaves something open."""
+    present = [figure or Range.of(math.nan) for figure in figures]
+    spread = any(not figure.known for figure in figures if figure is not None)
+    chart.curve(
+        name, x, [figure.value for figure in present], colour="bonus", dashed=True, points=True,
+        low=[figure.low for figure in present] if spread else None,
+        high=[figure.high for figure in present] if spread else None,
+        tips=[f"{one.name}: {range_text(figure, number)} ({one.how})" for one, figure in zip(ones, figures, strict=True)],
+    )  # fmt: skip
+
+
 def _leave_room(chart: Chart, heights: Sequence[float]) -> None:
     """Let the y axis go a little beyond what is drawn, so that the words above the highest line are seen whole."""
     chart.set_range(y=(0.0, 1.18 * max(heights)))
-
-
-def _beside(slider: QSlider, words: QLabel) -> QWidget:
-    """A slider with its value beside it; the keyboard goes to the slider."""
-    made = QWidget()
-    layout.row(slider, words, on=made, gap=theme.px(6))
-    made.setFocusProxy(slider)
-    return made

@@ -77,8 +77,8 @@ def test_it_opens_on_the_recorded_run_with_every_alternative(show):
     run = recorded(k=8, **LOOP)
     tokens = 60 / len(run.rounds)
     assert panel.answer.rounds.value == len(run.rounds)
-    assert panel.figures["tokens"].value.text() == number(tokens)
-    assert panel.figures["tokens"].recorded.text() == f"recorded {number(tokens)}"
+    assert panel.figures["tokens_per_pass"].value.text() == number(tokens)
+    assert panel.figures["tokens_per_pass"].recorded.text() == f"recorded {number(tokens)}"
     assert panel.how.text() == "exact"
     x, y = panel.tokens_over_k.values("recomputed")
     assert list(x) == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -95,7 +95,7 @@ def test_the_sliders_recompute(show, qtbot):
     answer = asked(qtbot, panel, lambda: panel.k.setValue(2))
     real = recorded(k=2, **LOOP)
     assert answer.k == 2 and answer.rounds.value == len(real.rounds)
-    assert panel.figures["tokens"].value.text() == number(60 / len(real.rounds))
+    assert panel.figures["tokens_per_pass"].value.text() == number(60 / len(real.rounds))
     assert panel.figures["speedup"].value.text() == times(answer.speedup.value)
     assert not panel.threshold.isEnabled()
     asked(qtbot, panel, lambda: panel.policy.set_value("confidence"))
@@ -152,7 +152,7 @@ def test_without_times_it_shows_tokens_alone(show):
     run.end = "stopped"
     panel, _ = show([run], lane=0)
     assert panel.figures["speedup"].value.text() == MISSING
-    assert panel.figures["tokens"].value.text() != MISSING
+    assert panel.figures["tokens_per_pass"].value.text() != MISSING
     assert panel.tokens_over_k.names == ["recomputed", "recorded"]
     assert panel.over_k.names == []
 
