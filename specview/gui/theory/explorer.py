@@ -63,10 +63,10 @@ class Point:
             return theory.line_v(self.per_row)(k)
         return self.value
 
-    def speedup(self, alpha: float | None = None, k: int | None = None, c: float | None = None) -> float:
+    def speedup(self, alpha: float | None = None, k: int | None = None) -> float:
         """Speedup here, or with one of the figures another."""
         length = self.k if k is None else k
-        return theory.speedup(self.alpha if alpha is None else alpha, length, self.c if c is None else c, self.v(length))
+        return theory.speedup(self.alpha if alpha is None else alpha, length, self.c, self.v(length))
 
 
 class Fact(QWidget):
@@ -89,9 +89,6 @@ class Fact(QWidget):
         self._column.setSpacing(theme.px(7))
         self.value.setMinimumWidth(QFontMetrics(theme.ui_font(bold=True)).horizontalAdvance(self._longest) + theme.px(2))
 
-    def show_text(self, text: str) -> None:
-        """Show a value."""
-        self.value.setText(text)
 
 
 class TheoryPanel(QWidget):
@@ -164,10 +161,13 @@ class TheoryPanel(QWidget):
         self.over_cost = Chart("Speedup over costs", "E / (k c + v)",
                                "One cost varies, the other stays where it is set.",
                                x="cost, in plain steps", y="times plain decoding")  # fmt: skip
-        self.charts = (self.over_k, self.over_alpha, self.tokens, self.heat, self.over_cost)
+        self.charts = {
+            self.over_k: self._draw_over_k, self.over_alpha: self._draw_over_alpha, self.tokens: self._draw_tokens,
+            self.heat: self._draw_heat, self.over_cost: self._draw_over_cost,
+        }  # fmt: skip
         for chart in self.charts:
             chart.moved.connect(self._moved)
-            chart.released.connect(lambda _: self._settle())
+            chart.released.connect(self._later.start)  # a handle was let go: its own chart is drawn too
 
     def _lay_out(self) -> None:
         self._fields, self._figures = QWidget(), QWidget()
@@ -350,22 +350,12 @@ class TheoryPanel(QWidget):
         self._fill_fields()
         self._later.start()
 
-    def _settle(self) -> None:
-        """A handle was let go: its own chart is drawn too."""
-        self._later.start()
-
     # -- drawing ---------------------------------------------------------------------------------
 
     def draw(self) -> None:
         """Draw everything for where it stands; not the chart whose handle is being dragged."""
         self._show_facts()
-        for chart, draw in (
-            (self.over_k, self._draw_over_k),
-            (self.over_alpha, self._draw_over_alpha),
-            (self.tokens, self._draw_tokens),
-            (self.heat, self._draw_heat),
-            (self.over_cost, self._draw_over_cost),
-        ):
+        for chart, draw in self.charts.items():
             if not chart.is_dragging():
                 chart.clear()
                 draw(chart)
@@ -376,12 +366,12 @@ class TheoryPanel(QWidget):
         tokens = theory.expected_tokens(point.alpha, point.k)
         best = theory.best_k(point.alpha, point.c, point.v, MAX_K)
         even = theory.break_even_alpha(point.k, point.c, point.v(point.k))
-        self.facts["speedup"].show_text(times(point.speedup()))
-        self.facts["tokens"].show_text(number(tokens))
-        self.facts["best"].show_text(f"{best} ({times(point.speedup(k=best))})" if best else "plain")
-        self.facts["even"].show_text("never" if even is None else number(even))
+        self.facts["speedup"].value.setText(times(point.speedup()))
+        self.facts["tokens"].value.setText(number(tokens))
+        self.facts["best"].value.setText(f"{best} ({times(point.speedup(k=best))})" if best else "plain")
+        self.facts["even"].value.setText("never" if even is None else number(even))
         error = theory.rule_of_thumb_error(point.alpha, point.k)
-        self.facts["thumb"].show_text(f"{point.alpha * point.k:.2f} accepted, {error:.2f} too many")
+        self.facts["thumb"].value.setText(f"{point.alpha * point.k:.2f} accepted, {error:.2f} too many")
 
     @property
     def _most_k(self) -> int:
@@ -471,44 +461,32 @@ class TheoryPanel(QWidget):
                 chart.curve(lane.name, [x], [y], lane=place, line=False, points=True, tips=[lane_words(lane)])
 
     def _fill_table(self) -> None:
-        which = self.which.value()
+        which, point = self.which.value(), self.point
         if which == "free":
-            self._fill_free()
-            return
-        point = self.point
-        c = point.c if which == "own" else float(which)
-        v = point.v if which == "own" else theory.constant_v(1.0)
-        rows = theory.table(c, theory.TABLE_ALPHAS, theory.TABLE_KS, v)
-        self._size_table([f"α {alpha:g}" for alpha in theory.TABLE_ALPHAS], [f"k {k}" for k in theory.TABLE_KS])
-        for row, values in enumerate(rows):
-            best = values.index(max(values))
-            for column, value in enumerate(values):
-                self._put(row, column, f"{value:.2f}", bold=column == best and value > 1)
-        self.table_words.set_full(f"Times plain decoding at c {c:.3g}; the best k of each α is bold.")
-
-    def _fill_free(self) -> None:
-        self._size_table(["" for _ in theory.FREE_DRAFTS], ["α", "k", "operations", "speedup"])
-        for row, (alpha, k, _, _) in enumerate(theory.FREE_DRAFTS):
-            texts = (f"{alpha:g}", str(k), f"{theory.operations(alpha, k):.2f}×", f"{theory.speedup(alpha, k, 0.0):.2f}×")
-            for column, text in enumerate(texts):
-                self._put(row, column, text)
-        self.table_words.set_full("Drafts that cost nothing: arithmetic operations and speed, both of plain decoding's.")
-
-    def _size_table(self, rows: Sequence[str], columns: Sequence[str]) -> None:
-        self.table.setRowCount(len(rows))
-        self.table.setColumnCount(len(columns))
-        self.table.setVerticalHeaderLabels(list(rows))
-        self.table.setHorizontalHeaderLabels(list(columns))
-        self.table.verticalHeader().setVisible(any(rows))
-
-    def _put(self, row: int, column: int, text: str, *, bold: bool = False) -> None:
-        item = self.table.item(row, column)
-        if item is None:
-            item = QTableWidgetItem()
-            item.setTextAlignment(Qt.AlignmentFlag.AlignCenter)
-            self.table.setItem(row, column, item)
-        item.setText(text)
-        item.setFont(theme.ui_font(11.5, bold=bold))
+            names, heads = [""] * len(theory.FREE_DRAFTS), ["α", "k", "operations", "speedup"]
+            texts = [[f"{alpha:g}", str(k), f"{theory.operations(alpha, k):.2f}×", f"{theory.speedup(alpha, k, 0.0):.2f}×"]
+                     for alpha, k, _, _ in theory.FREE_DRAFTS]  # fmt: skip
+            bold: set[tuple[int, int]] = set()
+            words = "Drafts that cost nothing: arithmetic operations and speed, both of plain decoding's."
+        else:
+            c = point.c if which == "own" else float(which)
+            grid = theory.table(c, theory.TABLE_ALPHAS, theory.TABLE_KS, point.v if which == "own" else theory.constant_v(1.0))
+            names, heads = [f"α {alpha:g}" for alpha in theory.TABLE_ALPHAS], [f"k {k}" for k in theory.TABLE_KS]
+            texts = [[f"{value:.2f}" for value in row] for row in grid]
+            bold = {(place, row.index(max(row))) for place, row in enumerate(grid) if max(row) > 1}
+            words = f"Times plain decoding at c {c:.3g}; the best k of each α is bold."
+        self.table_words.set_full(words)
+        self.table.setRowCount(len(names))
+        self.table.setColumnCount(len(heads))
+        self.table.setVerticalHeaderLabels(names)
+        self.table.setHorizontalHeaderLabels(heads)
+        self.table.verticalHeader().setVisible(any(names))
+        for row, line in enumerate(texts):
+            for column, text in enumerate(line):
+                item = QTableWidgetItem(text)
+                item.setTextAlignment(Qt.AlignmentFlag.AlignCenter)
+                item.setFont(theme.ui_font(11.5, bold=(row, column) in bold))
+                self.table.setItem(row, column, item)
 
 
 def lane_words(lane: LanePoint) -> str:
