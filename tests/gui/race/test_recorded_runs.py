@@ -54,6 +54,15 @@ def open_in(qtbot, window, *paths: Path, lanes=None):
     qtbot.waitUntil(lambda: not window.recorded.opener.busy, timeout=10_000)
 
 
+def ended(window, qtbot):
+    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+
+
+def run(window, qtbot):
+    window.run()
+    ended(window, qtbot)
+
+
 # -- the model ---------------------------------------------------------------------------------------------
 
 
@@ -115,8 +124,7 @@ def test_whatever_a_file_says_can_be_drawn(tmp_path, place, value, line):
 
 
 def test_a_kept_race_opens_as_it_ended_without_a_model(window, qtbot, script):
-    window.run()
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    run(window, qtbot)
     told = shown(window.controller.race)
     panels = [panel._cells["speedup"].accessibleDescription() for panel in window.page.panels]
     assert all(panels)
@@ -144,7 +152,7 @@ def test_run_goes_back_to_live(window, qtbot, tmp_path, script):
     assert window.controller.race.facts["target_model_name"] == FACTS["target_model_name"]
     window.run()
     assert window.controller.recorded is None and not window.recorded.bar.isVisible()
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    ended(window, qtbot)
     assert [len(lane.rounds) for lane in window.controller.race.lanes] == [script.rounds] * 3
     assert window.controller.settings.prompt == SETTINGS.prompt and window.controller.settings.lanes[1].k == 4
     assert window.controller.can_continue
@@ -161,16 +169,16 @@ def test_a_recorded_run_stays_until_lanes_are_edited(window, qtbot, tmp_path):
     assert [lane.tokens for lane in window.controller.race.lanes] == held[:2]
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_close_shows_the_lanes_as_set_up(window, qtbot, tmp_path, beside):
+def test_close_shows_the_lanes_as_set_up(window, qtbot, tmp_path):
     paths = [write_trace(tmp_path / f"{name}.jsonl") for name in ("a", "b")]
-    open_in(qtbot, window, *paths[: 1 + beside])
     for change in (window.controller.recorded_changed, window.controller.state_changed):  # whoever looks meanwhile
         change.connect(lambda: [panel.lane for panel in window.page.panels])
-    qtbot.mouseClick(window.recorded.bar.close_button, Qt.MouseButton.LeftButton)
-    assert window.controller.recorded is None and not window.recorded.bar.isVisible()
-    assert [len(lane.rounds) for lane in window.controller.race.lanes] == [0, 0, 0]
-    assert window.controller.state == "ready"
+    for count in (1, 2):
+        open_in(qtbot, window, *paths[:count])
+        qtbot.mouseClick(window.recorded.bar.close_button, Qt.MouseButton.LeftButton)
+        assert window.controller.recorded is None and not window.recorded.bar.isVisible()
+        assert [len(lane.rounds) for lane in window.controller.race.lanes] == [0, 0, 0]
+        assert window.controller.state == "ready"
 
 
 SET_UP = replace(
@@ -196,19 +204,15 @@ def test_close_brings_back_the_setup_that_opening_replaced(window, qtbot, tmp_pa
     assert (window.own_settings(), window.setup.rule.value()) == before
 
 
-def test_close_leaves_what_was_changed_since(window, qtbot, tmp_path):
+def test_close_leaves_what_was_changed_since_and_edited_lanes_are_the_setup_now(window, qtbot, tmp_path):
     window.show_setup(SET_UP, "auto")
-    open_in(qtbot, window, write_trace(tmp_path / "a.jsonl"))
+    path = write_trace(tmp_path / "a.jsonl")
+    open_in(qtbot, window, path)
     window.setup.set_prompt("typed while it was open")
     window.recorded.close_run()
     found = window.own_settings()
     assert found.prompt == "typed while it was open"
     assert found == replace(SET_UP, prompt=found.prompt, workload=found.workload, history=found.history)
-
-
-def test_lanes_that_were_edited_since_or_run_are_the_setup_now(window, qtbot, tmp_path):
-    window.show_setup(SET_UP, "auto")
-    path = write_trace(tmp_path / "a.jsonl")
     open_in(qtbot, window, path)
     window.remove_lane(2)
     window.recorded.close_run()
@@ -310,21 +314,13 @@ def test_run_asks_about_the_models_that_a_file_named(window, qtbot, script, fore
     settings = window.controller.settings
     assert settings.sampling.temperature == 0.5 and not settings.trust_remote_code
     assert (settings.target == "owner/name") == (answer == "use")
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    ended(window, qtbot)
     window.run()  # answered for this session
     assert len(asked) == 1
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    ended(window, qtbot)
 
 
-def test_a_target_chosen_since_is_what_runs(window, qtbot, script, foreign):
-    asked, _ = foreign
-    window.setup.target.choose("mine.gguf")
-    window.run()
-    assert asked == [] and window.controller.settings.target == "mine.gguf"
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
-
-
-def test_measuring_a_strangers_target_is_asked_about_too(window, qtbot, script, foreign):
+def test_measuring_a_strangers_target_is_asked_about_too_and_one_chosen_since_is_what_runs(window, qtbot, script, foreign):
     asked, answers = foreign
     answers.append("")
     window.tabs.open("Why")
@@ -332,6 +328,10 @@ def test_measuring_a_strangers_target_is_asked_about_too(window, qtbot, script, 
     why.show_lane(1)
     why.measure_v()
     assert len(asked) == 1 and "owner/name" in asked[0] and not window.controller.busy_with
+    asked.clear()
+    window.setup.target.choose("mine.gguf")
+    run(window, qtbot)
+    assert asked == [] and window.controller.settings.target == "mine.gguf"
 
 
 def test_a_run_of_one_lane_opens_alone_and_run_adds_plain(window, qtbot, tmp_path, script):
@@ -339,50 +339,39 @@ def test_a_run_of_one_lane_opens_alone_and_run_adds_plain(window, qtbot, tmp_pat
     open_in(qtbot, window, write_trace(tmp_path / "a.jsonl", settings=single))
     assert [panel.lane.name for panel in window.page.panels] == ["prompt-lookup"]
     assert window.controller.race.speedup(window.controller.race.lanes[0]) is None
-    window.run()
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    run(window, qtbot)
     assert [lane.name for lane in window.controller.race.lanes] == ["plain", "prompt-lookup"]
 
 
-@pytest.mark.parametrize(("content", "says"), [
-    (b"\x00\x01", "not the header"), (b"", "is empty"), (b'{"schema": "specview.trace/7"}\n', "specview.trace/7"),
-])  # fmt: skip
-def test_what_is_no_trace_is_one_line_in_the_banner(window, qtbot, tmp_path, content, says):
+def test_what_is_no_trace_is_one_line_in_the_banner_and_a_trace_can_be_dropped(window, qtbot, tmp_path):
     path = tmp_path / "bad.jsonl"
-    path.write_bytes(content)
-    window.take_path(path)
-    qtbot.waitUntil(lambda: window.banner.message != "", timeout=5000)
-    assert says in window.banner.message and window.controller.recorded is None and not window.recorded.bar.isVisible()
-
-
-def test_a_trace_can_be_dropped(window, qtbot, tmp_path):
-    path = write_trace(tmp_path / "a.jsonl")
+    for content, says in ((b"\x00\x01", "not the header"), (b"", "is empty"), (b'{"schema": "specview.trace/7"}\n', "specview.trace/7")):
+        path.write_bytes(content)
+        window.take_path(path)
+        qtbot.waitUntil(lambda says=says: says in window.banner.message, timeout=5000)
+        assert window.controller.recorded is None and not window.recorded.bar.isVisible()
     data = QMimeData()
-    data.setUrls([QUrl.fromLocalFile(str(path))])
+    data.setUrls([QUrl.fromLocalFile(str(write_trace(tmp_path / "a.jsonl")))])
     drop = QDropEvent(QPointF(5, 5), Qt.DropAction.CopyAction, data, Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier)
     window.dropEvent(drop)
     qtbot.waitUntil(lambda: window.controller.recorded is not None, timeout=5000)
     assert drop.isAccepted()
 
 
-def test_nothing_is_opened_over_a_running_race(window, qtbot, tmp_path, script):
-    script.round_s = 0.02
-    path = write_trace(tmp_path / "a.jsonl")
-    window.run()
-    window.take_path(path)
-    assert "A race is running" in window.banner.message
-    window.recorded.open([Pick(path)])
-    assert not window.recorded.opener.busy and window.controller.recorded is None
-    window.controller.stop()
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
-
-
-def test_the_last_of_several_wishes_is_opened(window, qtbot, tmp_path):
-    paths = [write_trace(tmp_path / f"{name}.jsonl", rounds=40) for name in "abc"]
+def test_the_last_of_several_wishes_is_opened_and_nothing_over_a_running_race(window, qtbot, tmp_path, script):
+    paths = [write_trace(tmp_path / f"{name}.jsonl", rounds=20) for name in "abc"]
     for path in paths:
         window.recorded.open([Pick(path)])
     qtbot.waitUntil(lambda: window.controller.recorded is not None, timeout=10_000)
     assert window.controller.recorded.picks[0].path == paths[2]
+    script.round_s = 0.02
+    window.run()
+    window.take_path(paths[0])
+    assert "A race is running" in window.banner.message
+    window.recorded.open([Pick(paths[0])])
+    assert not window.recorded.opener.busy and window.controller.recorded is None
+    window.controller.stop()
+    ended(window, qtbot)
 
 
 def test_settings_of_another_specview_leave_those_set_up(window, qtbot, tmp_path):
@@ -446,45 +435,32 @@ def test_a_recording_plays_by_the_lanes_own_clocks(window, qtbot, tmp_path):
             assert lane.rounds == [round_ for round_ in full.rounds if round_.t <= seconds]
     player.advance(1e9)
     assert not player.playing and shown(window.controller.race) == whole
-
-
-def test_a_race_that_begins_ends_the_playing(window, qtbot, tmp_path):
-    open_in(qtbot, window, write_trace(tmp_path / "a.jsonl"))
     window.recorded.toggle_play()
-    window.run()
-    assert not window.recorded.player.playing
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
-    assert len(window.controller.race.lanes[0].rounds) == 20
+    run(window, qtbot)  # a race that begins ends the playing
+    assert not player.playing and len(window.controller.race.lanes[0].rounds) == 20
 
 
 # -- keeping -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_cannot_be_kept_is_told_and_goes_on(window, qtbot, tmp_path, monkeypatch, script):
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "file"))
-    window.run()
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
-    assert "this run is not kept" in window.banner.message
-    assert [len(lane.rounds) for lane in window.controller.race.lanes] == [script.rounds] * 3
-
-
-def test_a_fault_of_the_keeper_does_not_end_the_race(window, qtbot, monkeypatch, script):
+def test_a_run_that_cannot_be_kept_and_a_fault_of_the_keeper_are_told_and_it_goes_on(window, qtbot, tmp_path, monkeypatch, script):
     from specview.library.keeping import RunKeeper
 
     def fault(self, event):
         raise ValueError("a fault")
 
-    monkeypatch.setattr(RunKeeper, "take", fault)
-    window.run()
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
-    assert "not kept" in window.banner.message and window.controller.race.ended.end == "done"
-    assert [len(lane.rounds) for lane in window.controller.race.lanes] == [script.rounds] * 3
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "file"))
+    for says in ("this run is not kept", "not kept"):
+        run(window, qtbot)
+        assert says in window.banner.message and window.controller.race.ended.end == "done"
+        assert [len(lane.rounds) for lane in window.controller.race.lanes] == [script.rounds] * 3
+        window.clear_message()
+        monkeypatch.setattr(RunKeeper, "take", fault)
 
 
 def test_a_continued_race_is_one_kept_run(window, qtbot, script):
-    window.run()
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    run(window, qtbot)
     window.continue_run()
     qtbot.waitUntil(lambda: len(window.controller.race.lanes[0].rounds) == 40 and window.controller.state == "ended", timeout=10_000)
     (entry,) = RunLibrary().scan()
@@ -492,8 +468,7 @@ def test_a_continued_race_is_one_kept_run(window, qtbot, script):
 
 
 def test_a_later_turn_is_kept_with_what_came_before(window, qtbot):
-    window.run()
-    qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=10_000)
+    run(window, qtbot)
     window.next_turn("and then?")
     qtbot.waitUntil(lambda: len(RunLibrary().scan()) == 2 and window.controller.state == "ended", timeout=10_000)
     last = RunLibrary().find("last")
