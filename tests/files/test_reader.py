@@ -24,7 +24,7 @@ from specview.library.repeat import command_line, settings_of_trace
 from specview.library.replay import events, trace_document
 from tests.library.recorded import race_events, write_trace
 
-FUZZ = settings(max_examples=120, deadline=None, derandomize=True,
+FUZZ = settings(max_examples=80, deadline=None, derandomize=True,
                 suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def places(value: Any, at: tuple = ()) -> list[tuple]:
     return found
 
 
-@settings(FUZZ, max_examples=200)
+@settings(FUZZ, max_examples=120)
 @given(line=st.floats(0, 0.999), place=st.floats(0, 0.999), value=VALUES, drop=st.booleans())
 def test_any_value_in_any_place_gives_a_trace_or_one_line(
     whole: Path, tmp_path: Path, line: float, place: float, value: Any, drop: bool

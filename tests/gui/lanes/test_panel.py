@@ -34,7 +34,6 @@ def panel(qtbot: QtBot, race: RaceModel, index: int, width: int = 380, height: i
 
 
 def test_figures_have_one_name_each() -> None:
-    """Only alpha is called the acceptance rate; every figure has a formula."""
     titles = [figure.title for figure in METRICS.values()]
     assert len(set(titles)) == len(titles)
     assert [title for title in titles if "acceptance rate" in title] == ["acceptance rate α"]
@@ -49,12 +48,10 @@ def test_figures_have_one_name_each() -> None:
     [(None, "–"), (4.126, "4.13"), (41.32, "41.3"), (9.996, "10.0"), (999.6, "1,000"), (float("inf"), "–")],
 )
 def test_rate_format(value: float | None, text: str) -> None:
-    """Three digits or so."""
     assert rate(value) == text
 
 
 def test_spread_and_probability_formats() -> None:
-    """A range where there is one; small probabilities are not 0."""
     assert figures.spread(None) == figures.spread(times(1.5)) == ""
     assert figures.spread(times(1.5, 1.4, 1.7)) == "1.40–1.70"
     assert probability(0.0) == "0.00" and probability(0.0004) == "4e-4"
@@ -62,7 +59,6 @@ def test_spread_and_probability_formats() -> None:
 
 
 def test_chips_say_draft_k_policy_and_rule() -> None:
-    """Chips per lane; lossy rules are marked; changed options are named."""
     texts = [[mark.text for mark in lane_words.chips(settings)] for _, settings, _ in LANES]
     assert texts[0] == ["one token a pass"]
     assert texts[1] == ["smol-draft", "k 4", "constant", "rejection"]
@@ -79,7 +75,6 @@ def test_chips_say_draft_k_policy_and_rule() -> None:
 
 
 def test_badges() -> None:
-    """Baseline, exact, lossy, equal, different with its margin against the kernels' own."""
     lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"})
     assert lane_words.badge(LaneModel()).text == "baseline, measured"
     assert lane_words.badge(lane).text == "✓ exact rule"
@@ -105,7 +100,6 @@ def test_badges() -> None:
      ("error", "Out of memory.", "Out of memory.", "bad"), ("error", "", "error", "bad")],
 )
 def test_state_words(end: str, error: str, words: str, tone: str) -> None:
-    """Every end has its words."""
     lane = LaneModel(state="ended", end=end, error=error)  # type: ignore[arg-type]
     mark = lane_words.state(lane)
     assert words in mark.text and mark.tone == tone
@@ -113,7 +107,6 @@ def test_state_words(end: str, error: str, words: str, tone: str) -> None:
 
 
 def test_a_draft_that_went_silent_is_told_where_and_why(qtbot: QtBot) -> None:
-    """While it runs, at its end, short of room, and in the tool tip."""
     race = make_race(3)
     stream(race, 1.0)
     lane = race.lanes[1]
@@ -130,7 +123,6 @@ def test_a_draft_that_went_silent_is_told_where_and_why(qtbot: QtBot) -> None:
 
 
 def test_panel_shows_the_metrics(qtbot: QtBot) -> None:
-    """Figures are the fold of the lane's rounds; tool tips hold formula and numbers."""
     race = make_race(3)
     stream(race, 3.0)
     shown = panel(qtbot, race, 1)
@@ -156,7 +148,6 @@ def test_panel_shows_the_metrics(qtbot: QtBot) -> None:
 
 
 def test_nothing_jumps_as_numbers_change(qtbot: QtBot) -> None:
-    """Neither figures nor states move the text area."""
     race = make_race(2)
     shown = panel(qtbot, race, 1)
     before = shown.view.geometry(), shown._cells["speedup"].geometry()
@@ -173,7 +164,6 @@ def test_nothing_jumps_as_numbers_change(qtbot: QtBot) -> None:
 
 
 def test_buttons_and_keys_ask(qtbot: QtBot) -> None:
-    """Name, remove and move are asked by mouse and keyboard; not while a race runs; never for plain."""
     race = make_race(4)
     shown = panel(qtbot, race, 2)
     with qtbot.waitSignal(shown.edit_requested):
@@ -193,7 +183,6 @@ def test_buttons_and_keys_ask(qtbot: QtBot) -> None:
 
 
 def test_tokens_pass_through_and_new_lane_replaces(qtbot: QtBot) -> None:
-    """Token signals of the view come out of the panel; set_index shows another lane."""
     race = make_race(3)
     stream(race, 1.0)
     shown = panel(qtbot, race, 1)
@@ -210,7 +199,6 @@ def test_tokens_pass_through_and_new_lane_replaces(qtbot: QtBot) -> None:
 
 
 def test_names_are_text(qtbot: QtBot) -> None:
-    """Ampersands and tags in names stay what they are."""
     race = RaceModel()
     race.set_lanes([("plain", {"method": "plain"}), ("<b>R&D</b>", {"method": "draft-model", "draft": "<i>x</i>"})])
     shown = panel(qtbot, race, 1)
@@ -219,7 +207,6 @@ def test_names_are_text(qtbot: QtBot) -> None:
 
 
 def test_all_sizes_and_themes_are_drawn(qtbot: QtBot) -> None:
-    """Narrow, short, scaled, light and dark: painting works and the text keeps room."""
     app = QApplication.instance()
     assert isinstance(app, QApplication)
     race = make_race(5)
@@ -254,7 +241,6 @@ def combined_race(rounds: int = 30) -> RaceModel:
 
 
 def test_shares_of_a_combined_lane_are_those_of_its_rounds(qtbot: QtBot) -> None:
-    """Each member's share and acceptance, in the members' order, live; other lanes have no such line."""
     with made_up_methods():
         race = combined_race()
         shown = panel(qtbot, race, 1)
@@ -277,7 +263,6 @@ def test_shares_of_a_combined_lane_are_those_of_its_rounds(qtbot: QtBot) -> None
 
 
 def test_members_without_a_draft_and_unexpected_ones_are_named() -> None:
-    """A member that has drafted nothing has 0%; before the first round the members stand in order."""
     with made_up_methods():
         metrics = fold(make_rounds(3, drafters=("draft-model",)))
         mark = lane_words.shares(("x-simple", "suffix"), metrics)
@@ -289,7 +274,6 @@ def test_members_without_a_draft_and_unexpected_ones_are_named() -> None:
 
 
 def test_distance_to_the_oracle_once_it_is_known(qtbot: QtBot) -> None:
-    """Beside the badge, with its formula in the tool tip; not there while it is not known."""
     with made_up_methods():
         race = combined_race()
         shown = panel(qtbot, race, 1, width=420)
@@ -379,7 +363,6 @@ def test_a_lossy_label_takes_no_room_from_the_other_figures(qtbot: QtBot) -> Non
 
 
 def test_a_lane_that_failed_before_its_first_round_has_no_verdict_on_its_output() -> None:
-    """It did not run: no 'exact rule'. One that failed later keeps its badge."""
     lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"}, state="ended", end="error", error="No room.")
     assert lane_words.badge(lane).text == "did not run" and lane_words.badge(lane).tip == "No room."
     for round_ in make_rounds(1):
@@ -389,7 +372,6 @@ def test_a_lane_that_failed_before_its_first_round_has_no_verdict_on_its_output(
 
 
 def test_a_lane_stopped_before_its_first_round_has_no_verdict() -> None:
-    """Nothing was decoded, so nothing is exact; stopped later, the rule's own words stand."""
     lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"}, state="ended", end="stopped")
     assert lane_words.badge(lane).text == "did not run" and lane_words.badge(lane).tone == "neutral"
     for round_ in make_rounds(1):
@@ -399,7 +381,6 @@ def test_a_lane_stopped_before_its_first_round_has_no_verdict() -> None:
 
 
 def test_chips_name_what_differs_from_the_preset_chosen() -> None:
-    """Values that come with a preset are its own; members' options carry the member's name."""
     def texts(**options: object) -> list[str]:
         flat = {"method": "x-simple", **{f"option_{name}": value for name, value in options.items()}}
         return [mark.text for mark in lane_words.chips(flat)]

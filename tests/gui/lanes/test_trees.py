@@ -51,9 +51,8 @@ def filled(rounds: list[Round], method: str = "x", rule: str = "greedy") -> Lane
 
 
 @given(tree_rounds())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_lane_of_trees_is_a_fold_of_its_rounds(made: list[Round]) -> None:
-    """The output is the accepted path; ignored drafts are counted, not listed; every token has its place."""
     lane = filled(made)
     record = RunRecord("x", {}, rounds=made)
     assert lane.text == record.text and lane.emitted == len(record.token_ids)
@@ -84,9 +83,8 @@ def test_a_lane_of_trees_is_a_fold_of_its_rounds(made: list[Round]) -> None:
 
 
 @given(tree_rounds(), st.sampled_from(["greedy", "rejection", "match", "typical", "naive"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_every_draft_of_a_tree_can_be_inspected(made: list[Round], rule: str) -> None:
-    """A rejected sibling names what stands in its place; the tree lists what was tried, depth first."""
     lane = filled(made, rule=rule)
     for index, round_ in enumerate(made):
         for place, token in enumerate(round_.drafted):
@@ -116,7 +114,6 @@ def test_every_draft_of_a_tree_can_be_inspected(made: list[Round], rule: str) ->
 
 
 def test_a_long_chain_folds_what_was_never_judged() -> None:
-    """48 drafts of an n-gram method, the second rejected: the first ignored ones are drawn, the rest counted."""
     drafted = [DraftedToken(1, "accepted", text="a"), DraftedToken(2, "rejected", text="b")]
     drafted += [DraftedToken(3, "ignored", text="c")] * 46
     lane = filled([Round(0, 0.1, 0, 0.1, 0, drafter="n", drafted=tuple(drafted), final=FinalToken(1, "corrected", "d"))])
@@ -132,7 +129,6 @@ def test_a_long_chain_folds_what_was_never_judged() -> None:
 
 
 def test_a_lookahead_round_is_readable_in_the_text(qtbot: QtBot) -> None:
-    """One rejected ghost, one count, not dozens of ghosts; the cursor walks over them; hidden ghosts are gone."""
     lane = filled([lookahead_round(0, guesses=15, levels=4)], "lookahead")
     ghosts = [token for token in lane.tokens if token.ghost]
     assert [token.kind for token in ghosts] == ["rejected", "rejected", "ignored"]
@@ -177,7 +173,6 @@ def inspector(qtbot: QtBot) -> Inspector:
 
 
 def test_inspector_shows_tree_window_and_drafter(inspector: Inspector) -> None:
-    """Depth and siblings, who drafted, the window; a chain has neither tree nor window."""
     lane = filled([lookahead_round(guesses=15, levels=4)], "x-cascade")
     assert inspector.show_token(lane, 0, 0)
     text = inspector.text()
@@ -198,7 +193,6 @@ def test_inspector_shows_tree_window_and_drafter(inspector: Inspector) -> None:
 
 
 def test_a_whole_path_gives_a_bonus(inspector: Inspector) -> None:
-    """In a tree a bonus follows a path to its end, not every draft."""
     lane = filled([lookahead_round(levels=3, accepted=3)], "lookahead")
     assert inspector.show_token(lane, 0, FINAL)
     assert "after a path of 3 accepted drafts to its end" in inspector.text()
@@ -206,14 +200,12 @@ def test_a_whole_path_gives_a_bonus(inspector: Inspector) -> None:
 
 
 def test_ignored_drafts_of_a_tree_say_why(inspector: Inspector) -> None:
-    """An ignored draft of a tree was on another path."""
     lane = filled([lookahead_round()], "lookahead")
     assert inspector.show_token(lane, 0, 1)
     assert "never judged" in inspector.text() and "went another way" in inspector.text()
 
 
 def test_model_text_in_trees_and_windows_is_never_markup(inspector: Inspector) -> None:
-    """Tags and controls are drawn as they are."""
     bad = "<b>\n\x00"
     drafted = (DraftedToken(1, "rejected", text=bad), DraftedToken(2, "accepted", text=bad))
     round_ = Round(0, 0.1, 0, 0.1, 0, drafter="t", parents=(-1, -1), drafted=drafted,
@@ -224,7 +216,6 @@ def test_model_text_in_trees_and_windows_is_never_markup(inspector: Inspector) -
 
 
 def test_trees_are_drawn_in_both_themes_and_sizes(inspector: Inspector) -> None:
-    """Deep trees, narrow columns, large fonts: everything is painted."""
     app = QApplication.instance()
     assert isinstance(app, QApplication)
     deep = tuple(DraftedToken(i, "accepted", text=f" word{i}") for i in range(30))

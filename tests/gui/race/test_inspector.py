@@ -49,7 +49,6 @@ def inspector(qtbot: QtBot) -> Iterator[Inspector]:
 
 
 def test_empty_inspector_has_a_hint(inspector: Inspector) -> None:
-    """Nothing chosen: it says how to choose."""
     assert HINT in inspector.text()
     assert not inspector.show_token(LaneModel(), 0, 0)
     lane = lane_of("greedy", rejected(accept=0.0))
@@ -59,7 +58,6 @@ def test_empty_inspector_has_a_hint(inspector: Inspector) -> None:
 
 
 def test_rejection_shows_ratio_draw_and_residual(inspector: Inspector) -> None:
-    """The numbers of the mock: 0.07 / 0.31 = 0.23, u 0.61, the residual, two ignored."""
     ignored = DraftedToken(5, "ignored", q=0.4, text=" x")
     token = rejected(accept=0.07 / 0.31, u=0.61, residual_top=((1, " path", 0.36), (2, " file", 0.1)))
     lane = lane_of("rejection", token, ignored, ignored)
@@ -80,57 +78,37 @@ def test_rejection_shows_ratio_draw_and_residual(inspector: Inspector) -> None:
     assert "never judged" in inspector.text() and not inspector._draw.isVisible()
 
 
-def test_temperature_one_needs_no_remark(inspector: Inspector) -> None:
-    """At temperature 1 without filters the bars are the decision's own."""
-    lane = lane_of("rejection", rejected(accept=0.2, u=0.5), temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    inspector.show_token(lane, 0, 0)
+NO_FILTERS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+FILTERED = {"temperature": 1.0, "top_k": 40, "top_p": 0.9, "min_p": 0.05}
+
+
+@pytest.mark.parametrize(("rule", "fields", "sampling", "parts", "mark"), [
+    # what the mock-up's rejected token says under each rule; mark: where the draw is drawn, False where nothing is
+    ("rejection", {"accept": 0.2, "u": 0.5}, FILTERED, ["temperature 1, top-k 40, top-p 0.9, min-p 0.05"], 0.5),
+    ("rejection", {"q": 1.0, "accept": 0.07, "u": 0.5, "q_top": ()}, {}, ["q = 1", "without probabilities"], 0.5),
+    ("rejection", {"accept": 0.2, "u": 0.5, "p_top": (), "q_top": (), "entropy": None}, {},
+     ["observation was light", "not recorded"], 0.5),
+    ("greedy", {"accept": 0.0, "margin": 0.44}, {"temperature": 0.0},
+     ["x is the argmax of p", 'x = " None"', 'argmax p = " path"', "= 0.44", "→ rejected", "temperature 0"], False),
+    ("match", {"accept": 0.07, "draw": 1}, {}, ['y = " path"', "the draw y stands instead"], None),
+    ("match", {"accept": 0.07, "draw": 999}, {}, ["y = token 999"], None),
+    ("typical", {"accept": 0.0, "threshold": 0.08}, {},
+     ["min(ε, δ exp(-H(p)))", "threshold 0.08", "p(x) = 0.07", "not exact", "drawn from p instead"], 0.08),
+    ("naive", {"accept": 0.2, "u": 0.9}, {}, ["teaching bug", "not from max(0, p - q)"], 0.9),
+])  # fmt: skip
+def test_each_rule_has_its_formula_with_the_tokens_numbers(
+    inspector: Inspector, rule: str, fields: dict, sampling: dict, parts: list[str], mark: float | bool | None
+) -> None:
+    inspector.show_token(lane_of(rule, rejected(**fields), **sampling), 0, 0)
+    text, bar = inspector.text(), inspector.inspection.bar  # type: ignore[union-attr]
+    for part in parts:
+        assert part in text, part
+    assert (bar.mark if bar is not None else False) == mark and inspector._draw.isVisible() == (mark is not False)
+
+
+def test_at_temperature_one_without_filters_the_bars_are_the_decisions_own(inspector: Inspector) -> None:
+    inspector.show_token(lane_of("rejection", rejected(accept=0.2, u=0.5), **NO_FILTERS), 0, 0)
     assert "no filters" not in inspector.text()
-    lane = lane_of("rejection", rejected(accept=0.2, u=0.5), temperature=1.0, top_k=40, top_p=0.9, min_p=0.05)
-    inspector.show_token(lane, 0, 0)
-    assert "temperature 1, top-k 40, top-p 0.9, min-p 0.05" in inspector.text()
-
-
-def test_greedy_names_the_argmax_and_the_margin(inspector: Inspector) -> None:
-    """Agreement of argmaxes, with the margin of the two best logits."""
-    inspector.show_token(lane_of("greedy", rejected(accept=0.0, margin=0.44), temperature=0.0), 0, 0)
-    text = inspector.text()
-    for part in ("x is the argmax of p", 'x = " None"', 'argmax p = " path"', "= 0.44", "→ rejected", "temperature 0"):
-        assert part in text, part
-    assert not inspector._draw.isVisible()
-
-
-def test_match_names_the_draw(inspector: Inspector) -> None:
-    """The drawn token by name where any list knows it."""
-    inspector.show_token(lane_of("match", rejected(accept=0.07, draw=1)), 0, 0)
-    assert 'y = " path"' in inspector.text() and "the draw y stands instead" in inspector.text()
-    inspector.show_token(lane_of("match", rejected(accept=0.07, draw=999)), 0, 0)
-    assert "y = token 999" in inspector.text()
-
-
-def test_typical_shows_its_threshold_and_is_called_lossy(inspector: Inspector) -> None:
-    """The entropy-dependent threshold, drawn against p(x)."""
-    inspector.show_token(lane_of("typical", rejected(accept=0.0, threshold=0.08)), 0, 0)
-    text = inspector.text()
-    for part in ("min(ε, δ exp(-H(p)))", "threshold 0.08", "p(x) = 0.07", "not exact", "drawn from p instead"):
-        assert part in text, part
-    found = inspector.inspection
-    assert found is not None and found.bar is not None and found.bar.mark == 0.08
-
-
-def test_naive_is_labelled_a_teaching_bug(inspector: Inspector) -> None:
-    """Naive says what is wrong with it."""
-    inspector.show_token(lane_of("naive", rejected(accept=0.2, u=0.9)), 0, 0)
-    assert "teaching bug" in inspector.text() and "not from max(0, p - q)" in inspector.text()
-
-
-def test_point_mass_and_light_observation_in_words(inspector: Inspector) -> None:
-    """No q, no likeliest tokens: said, not left blank."""
-    token = rejected(q=1.0, accept=0.07, u=0.5, q_top=())
-    inspector.show_token(lane_of("rejection", token), 0, 0)
-    assert "q = 1" in inspector.text() and "without probabilities" in inspector.text()
-    bare = rejected(accept=0.2, u=0.5, p_top=(), q_top=(), entropy=None)
-    inspector.show_token(lane_of("rejection", bare), 0, 0)
-    assert "observation was light" in inspector.text() and "not recorded" in inspector.text()
 
 
 @pytest.mark.parametrize(
@@ -139,7 +117,6 @@ def test_point_mass_and_light_observation_in_words(inspector: Inspector) -> None
      ("plain", "from the target alone")],
 )
 def test_final_tokens(inspector: Inspector, kind: str, words: str) -> None:
-    """Corrected, bonus and plain tokens say where they come from."""
     drafted = {"corrected": (rejected(accept=0.2, u=0.9),), "bonus": (DraftedToken(3, "accepted", text=" None"),),
                "plain": ()}[kind]
     final = FinalToken(1, kind, " path", p=0.6, margin=1.25, p_top=P_TOP, entropy=1.5)  # type: ignore[arg-type]
@@ -149,7 +126,6 @@ def test_final_tokens(inspector: Inspector, kind: str, words: str) -> None:
 
 
 def test_model_text_is_never_markup(inspector: Inspector) -> None:
-    """Tags, newlines and controls are shown as they are."""
     token = rejected(text="<b>\n\x00", accept=0.2, u=0.9, p_top=((3, "<b>\n\x00", 0.5),))
     inspector.show_token(lane_of("match", token), 0, 0)
     assert "<b>↵‹NUL›" in inspector.text()
@@ -159,7 +135,6 @@ def test_model_text_is_never_markup(inspector: Inspector) -> None:
        st.integers(0, 99), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_every_token_can_be_inspected(rule: str, seed: int, light: bool) -> None:
-    """No token of any rule is without a description; rows hold the drafted token once."""
     lane = filled_lane(6, rule=rule, seed=seed)
     if light:
         bare = LaneModel("x", lane.settings)
@@ -179,7 +154,6 @@ def test_every_token_can_be_inspected(rule: str, seed: int, light: bool) -> None
 
 
 def test_both_themes_and_sizes(inspector: Inspector) -> None:
-    """Restyling and narrowing keep everything drawn."""
     app = QApplication.instance()
     assert isinstance(app, QApplication)
     lane = filled_lane(10)
@@ -201,7 +175,6 @@ def test_both_themes_and_sizes(inspector: Inspector) -> None:
      ("\u00a0", "no-break space"), ("\x85", "U+0085"), ("", '""'), (" a", '" a"'), ("\n" * 1000, "1000 newlines"), (" \n" * 500, "space, newline, spa…ine, space, newline")],
 )  # fmt: skip
 def test_blank_tokens_are_named(text: str, words: str) -> None:
-    """In the inspector's rows, its sentences and the tool tips of tokens."""
     assert quoted(text) == words
 
 

@@ -50,9 +50,8 @@ def rounds(draw: st.DrawFn) -> list[Round]:
 
 
 @given(rounds())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_lane_is_a_fold_of_its_rounds(made: list[Round]) -> None:
-    """Text, counts, positions, places and series agree with the ledger."""
     lane = LaneModel()
     for round_ in made:
         lane.add(round_)
@@ -79,9 +78,8 @@ def test_lane_is_a_fold_of_its_rounds(made: list[Round]) -> None:
 
 
 @given(rounds(), st.integers(1, 15))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_windowed_rates_are_those_of_the_last_rounds(made: list[Round], window: int) -> None:
-    """A rate over a window is the metric of just those rounds."""
     lane = LaneModel()
     for round_ in made:
         lane.add(round_)
@@ -99,7 +97,6 @@ def test_windowed_rates_are_those_of_the_last_rounds(made: list[Round], window: 
 
 
 def test_states_from_loading_to_end() -> None:
-    """Every event moves the race on, and stale ones do not."""
     race = RaceModel()
     race.set_lanes([("plain", {"method": "plain"}), ("fast", {"method": "draft-model", "k": 2})])
     race.begin(5)
@@ -127,7 +124,6 @@ def test_states_from_loading_to_end() -> None:
 
 
 def test_lanes_keep_what_they_had() -> None:
-    """A failed load, a stop and an edit of another lane lose nothing; a new start clears."""
     race = make_race(3)
     stream(race, 1.0)
     before = [lane.text for lane in race.lanes]
@@ -149,7 +145,6 @@ def test_lanes_keep_what_they_had() -> None:
 
 
 def test_round_after_the_end_continues_the_lane() -> None:
-    """Continue past the limit: the lane runs again and its figures are its own once more."""
     race = make_race(2)
     first, second = make_rounds(2, alpha=1.0)
     race.apply(LaneRound(1, 1, first))
@@ -161,7 +156,6 @@ def test_round_after_the_end_continues_the_lane() -> None:
 
 
 def test_speedup_is_over_the_time_both_were_running() -> None:
-    """Twice the tokens per second is a speedup of 2, with a spread around it, whoever ends first."""
     race = make_race(2)
     for index in range(100):
         t = (index + 1) * 0.1
@@ -197,7 +191,6 @@ def test_a_run_again_has_the_range_of_all_runs_around_its_own_speedup() -> None:
 
 
 def test_a_run_that_goes_on_counts_once() -> None:
-    """Continue past the limit replaces that run's speedup; two lanes of the same settings do not mix."""
     race = RaceModel()
     same = {"method": "draft-model"}
     race.apply(RaceStarted(1, (1,), "p", ("plain", "a", "b"), ({"method": "plain"}, same, same)))
