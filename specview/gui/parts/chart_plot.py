@@ -264,6 +264,7 @@ class Plot(pg.PlotWidget):
         self.lines: dict[str, pg.InfiniteLine] = {}
         self.paint_s = 0.0  # processor time that painting took so far
         self.drawing = Drawing(picture)
+        self._room: tuple[object, ...] = ()  # for which the grid is
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -292,7 +293,7 @@ class Plot(pg.PlotWidget):
             self.getAxis("bottom").setTickDensity(0.6)
             self.getAxis("bottom").setStyle(tickLength=0)
             self.getAxis("left").setStyle(tickLength=0, hideOverlappingLabels=False)
-        self._named: tuple[str, str] = ("", "")
+        self._axes: dict[str, tuple[str, list[tuple[float, str]]]] = {}  # as they are shown
 
     def show_all(self) -> None:
         """Draw the picture anew: ranges, axes, handles, and the drawing when it is next painted."""
@@ -303,31 +304,35 @@ class Plot(pg.PlotWidget):
             self.view.setRange(xRange=x, yRange=y, padding=0, disableAutoRange=True)
         for place, side in enumerate(("bottom", "left")):
             self._show_axis(place, side)
-        left = self.getAxis("left")
-        named = picture.ticks.get("y")
-        levels = left.tickValues(*y, max(self.height() - theme.px(32), 20))
-        self.drawing.levels = [picture.one(1, value) for value, _ in named] if named else list(levels[0][1]) if levels else []
+        ticks = picture.ticks.get("y")
+        room = y, self.height(), tuple(ticks or ())
+        if room != self._room:
+            self._room = room
+            levels = self.getAxis("left").tickValues(*y, max(self.height() - theme.px(32), 20))
+            named = [picture.one(1, value) for value, _ in ticks or ()]
+            self.drawing.levels = named or (list(levels[0][1]) if levels else [])
+        for side in ("bottom", "left"):
+            if picture.names[side == "left"] and not picture.live:
+                self.getAxis(side).resizeEvent()  # centres the name, which pyqtgraph does only when the axis gets another size
         self._show_handles()
         self.drawing.update()
 
     def _show_axis(self, place: int, side: str) -> None:
         picture, axis, name = self.picture, self.getAxis(side), self.picture.names[place]
         ticks = picture.ticks.get("xy"[place])
-        if picture.log[place]:
-            axis.setLogMode(x=picture.log[0], y=picture.log[1])
-        if name != self._named[place]:
-            self._named = (name, self._named[1]) if place == 0 else (self._named[0], name)
-            # No ranges: even switched off, pyqtgraph scales an axis below 1 by a thousand when it is restyled.
-            style = {"color": theme.current().muted, "font-size": f"{theme.px(10)}px"}
-            axis.setLabel(name, siPrefixEnableRanges=(), **style)
+        if self._axes.get(side) == (name, ticks or []):
+            return  # each change lets pyqtgraph lay out and paint the axis anew
+        self._axes[side] = name, list(ticks or ())
+        axis.setLogMode(x=picture.log[0], y=picture.log[1])
+        # No ranges: even switched off, pyqtgraph scales an axis below 1 by a thousand when it is restyled.
+        style = {"color": theme.current().muted, "font-size": f"{theme.px(10)}px"}
+        axis.setLabel(name, siPrefixEnableRanges=(), **style) if name else axis.showLabel(False)
         if side == "left":
             axis.setWidth(self._left_width([text for _, text in ticks or ()]))
         else:
             lines = max((text.count("\n") for _, text in ticks or ()), default=0)
             axis.setHeight(theme.px((30 if name and picture.live else 34 if name else 20) + 14 * lines))
         axis.setTicks([[(picture.one(place, value), text) for value, text in ticks]] if ticks else None)
-        if name:
-            axis.resizeEvent()  # centres the name, which pyqtgraph does only when the axis gets another size
 
     def _left_width(self, texts: Sequence[str]) -> float:
         """Room for the axis's name and its ticks' names."""
