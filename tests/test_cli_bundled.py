@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from specview import cli
-from specview.commands.summary import compare_table
+from specview.commands.terminal import report_text
 from specview.decoding.metrics import fold
 from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import speedup
 from specview.files.reader import read_trace
 from specview.files.schema import round_from_json
+from specview.library.reports import compare_report
 from specview.racing.pool import ModelPool
 
 pytestmark = pytest.mark.real_model
@@ -142,7 +143,7 @@ def test_repeats_give_medians(engine_name: str, capsys: pytest.CaptureFixture[st
         assert lane["rounds"] in [one["rounds"] for one in lane["repeats"]]
     low, high = document["lanes"][1]["speedup_spread"]
     assert low <= document["lanes"][1]["speedup"] <= high
-    out = compare_table(document)
+    out = report_text(compare_report(document))
     assert "Medians of 3 repeats" in out and "prompt-lookup" in out and "equal to plain" in out
 
 

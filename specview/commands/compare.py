@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from specview.commands.arguments import (
@@ -15,14 +14,14 @@ from specview.commands.arguments import (
 )
 from specview.commands.outputs import add_keep_flag
 from specview.commands.running import STOPPED_CODE, Running, running
-from specview.commands.summary import compare_table
-from specview.commands.terminal import safe_text
+from specview.commands.terminal import print_report
 from specview.drafting.registry import FIRST_METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.files.documents import compare_document
 from specview.files.report import report_markdown
 from specview.files.schema import Json
 from specview.library.exporters import compare_csv, compare_markdown
+from specview.library.reports import compare_report
 from specview.racing.resolve import checked_run
 from specview.racing.workloads import Workload
 from specview.settings.run import RunSettings
@@ -86,9 +85,7 @@ def _compare(settings: RunSettings, repeats: int, run: Running) -> int:
             outputs.text("markdown", compare_markdown(document))
     finally:  # a full disk does not take the table too
         if not outputs.to_stdout:
-            sys.stdout.write(compare_table(document))
-            if result.busy:
-                sys.stdout.write(safe_text(result.busy) + "\n")
+            print_report(compare_report(document, [result.busy] if result.busy else []))
     if result.trouble:
         raise SpecviewError(f"lane {result.trouble}")
     return _exit_code(document, stopped=result.end == "stopped")

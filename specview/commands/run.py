@@ -10,11 +10,11 @@ from typing import Any
 from specview.commands.arguments import Parser, add_shared_flags, lane_keys_help, settings_of
 from specview.commands.outputs import Outputs, add_keep_flag
 from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
-from specview.commands.summary import run_summary
-from specview.commands.terminal import ProgressLine, legend, round_text, safe_text, wants_colour
+from specview.commands.terminal import ProgressLine, legend, print_report, round_text, safe_text, wants_colour
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError
 from specview.files.documents import run_document
+from specview.library.reports import run_report
 from specview.racing.resolve import checked_run
 from specview.settings.events import Event, Failed, LaneEnded, LaneRound, Progress, RaceStarted
 from specview.settings.run import RunSettings
@@ -125,7 +125,7 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
         sys.stdout.write("\n" if text.endswith("\n") or not text else "\n\n")
         if screen.colour and ended.metrics.proposed:
             sys.stdout.write(legend() + "\n\n")
-        sys.stdout.write(run_summary(document))
+        print_report(run_report(document))
     if ended.end == "error" or race.trouble:
         raise SpecviewError(safe_text(ended.error or race.trouble))
     return STOPPED_CODE if ended.end == "stopped" else 0

@@ -12,8 +12,15 @@ from typing import Any
 
 from specview.commands.arguments import Parser, whole
 from specview.commands.run_files import add_export_flags, read_all, wanted_forms, write_forms
-from specview.commands.summary import compare_table, run_summary
-from specview.commands.terminal import ProgressLine, figure, pairs, safe_text, table, write_document
+from specview.commands.terminal import (
+    ProgressLine,
+    figure,
+    pairs,
+    report_text,
+    safe_text,
+    table,
+    write_document,
+)
 from specview.errors import SpecviewError, UsageError
 from specview.files.atomic import OutputFile
 from specview.files.schema import Json, dumps
@@ -22,6 +29,7 @@ from specview.library.exports import Recorded
 from specview.library.library import TRASH_DAYS, Entry, RunLibrary
 from specview.library.repeat import command_line
 from specview.library.replay import trace_document
+from specview.library.reports import compare_report, run_report
 from specview.library.rows import run_row, when
 
 _HELP = f"""\
@@ -134,8 +142,7 @@ def runs_text(runs: Sequence[Recorded]) -> str:
     if len(runs) == 1:
         return _one_text(runs[0])
     lanes = lay_beside([(_short(run), run.trace, None) for run in runs])
-    names = "".join(f"{_short(run)}: {_line(run.name)}\n" for run in runs)
-    return compare_table(beside_document(lanes)) + names
+    return report_text(compare_report(beside_document(lanes), [f"{_short(run)}: {run.name}" for run in runs]))
 
 
 def _one_text(run: Recorded) -> str:
@@ -149,7 +156,7 @@ def _one_text(run: Recorded) -> str:
     about["prompt"] = _cut(_line(trace.prompt_text), 100) + f"  ({len(trace.prompt_ids)} tokens)"
     document = trace_document(trace)
     lanes: list[Mapping[str, Any]] = document["lanes"]
-    parts = [pairs(about), run_summary(lanes[0]) if len(lanes) == 1 else compare_table(document)]
+    parts = [pairs(about), report_text(run_report(lanes[0]) if len(lanes) == 1 else compare_report(document))]
     unfinished = [record.name for record in trace.records if record.end is None]
     if unfinished:
         parts.append(

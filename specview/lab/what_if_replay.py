@@ -6,17 +6,18 @@ place stand measured costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from specview.decoding.costs import Costs
-from specview.decoding.interfaces import Drafter, Forward, LengthPolicy
-from specview.decoding.ledger import Draft, Round, RunRecord, depths
+from specview.decoding.interfaces import Drafter, Forward, LengthPolicy, Proceed
+from specview.decoding.ledger import Array, Draft, Round, RunRecord, depths
 from specview.decoding.loop import Sequence as Lane
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import DecisionRows
+from specview.drafting.base import BaseDrafter
 from specview.lab.measured import MeasuredCosts
 
 OnPosition = Callable[[int, int], None]
@@ -57,7 +58,7 @@ class _TextRows(DecisionRows):
         return int(self.logits[row])
 
 
-class _Written:
+class _Written(BaseDrafter):
     """The text as a session, and the clock that its passes move; it stands around the drafter too, whose drafts take time."""
 
     def __init__(self, text: FixedText, drafter: Drafter, costs: MeasuredCosts | None) -> None:
@@ -66,18 +67,20 @@ class _Written:
         self.now = 0.0
         self.name, self.exact_q = drafter.name, drafter.exact_q
         self.feature_layers = drafter.feature_layers
-        self.observe = drafter.observe
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """As the drafter does."""
+        self.drafter.observe(round_, features)
 
     def clock(self) -> float:
         """Seconds so far."""
         return self.now
 
-    def propose(self, context: Sequence[int], budget: int, proceed: Callable[[float], bool] | None = None) -> Draft:
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
         """Draft, in the time that a draft of that length takes."""
         draft = self.drafter.propose(context, budget, proceed)
         if self.costs is not None:
-            longest = len(draft) if draft.parents is None else max(depths(draft.parents), default=-1) + 1
-            self.now += self.costs.draft_s(longest)
+            self.now += self.costs.draft_s(draft.longest)
         return draft
 
     def forward(self, tokens: Sequence[int], parents: Sequence[int] | None = None, features: Sequence[Any] = ()) -> Forward:

@@ -58,15 +58,16 @@ def compare_csv(document: Mapping[str, Any]) -> str:
         "speedup", "speedup_low", "speedup_high", *(f"speedup_{key}" for key in SPEEDUP_OVER), "repeats",
         "equal_to_plain", "first_difference",
     ]  # fmt: skip
-    return table_csv([Column(key, key) for key in keys], _rows(document))
+    return table_csv([Column(key, key) for key in keys], lane_rows(document))
 
 
 def compare_markdown(document: Mapping[str, Any]) -> str:
     """Return a compare document as a Markdown table, a row per lane; an absent figure is a dash."""
-    return table_markdown(_MARKDOWN_COLUMNS, _rows(document))
+    return table_markdown(_MARKDOWN_COLUMNS, lane_rows(document))
 
 
-def _rows(document: Mapping[str, Any]) -> list[Row]:
+def lane_rows(document: Mapping[str, Any]) -> list[Row]:
+    """A row per lane of a compare document: settings, metrics, speedup with what it is the ratio of, equality."""
     rows: list[Row] = []
     for lane in document["lanes"]:
         run, equality, over = lane["run"], lane.get("equal_to_plain"), lane.get("speedup_over") or {}

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
-from itertools import zip_longest
 from typing import Any, Literal
 
-from specview.decoding.ledger import FINISHED, Round
+from specview.decoding.ledger import Round
 from specview.decoding.metrics import Metrics, fold, share_figures
 from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import Speedup, speedup
@@ -20,6 +19,7 @@ from specview.drafting.plain import is_baseline
 from specview.files.documents import equality_to_json, run_document, speedup_to_json
 from specview.files.reader import Trace
 from specview.files.schema import Json
+from specview.racing.equality import compare_records
 from specview.settings.events import (
     Equality,
     Event,
@@ -113,7 +113,7 @@ def _against_plain(
     lane, reference = trace.records[index], trace.records[base]
     faster = speedup(lane.rounds, reference.rounds)
     if "equal_to_plain" not in more:
-        return faster, _equality(trace, index, base)
+        return faster, compare_records(lane, reference)
     found = more["equal_to_plain"]
     equality = None
     if isinstance(found, dict) and isinstance(found.get("equal"), bool):
@@ -125,23 +125,6 @@ def _against_plain(
             *(found[key] if _is_real(found.get(key)) else None for key in ("logit_margin", "kernel_margin")),
         )
     return faster, equality
-
-
-def _equality(trace: Trace, index: int, base: int) -> Equality | None:
-    """Compare a lane's ids with plain's, as the race does; the kernels' margin is not known here."""
-    lane, reference = trace.records[index], trace.records[base]
-    greedy = lane.settings.get("temperature") == 0
-    if not lane.rounds or not reference.rounds or not (greedy or lane.settings.get("rule") in ("greedy", "match")):
-        return None
-    ours, theirs = lane.token_ids, reference.token_ids
-    ended = all(one.end in FINISHED for one in (lane, reference))
-    pairs = zip_longest(ours, theirs) if ended else zip(ours, theirs, strict=False)
-    first = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
-    compared = min(len(ours), len(theirs))
-    if first is None:
-        return Equality(True, compared)
-    final = reference.rounds[first].final if first < len(reference.rounds) else None
-    return Equality(False, compared, first, None if final is None else final.margin)
 
 
 def race_end(trace: Trace, run_id: int = 0) -> RaceEnded:

@@ -8,13 +8,14 @@ kernels were measured to have.
 from __future__ import annotations
 
 from collections.abc import Hashable, MutableMapping
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specview.decoding.interfaces import Engine
-from specview.decoding.ledger import FINISHED, Array
+from specview.decoding.ledger import FINISHED, Array, RunRecord
 from specview.decoding.sampling import as_like, top_entries
 from specview.settings.events import Equality
 
@@ -38,25 +39,33 @@ def compare_outputs(
     kernel margins, in logits, measured for a model (`key`) at a difference. A lane that was stopped
     is compared as far as both go. measure False leaves the kernel margin out unless it is known.
     """
-    if not plain.record.rounds or not lane.record.rounds:
-        return None
-    if lane.rule not in ("greedy", "match") and not lane.run.sampling.greedy:
-        return None
-    ours, theirs = lane.record.token_ids, plain.record.token_ids
-    compared = min(len(ours), len(theirs))
-    both_ended = all(one.record.end in FINISHED for one in (lane, plain))
-    pairs = zip_longest(ours, theirs) if both_ended else zip(ours, theirs, strict=False)
-    first = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-    if first is None:
-        return Equality(True, compared)
-    final = plain.record.rounds[first].final if first < len(plain.record.rounds) else None
-    prompt_ids = plain.record.prompt_ids
+    found = compare_records(lane.record, plain.record)
+    if found is None or found.first_difference is None:
+        return found
+    prompt_ids, first = plain.record.prompt_ids, found.first_difference
     place = (key, prompt_ids, first)
     if place not in margins and measure:
         # Measured around the difference: the drift depends on how many tokens the cache holds.
         begin = len(prompt_ids) + max(0, first - POSITIONS * 3 // 4)
-        margins[place] = kernel_margin(plain.target, [*prompt_ids, *theirs], begin)
-    return Equality(False, compared, first, final.margin if final is not None else None, margins.get(place))
+        margins[place] = kernel_margin(plain.target, [*prompt_ids, *plain.record.token_ids], begin)
+    return replace(found, kernel_margin=margins.get(place))
+
+
+def compare_records(lane: RunRecord, plain: RunRecord) -> Equality | None:
+    """As `compare_outputs`, of recorded lanes: the kernels' margin is not known."""
+    settings = lane.settings
+    exact = settings.get("temperature") == 0 or settings.get("rule") in ("greedy", "match")
+    if not plain.rounds or not lane.rounds or not exact:
+        return None
+    ours, theirs = lane.token_ids, plain.token_ids
+    ended = all(one.end in FINISHED for one in (lane, plain))
+    pairs = zip_longest(ours, theirs) if ended else zip(ours, theirs, strict=False)
+    first = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+    compared = min(len(ours), len(theirs))
+    if first is None:
+        return Equality(True, compared)
+    final = plain.rounds[first].final if first < len(plain.rounds) else None
+    return Equality(False, compared, first, None if final is None else final.margin)
 
 
 def kernel_margin(engine: Engine, tokens: list[int], start: int) -> float:

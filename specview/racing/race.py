@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -104,12 +105,8 @@ class Race:
             for index, lane in enumerate(self.lanes):
                 if lane.record.end not in ("limit", "stopped"):
                     continue
-                try:
+                with self._trouble(index):
                     lane.extend(max_tokens, self._on_chunk("prefill", lane.record.name, index))
-                except Stopped:
-                    raise
-                except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
-                    self._fail_lane(index, error)
             self._race()
 
         self._guarded(go_on, emit, should_stop)
@@ -186,76 +183,47 @@ class Race:
         for index, key in draft_keys.items():
             if index in errors:
                 continue
-            try:
+            with self._trouble(index, errors):
                 progress = self._progress("load-draft", f"Loading the draft of {names[index]}", index)
-                drafts[index] = self.models.get(key, progress, self._should_stop)
+                draft = self.models.get(key, progress, self._should_stop)
                 text = f"Comparing the tokenizers of target and draft for {names[index]}"
                 self._emit(Progress(self.run_id, "load-draft", text, None, index))
-                check_pair(target, drafts[index]).raise_if_not_ok()
-            except Stopped:
-                raise
-            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
-                errors[index] = one_line(error)
-                drafts.pop(index, None)  # one that does not fit must not be warmed with the target's tokens
+                check_pair(target, draft).raise_if_not_ok()
+                drafts[index] = draft  # one that does not fit must not be warmed with the target's tokens
             self._stop_here()
         heads = self._load_heads(head_keys, names, errors)
+        memory = self.models.memory(target_key(settings))
         self.lanes = [
-            Lane(
-                lane,
-                settings,
-                self.prompt_ids,
-                target,
-                drafts.get(index),
-                self._clock,
-                memory=self.models.memory(target_key(settings)),
-                heads=heads.get(index),
-            )
+            Lane(lane, settings, self.prompt_ids, target, drafts.get(index), self._clock, memory=memory, heads=heads.get(index))
             for index, lane in enumerate(settings.lanes)
         ]
-        self._emit(
-            RaceStarted(
-                self.run_id,
-                tuple(self.prompt_ids),
-                settings.prompt,
-                tuple(names),
-                tuple(lane.record.settings for lane in self.lanes),
-                self._facts(drafts, heads),
-            )
-        )
+        flat = tuple(lane.record.settings for lane in self.lanes)
+        facts = self._facts(drafts, heads)
+        self._emit(RaceStarted(self.run_id, tuple(self.prompt_ids), settings.prompt, tuple(names), flat, facts))
         for lane, name in zip(self.lanes, names, strict=True):
             lane.record.name = name
         self._warm_up([target_key(settings), *(draft_keys[index] for index in drafts)])
-        self._warm_heads({index: lane for index, lane in enumerate(self.lanes) if index not in errors}, head_keys)
-        self._calibrate([lane for index, lane in enumerate(self.lanes) if index not in errors])
+        able = {index: lane for index, lane in enumerate(self.lanes) if index not in errors}
+        self._warm_heads(able, head_keys)
+        self._calibrate(list(able.values()))
         for index, lane in enumerate(self.lanes):
-            try:
+            with self._trouble(index):
                 if index in errors:
                     raise SpecviewError(errors[index])
                 lane.prefill(settings.max_tokens, self._on_chunk("prefill", lane.record.name, index))
-            except Stopped:
-                raise
-            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
-                self._fail_lane(index, error)
-                continue
-            prefilled = lane.record.prefill_s
-            self._emit(
-                LanePrefilled(self.run_id, index, prefilled, lane.kv_bytes(), lane.draft_weight_bytes)
-            )
+            if lane.record.end is None:
+                prefill_s = lane.record.prefill_s
+                self._emit(LanePrefilled(self.run_id, index, prefill_s, lane.kv_bytes(), lane.draft_weight_bytes))
         self._race()
 
     def _check_heads(self, keys: Mapping[tuple[int, str], HeadKey]) -> dict[int, str]:
         """Find the heads that cannot serve the target before it is loaded, by lane."""
         errors: dict[int, str] = {}
         for (index, _), key in keys.items():
-            if index in errors or key in self.models:
-                continue
             choice = key.choice
-            try:
-                check_before(
-                    choice.kind, choice.ref, self.settings.target, self.settings.engine, dict(choice.answers)
-                )
-            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
-                errors[index] = one_line(error)
+            if index not in errors and key not in self.models:
+                with self._trouble(index, errors):
+                    check_before(choice.kind, choice.ref, self.settings.target, self.settings.engine, dict(choice.answers))
         return errors
 
     def _load_heads(
@@ -266,13 +234,9 @@ class Race:
         for (index, method), key in keys.items():
             if index in errors:
                 continue
-            try:
+            with self._trouble(index, errors):
                 progress = self._progress("load-draft", f"Loading the {method} head of {names[index]}", index)
                 found.setdefault(index, {})[method] = self.models.head(key, progress, self._should_stop)
-            except Stopped:
-                raise
-            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
-                errors[index] = one_line(error)
             self._stop_here()
         return found
 
@@ -287,19 +251,14 @@ class Race:
         while running:
             self._stop_here()
             index = min(running, key=lambda i: (self.lanes[i].clock, i))
-            lane = self.lanes[index]
-            try:
+            lane, round_ = self.lanes[index], None
+            with self._trouble(index):
                 round_ = lane.step()
-            except Stopped:
-                raise
-            except Exception as error:  # noqa: BLE001 - one lane's trouble is not the others'
-                running.discard(index)
-                self._fail_lane(index, error)
-                continue
             if round_ is not None:
                 self._emit(LaneRound(self.run_id, index, round_))
-            else:
-                running.discard(index)
+                continue
+            running.discard(index)
+            if lane.record.end != "error":
                 self._emit_end(index)
         wall = self._clock() - begin
         virtual = max(
@@ -346,12 +305,8 @@ class Race:
                 continue
             self._emit(Progress(self.run_id, "warm-up", "Warming up"))
             self._stop_here()
-            try:
+            with self._trouble(index, {}):  # the lane meets it too, and says it
                 lane.warm_up()
-            except Stopped:
-                raise
-            except Exception as error:  # noqa: BLE001 - the lane meets it too, and says it
-                log.info("warming %s up: %s", lane.record.name, one_line(error))
             self.models.warm_heads.add(warm)
 
     def _calibrate(self, lanes: list[Lane]) -> None:
@@ -407,12 +362,23 @@ class Race:
     def _on_chunk(self, phase: Phase, name: str, lane: int) -> Callable[[int, int], None]:
         def tell(done: int, total: int) -> None:
             self._stop_here()
-            fraction = done / total if total else None
-            self._emit(
-                Progress(self.run_id, phase, f"Prefill of {name}: {done} of {total} tokens", fraction, lane)
-            )
+            text, fraction = f"Prefill of {name}: {done} of {total} tokens", done / total if total else None
+            self._emit(Progress(self.run_id, phase, text, fraction, lane))
 
         return tell
+
+    @contextmanager
+    def _trouble(self, index: int, errors: dict[int, str] | None = None) -> Iterator[None]:
+        """What goes wrong inside ends this lane, or goes into `errors`, and is not the others'; a stop is everybody's."""
+        try:
+            yield
+        except Stopped:
+            raise
+        except Exception as error:  # noqa: BLE001 - see above
+            if errors is None:
+                self._fail_lane(index, error)
+            else:
+                errors[index] = one_line(error)
 
     def _fail_lane(self, index: int, error: Exception) -> None:
         self.lanes[index].finish("error", one_line(error))
@@ -425,29 +391,16 @@ class Race:
 
     def _emit_end(self, index: int, final: bool = False, measure: bool = True) -> None:
         lane, plain = self.lanes[index], self.lanes[0]
-        faster = equality = None
-        if index:
-            faster = speedup(lane.table, plain.table)
-            if final:
-                equality = compare_outputs(
-                    lane, plain, self.models.kernel_margins, target_key(self.settings), measure
-                )
+        faster = speedup(lane.table, plain.table) if index else None
+        equality = None
+        if index and final:
+            equality = compare_outputs(lane, plain, self.models.kernel_margins, target_key(self.settings), measure)
         assert lane.record.end is not None
         metrics = fold(lane.table, plain_step_s=plain.table.plain_step_s())
         oracle = self.oracles.get(index)
         if oracle is not None and oracle.own_seconds:
             metrics = replace(metrics, oracle_share=oracle.seconds / oracle.own_seconds)
-        self._emit(
-            LaneEnded(
-                self.run_id,
-                index,
-                lane.record.end,
-                metrics,
-                lane.record.error,
-                faster,
-                equality,
-            )
-        )
+        self._emit(LaneEnded(self.run_id, index, lane.record.end, metrics, lane.record.error, faster, equality))
 
     def _facts(self, drafts: dict[int, Engine], heads: Mapping[int, Mapping[str, LoadedHead]]) -> dict:
         assert self.target is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specview.commands.summary import compare_table, run_summary
+from specview.commands.terminal import report_text
 from specview.decoding.ledger import DraftedToken, FinalToken, Round, RunRecord
 from specview.decoding.metrics import fold
 from specview.errors import SpecviewError
@@ -18,6 +18,7 @@ from specview.files.atomic import OutputFile
 from specview.files.documents import compare_document, lane_facts, run_document
 from specview.files.schema import dumps
 from specview.library.exporters import SPEEDUP_OVER, compare_csv, compare_markdown
+from specview.library.reports import compare_report, run_report
 from specview.racing.compare import CompareResult, LaneResult
 from specview.settings.events import Equality
 from tests.decoding.speedups import times
@@ -55,7 +56,7 @@ def test_a_run_document_has_the_keys_of_the_design() -> None:
     assert document["run"]["prompt"] == "hi" and document["run"]["prompt_tokens"] == 2
     assert document["metrics"]["draft_cost"] is None
     json.loads(dumps(document))
-    assert "draft acceptance" in run_summary(document)
+    assert "draft acceptance" in report_text(run_report(document))
 
 
 def test_a_lane_has_its_own_drafts_facts_only() -> None:
@@ -85,7 +86,7 @@ def test_tables_keep_their_shape_whatever_a_lane_is_called() -> None:
     with_speedup = dict(zip(rows[0], rows[2], strict=True))
     lane = document["lanes"][1]
     assert [with_speedup[f"speedup_{key}"] for key in SPEEDUP_OVER] == [str(lane["speedup_over"][key]) for key in SPEEDUP_OVER]
-    table = compare_table(document)
+    table = report_text(compare_report(document))
     assert "a|b c" in table and "naive is lossy" in table and "1 (baseline)" in table
 
 

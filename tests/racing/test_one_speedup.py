@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from specview.commands.summary import compare_table
 from specview.commands.terminal import report_text
 from specview.decoding.speedup import speedup
 from specview.experiments.prompt_set import prompt_set_report, request_rows, run_prompt_set
@@ -26,6 +25,7 @@ from specview.library.exporters import compare_csv, compare_markdown
 from specview.library.keeping import RunKeeper
 from specview.library.library import RunLibrary
 from specview.library.replay import trace_document
+from specview.library.reports import compare_report
 from specview.library.rows import lane_rows, measured_lane_rows, run_row
 from specview.racing.compare import compare
 from specview.racing.workloads import Prompt, Workload
@@ -55,7 +55,7 @@ def test_every_view_of_a_race_shows_the_same(monkeypatch, tmp_path, seed):
     replayed, besides = trace_document(trace)["lanes"], beside_document(lay_beside([("1", trace, None)]))["lanes"]
     (entry,) = library.scan()
     kept, measured = lane_rows([entry]), measured_lane_rows([entry], lay_beside([("1", trace, None)]))
-    shown = [line.split() for line in compare_table({"lanes": replayed}).splitlines()[1:5]]
+    shown = [line.split() for line in report_text(compare_report({"lanes": replayed})).splitlines()[1:5]]
     markdown = [row.split(" | ") for row in compare_markdown({"lanes": replayed}).splitlines()[2:]]
     table = list(csv.DictReader(io.StringIO(compare_csv({"lanes": replayed}))))
     for index in (1, 2, 3):
@@ -100,7 +100,7 @@ def test_tables_of_repeats_sets_and_sweeps_divide_too(monkeypatch, tmp_path, rep
     sampled = {"prompt": "bcd", "chat": False, "observe": "off", "sampling": SAMPLED, "max_tokens": 40}
     settings = world.race(DRAFTED, LOOKUP, **sampled).settings
     found = compare_document(compare(settings, repeats, clock=world.clock))
-    for line in compare_table(found).splitlines()[2:4]:
+    for line in report_text(compare_report(found)).splitlines()[2:4]:
         rate, plain, ratio = (float(text.rstrip("x")) for text in _cells(line.split()))
         assert divides(ratio, rate, plain)
     for lane in found["lanes"][1:]:
