@@ -44,11 +44,8 @@ class Observer:
 
     def riders(self, draft: Draft) -> tuple[Rider, ...]:
         """Make the ledger's entries of the tokens that rode along; texts on their own."""
-        show = self.level != "off" and self.tokenizer is not None
-        return tuple(
-            Rider(token, self.tokenizer.token_text(token) if show and self.tokenizer is not None else "", parent)
-            for token, parent in zip(draft.riders, draft.rider_parents, strict=True)
-        )
+        text = self.tokenizer.token_text if self.level != "off" and self.tokenizer is not None else lambda token: ""
+        return tuple(Rider(token, text(token), parent) for token, parent in zip(draft.riders, draft.rider_parents, strict=True))
 
     def guesses(self, draft: Draft, sampling: SamplingParams, position: int) -> tuple[Guess, ...]:
         """What the drafter would have drafted for the output tokens before `position`: its choice in the rows caught up.
@@ -131,23 +128,11 @@ class Observer:
                 if trial.residual is not None:
                     rest = trial.residual
                     residual_top = self.top(rest / array_namespace(rest).sum(rest))
+        numbers = {name: getattr(trial, name) for name in ("id", "verdict", "q", "accept", "u", "draw", "threshold")}
         return DraftedToken(
-            id=trial.id,
-            verdict=trial.verdict,
-            q=trial.q,
-            p=p,
-            accept=trial.accept,
-            u=trial.u,
-            text=text,
-            confidence=confidence,
-            margin=margin,
-            draw=trial.draw,
-            threshold=trial.threshold,
-            p_top=p_top,
-            q_top=q_top,
-            residual_top=residual_top,
-            entropy=entropy,
-        )
+            **numbers, p=p, text=text, confidence=confidence, margin=margin, p_top=p_top, q_top=q_top,
+            residual_top=residual_top, entropy=entropy,
+        )  # fmt: skip
 
     def _final(self, decision: Decision, text: str, rows: DecisionRows) -> FinalToken | None:
         if decision.final is None:
