@@ -10,7 +10,8 @@ import pytest
 
 from specview import cli
 from tests.decoding.toy import FakeClock
-from tests.lab.batch_fake import BatchEngine, FakeProbe
+from tests.lab.batch_fake import BatchEngine, FakeProbe, write_lanes
+from tests.lab.test_explain import make_lane
 
 ARGUMENTS = ["concurrency", "--prompt", "abcde", "--raw", "--batch", "1,2,4,8", "--k", "0,2", "--context", "8",
              "--repeats", "3", "--seconds", "1e9"]  # fmt: skip
@@ -81,14 +82,7 @@ def test_without_an_acceptance_a_race_records_one(capsys, engines):
 def recording(path, **models):
     """A trace file of one lane with these models."""
     settings = {"engine": "llama.cpp", "method": "draft-model", "draft_engine": "llama.cpp"} | models
-    header = {"schema": "specview.trace/1", "run": {}, "prompt": {"text": "", "token_ids": [1]},
-              "lanes": [{"name": "fast", "settings": settings, "prefill_s": 0.1}]}  # fmt: skip
-    from specview.files.schema import dumps, round_to_json
-    from tests.lab.test_explain import make_lane
-
-    rounds = make_lane([(2, 1, 0.01, 0.05, 0.0), (2, 2, 0.01, 0.05, 0.0)])
-    path.write_text("".join(dumps(row) + "\n" for row in (header, *(round_to_json(0, one) for one in rounds))))
-    return path
+    return write_lanes(path, {"fast": (settings, make_lane([(2, 1, 0.01, 0.05, 0.0), (2, 2, 0.01, 0.05, 0.0)]))})
 
 
 def test_a_trace_brings_its_engine_and_its_draft(tmp_path, capsys, engines, monkeypatch):

@@ -11,6 +11,7 @@ from specview import cli
 from specview.decoding import theory
 from specview.lab.theory_points import lane_passes, lane_point
 from tests.decoding.test_theory import TABLES
+from tests.lab.batch_fake import write_lanes
 from tests.lab.test_explain import PLAIN_S, lane_of, make_round, plain_lane
 
 
@@ -64,17 +65,10 @@ def test_ranges_of_draft_lengths(capsys):
 
 
 def test_a_traces_lanes_stand_beside_what_predicts_them(tmp_path, capsys):
-    from specview.files.schema import dumps, round_to_json
-
-    lanes = {"plain": plain_lane(400), "drafting": lane_of(0.7, 3, 0.1, 1.5, count=2000)}
-    header = {
-        "schema": "specview.trace/1", "run": {}, "prompt": {"text": "", "token_ids": [1]},
-        "lanes": [{"name": name, "settings": {"method": "plain" if name == "plain" else "draft-model"}, "prefill_s": 0.1}
-                  for name in lanes],
-    }  # fmt: skip
-    path = tmp_path / "trace.jsonl"
-    rows = [header, *(round_to_json(place, one) for place, rounds in enumerate(lanes.values()) for one in rounds)]
-    path.write_text("".join(dumps(row) + "\n" for row in rows))
+    path = write_lanes(tmp_path / "trace.jsonl", {
+        "plain": ({"method": "plain"}, plain_lane(400)),
+        "drafting": ({"method": "draft-model"}, lane_of(0.7, 3, 0.1, 1.5, count=2000)),
+    })  # fmt: skip
     code, out, _ = run(capsys, "--trace", str(path), "--json", "-")
     document = json.loads(out)
     (lane,) = document["lanes"]

@@ -1,14 +1,30 @@
-"""A fake engine with batch probes whose passes cost what a formula says, on a fake clock."""
+"""A fake engine with batch probes whose passes cost what a formula says, on a fake clock; and traces of given rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from specview.decoding.ledger import Round
 from specview.errors import SpecviewError
+from specview.files.schema import dumps, round_to_json
 from tests.decoding.toy import FakeClock, FakeEngine, TableModel
+
+
+def write_lanes(path: Path, lanes: dict[str, tuple[dict[str, Any], Sequence[Round]]]) -> Path:
+    """Write a trace of lanes, name -> (settings, rounds)."""
+    header = {
+        "schema": "specview.trace/1",
+        "run": {},
+        "prompt": {"text": "", "token_ids": [1]},
+        "lanes": [{"name": name, "settings": settings, "prefill_s": 0.1} for name, (settings, _) in lanes.items()],
+    }
+    lines = [round_to_json(place, one) for place, (_, rounds) in enumerate(lanes.values()) for one in rounds]
+    path.write_text("".join(dumps(line) + "\n" for line in (header, *lines)), encoding="utf-8")
+    return path
 
 
 class FakeProbe:

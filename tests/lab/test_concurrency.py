@@ -17,7 +17,7 @@ from specview.lab.acceptance import Acceptance, lane_acceptance, stated_acceptan
 from specview.lab.batch_times import BatchTimes, Sizes, measure_batches
 from specview.lab.concurrency import combine
 from tests.decoding.toy import FakeClock
-from tests.lab.batch_fake import BatchEngine, FakeProbe
+from tests.lab.batch_fake import BatchEngine, FakeProbe, write_lanes
 from tests.lab.test_explain import PLAIN_OTHER, lane_of, make_lane, make_round, plain_lane
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -57,19 +57,15 @@ def test_each_size_is_timed_by_itself_after_a_pass_of_its_shape():
     assert times.how == "a formula" and not times.stopped and times.skipped == ()
 
 
-def test_sizes_are_interleaved_so_that_a_slow_moment_hits_all():
+def test_sizes_are_interleaved_and_sequences_fed_different_tokens_after_the_same_context():
+    """So that a slow moment hits all alike."""
     engine = flat()
-    timed(engine, (2, 1), (0, 1), repeats=3)
+    timed(engine, (4, 1), (0, 2), 16, 3)
     once = engine.passes[::2]
-    assert once == [(1, 1), (1, 2), (2, 1), (2, 2)] * 3
+    assert once == [(1, 1), (1, 3), (4, 1), (4, 3)] * 3
     assert engine.passes[1::2] == once  # each once before it is timed
     assert not any(probe.open for probe in engine.probes)
-
-
-def test_sequences_are_fed_different_tokens_after_the_same_context():
-    engine = flat()
-    timed(engine, (4,), (2,), 16, 1)
-    wide = [fed for probe in engine.probes for fed in probe.fed if len(fed[0]) == 3]
+    wide = [fed for probe in engine.probes for fed in probe.fed if len(fed) == 4 and len(fed[0]) == 3]
     assert wide and all(len({tuple(row) for row in fed}) > 1 for fed in wide)
 
 
@@ -89,13 +85,23 @@ def test_a_draft_model_is_timed_beside_its_target():
     assert all(point.draft_source == "measured" for point in found.line(3))
 
 
-def test_what_memory_does_not_hold_is_left_out_with_a_line(monkeypatch):
+@pytest.fixture
+def cramped(monkeypatch):
+    """An engine of 10 MiB a sequence of 8 + 2 tokens, on a machine that has as many MiB left as it is told."""
     import psutil
 
-    engine = flat(bytes_each=1 << 20)
-    engine.device = "cpu"
-    free = psutil.virtual_memory()._replace(available=(300 << 20) + 50 * (1 << 20))
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    def made(left: int) -> BatchEngine:
+        free = psutil.virtual_memory()._replace(available=(300 << 20) + left * (1 << 20))
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+        engine = flat(bytes_each=1 << 20)
+        engine.device = "cpu"
+        return engine
+
+    return made
+
+
+def test_what_memory_does_not_hold_is_left_out_with_a_line(cramped):
+    engine = cramped(50)
     times = timed(engine, (1, 2, 64), (0, 1), repeats=1)
     assert times.batches == [1, 2]
     (line,) = times.skipped
@@ -105,16 +111,8 @@ def test_what_memory_does_not_hold_is_left_out_with_a_line(monkeypatch):
     engine.most = 1
     times = timed(engine, (1, 2), (0,), repeats=1)
     assert times.skipped == ("Left out: 2 sequences are too many.",)
-
-
-def test_all_sizes_are_held_at_once_so_their_memory_adds_up(monkeypatch):
-    import psutil
-
-    engine = flat(bytes_each=1 << 20)
-    engine.device = "cpu"  # 10 MiB a sequence of 8 + 2 tokens: 1 and 2 take 30 of 60 MiB, 4 would take 40 more
-    free = psutil.virtual_memory()._replace(available=(300 << 20) + 60 * (1 << 20))
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    times = timed(engine, (1, 2, 4), (0, 1), repeats=1)
+    # all are held at once: 1 and 2 take 30 of 60 MiB, 4 would take 40 more
+    times = timed(cramped(60), (1, 2, 4), (0, 1), repeats=1)
     assert times.batches == [1, 2] and "4 sequences" in times.skipped[0]
 
 
@@ -276,22 +274,10 @@ def test_lanes_that_say_nothing_about_batches_are_refused():
 
 
 def test_a_traces_lane_is_found_by_name_or_is_the_first_that_drafts(tmp_path):
-    def line(lane: int, k: int, accepted: int) -> dict:
-        round_ = make_lane([(k, accepted, 0.01, 0.05, 0.001)])[0]
-        from specview.files.schema import round_to_json
-
-        return round_to_json(lane, round_)
-
-    lanes = [("plain", "plain", 0, 0), ("one", "draft-model", 2, 1), ("two", "draft-model", 2, 2)]
-    header = {
-        "schema": "specview.trace/1",
-        "run": {},
-        "prompt": {"text": "", "token_ids": [1]},
-        "lanes": [{"name": name, "settings": {"method": method}, "prefill_s": 0.1} for name, method, _, _ in lanes],
-    }
-    path = tmp_path / "trace.jsonl"
-    rows = [header, *(line(place, k, accepted) for place, (_, _, k, accepted) in enumerate(lanes))]
-    path.write_text("".join(dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = write_lanes(tmp_path / "trace.jsonl", {
+        name: ({"method": method}, make_lane([(k, accepted, 0.01, 0.05, 0.001)]))
+        for name, method, k, accepted in (("plain", "plain", 0, 0), ("one", "draft-model", 2, 1), ("two", "draft-model", 2, 2))
+    })  # fmt: skip
     assert trace_acceptance(path).name == "one" and trace_acceptance(path).alpha == 0.5
     assert trace_acceptance(path, "two").alpha == 1.0
     with pytest.raises(SpecviewError, match="no lane 'three'.*one, two"):

@@ -81,7 +81,7 @@ def settle():
 # -- the explorer ------------------------------------------------------------------------------------
 
 
-def test_the_facts_are_the_formulas_at_the_fields(panel):
+def test_the_facts_are_the_formulas_at_the_fields(panel, qtbot):
     panel.alpha.set_value(0.62)
     panel.k.set_value(3)
     panel.c.set_value(0.2)
@@ -96,6 +96,23 @@ def test_the_facts_are_the_formulas_at_the_fields(panel):
     assert facts["best"].startswith("plain" if best == 0 else str(best))
     assert facts["thumb"] == f"{0.62 * 3:.2f} accepted, {theory.rule_of_thumb_error(0.62, 3):.2f} too many"
     assert "i.i.d." in panel.assumption.full
+    places = [fact.pos() for fact in panel.facts.values()]
+    for edit, step in ((panel.alpha, 0.01), (panel.k, 1), (panel.c, 0.01), (panel.v, 0.05)):  # the keyboard moves everything
+        before = edit.value()
+        edit.setFocus()
+        qtbot.keyClick(edit, Qt.Key.Key_Up)
+        assert edit.value() == pytest.approx(before + step)
+    settle()
+    assert (panel.point.alpha, panel.point.k) == (pytest.approx(0.63), 4)
+    for text in ("", "x", "nan", "1.5", "-1"):  # what does not fit is marked, and changes nothing
+        panel.alpha.setText(text)
+        settle()
+        assert panel.alpha.problem() and panel.alpha.property("invalid") == "true", text
+        assert panel.point.alpha == pytest.approx(0.63), text
+    panel.set_point(Point(0.99, 64, 0.0))
+    settle()
+    assert panel.facts["best"].value.text().startswith("64 (")
+    assert [fact.pos() for fact in panel.facts.values()] == places  # they stand still while their figures change
 
 
 def test_curves_and_heat_map_follow(panel):
@@ -134,16 +151,21 @@ def test_handles_drag_alpha_k_c_and_v(panel):
     panel.heat.plot.lines["α"].setValue(3.0)  # bounded
     settle()
     assert panel.point.alpha == 1
-
-
-def test_what_is_dragged_fits_into_its_field(panel):
-    for name, value in (("α", 0.8023456789), ("c", 1.60474747), ("v", 2.718281828)):
+    for name, value in (("α", 0.8023456789), ("c", 1.60474747), ("v", 2.718281828)):  # it fits into its field
         panel._moved(name, value)
     settle()
     assert (panel.alpha.text(), panel.c.text(), panel.v.text()) == ("0.802", "1.605", "2.718")
+    panel.mode.setCurrentIndex(1)
+    panel.k.set_value(4)
+    panel.v.set_value(0.25)
+    settle()
+    assert panel.point.v(4) == 2.0 and panel.v_field.caption.text() == "r"
+    panel.over_cost.plot.lines["v"].setValue(1.8)  # v at this k; r follows
+    settle()
+    assert panel.point.per_row == pytest.approx(0.2) and panel.v.value() == pytest.approx(0.2)
 
 
-def test_the_chart_under_the_hand_is_drawn_when_it_is_let_go(panel, monkeypatch):
+def test_the_chart_under_the_hand_is_drawn_when_it_is_let_go(panel):
     settle()
     line = panel.over_cost.plot.lines["v"]
     line.moving = True
@@ -155,35 +177,6 @@ def test_the_chart_under_the_hand_is_drawn_when_it_is_let_go(panel, monkeypatch)
     line.sigPositionChangeFinished.emit(line)
     settle()
     assert "over c, at v 2.00" in panel.over_cost.names
-
-
-def test_the_keyboard_moves_everything(panel, qtbot):
-    for edit, step in ((panel.alpha, 0.01), (panel.k, 1), (panel.c, 0.01), (panel.v, 0.05)):
-        before = edit.value()
-        edit.setFocus()
-        qtbot.keyClick(edit, Qt.Key.Key_Up)
-        assert edit.value() == pytest.approx(before + step)
-    settle()
-    assert (panel.point.alpha, panel.point.k) == (pytest.approx(0.71), 5)
-
-
-def test_a_figure_that_does_not_fit_is_marked_and_changes_nothing(panel):
-    before = panel.point.alpha
-    for text in ("", "x", "nan", "1.5", "-1"):
-        panel.alpha.setText(text)
-        settle()
-        assert panel.alpha.problem() and panel.alpha.property("invalid") == "true", text
-        assert panel.point.alpha == before, text
-
-
-def test_verify_cost_per_row(panel):
-    panel.mode.setCurrentIndex(1)
-    panel.v.set_value(0.25)
-    settle()
-    assert panel.point.v(4) == 2.0 and panel.v_field.caption.text() == "r"
-    panel.over_cost.plot.lines["v"].setValue(1.8)  # v at this k; r follows
-    settle()
-    assert panel.point.per_row == pytest.approx(0.2) and panel.v.value() == pytest.approx(0.2)
 
 
 def test_the_literatures_tables_stand_there_to_two_decimals(panel):
@@ -279,6 +272,8 @@ def test_v_of_this_machine_is_measured_as_a_job(bench, panel, qtbot, monkeypatch
 
 
 def test_what_was_set_is_remembered_and_what_does_not_fit_is_not(bench):
+    told = []
+    bench.page.setup_wanted.connect(lambda: told.append(bench.page.needs_setup))
     page = bench.page
     page.theory.set_point(Point(0.33, 7, 0.25, "line", 1.0, 0.4))
     page.theory.which.set_value("own")
@@ -296,32 +291,18 @@ def test_what_was_set_is_remembered_and_what_does_not_fit_is_not(bench):
     assert (point.alpha, point.k, point.c, point.mode, point.value) == (0.7, 4, 0.1, "constant", 1.0)
     assert other.concurrency.batches.value() == (1, 3)
     other.deleteLater()
+    page.views.setCurrentIndex(0)
+    assert told == [True, False]  # the setup bar is wanted where a target is measured
 
 
-def test_the_setup_bar_is_wanted_where_a_target_is_measured(bench):
-    told = []
-    bench.page.setup_wanted.connect(lambda: told.append(bench.page.needs_setup))
-    bench.page.views.setCurrentIndex(1)
-    bench.page.views.setCurrentIndex(0)
-    assert told == [True, False]
-
-
-def test_both_themes_draw_it(bench, qapp):
-    feed(bench, standard())
-    for name in ("light", "dark"):
-        theme.apply(qapp, name, 1.0)
-        settle()
-        image = bench.page.grab().toImage()
-        assert image.pixelColor(image.width() // 2, image.height() - 3).name() in (
-            theme.current().ground, theme.current().panel,
-        )  # fmt: skip
-
-
-@pytest.mark.parametrize("scale", [1.0, 1.1, 1.4, 1.6])
-def test_no_word_of_the_row_is_cut_whatever_the_font(bench, panel, qapp, scale):
+@pytest.mark.parametrize(("scale", "look"), [(1.0, "dark"), (1.1, "light"), (1.4, "dark"), (1.6, "light")])
+def test_no_word_of_the_row_is_cut_whatever_the_font(bench, panel, qapp, scale, look):
     feed(bench, [*standard(), ("a lane with a name of its own that is long", *standard()[1][1:])])
-    theme.apply(qapp, "dark", scale)
+    theme.apply(qapp, look, scale)
     settle()
+    image = bench.page.grab().toImage()
+    ground = image.pixelColor(image.width() // 2, image.height() - 3).name()
+    assert ground in (theme.current().ground, theme.current().panel)  # either theme draws it
     scroll = panel.parent().parent()
     if scale == 1:
         assert not scroll.horizontalScrollBar().maximum() and not scroll.verticalScrollBar().maximum()
@@ -332,14 +313,6 @@ def test_no_word_of_the_row_is_cut_whatever_the_font(bench, panel, qapp, scale):
         for words in (fact.caption, fact.value):
             assert words.width() >= words.sizeHint().width(), words.text()
         assert panel.rect().contains(fact.value.mapTo(panel, fact.value.rect().bottomRight()))
-
-
-def test_facts_stand_still_while_their_figures_change(bench, panel):
-    places = [fact.pos() for fact in panel.facts.values()]
-    panel.set_point(Point(0.99, 64, 0.0))
-    settle()
-    assert panel.facts["best"].value.text().startswith("64 (")
-    assert [fact.pos() for fact in panel.facts.values()] == places
 
 
 # -- concurrency -------------------------------------------------------------------------------------
@@ -373,12 +346,9 @@ def job(monkeypatch):
     return made
 
 
-def test_before_it_says_what_would_be_measured(shared):
+def test_measuring_is_a_job_with_progress_whose_result_is_drawn(bench, shared, job, qtbot):
     assert "sequences" in shared.verdict.text()
     assert not shared.stop.isEnabled() and shared.run.isEnabled()
-
-
-def test_measuring_is_a_job_with_progress_whose_result_is_drawn(bench, shared, job, qtbot):
     shared.source.set_value("number")
     shared.batches.setText("1, 2 4")
     shared.run.click()
@@ -398,15 +368,16 @@ def test_measuring_is_a_job_with_progress_whose_result_is_drawn(bench, shared, j
     (mark,) = [mark for name, mark in shared.speedup.picture.marks.items() if name.startswith("crossing")]
     assert mark.value == pytest.approx(shared.found.crossings[0].sequences)
     assert f"{mark.value:.1f}" in mark.text and "crossing 0" in shared.each.picture.marks
-
-
-def test_measured_is_solid_and_modelled_dashed(shared):
-    shared.found = found_of()
-    shared.draw()
+    series = shared.roofline.picture.series
     assert shared.each.picture.series["k 2"].dashed and not shared.each.picture.series["plain"].dashed  # c was stated, not timed
-    assert shared.roofline.picture.series["reading the weights"].dashed and shared.roofline.picture.series["computing the products"].dashed
-    assert not any(shared.roofline.picture.series[f"B {size}"].line for size in (1, 16))
+    assert series["reading the weights"].dashed and series["computing the products"].dashed
+    assert not any(series[f"B {size}"].line for size in (1, 16))
     assert "ridge" in shared.roofline.picture.marks
+    shared.cost.set_value(0.5)  # another acceptance needs no new measurement
+    shared.alpha.set_value(0.1)
+    assert len(job.asked) == 1
+    assert shared.found.acceptance.alpha == 0.1 and "no crossing in range, it is slower" in shared.verdict.text()
+    assert shared.speedup.picture.marks["plain"].text == "no crossing in range"
 
 
 def test_the_marks_of_the_roofline_stand_apart():
@@ -431,16 +402,6 @@ def test_in_a_small_window_the_plots_scroll_and_are_not_crushed(bench, shared, q
     assert all(chart.height() >= theme.px(140) for chart in shared.charts)
     assert shared.source.width() >= shared.source.sizeHint().width()
     assert shared.batches.fontMetrics().horizontalAdvance(shared.batches.text()) < shared.batches.width() - theme.px(12)
-
-
-def test_another_acceptance_needs_no_new_measurement(shared, job):
-    shared.found = found_of()
-    shared.source.set_value("number")
-    shared.cost.set_value(0.5)
-    shared.alpha.set_value(0.1)
-    assert not job.asked
-    assert shared.found.acceptance.alpha == 0.1 and "no crossing in range, it is slower" in shared.verdict.text()
-    assert shared.speedup.picture.marks["plain"].text == "no crossing in range"
 
 
 def test_the_lane_that_ran_is_taken_unless_another_was_chosen(bench, shared):
@@ -475,9 +436,6 @@ def test_bad_settings_are_one_line_and_nothing_starts(bench, shared, job):
         assert says in bench.messages[-1] and "\n" not in bench.messages[-1]
         assert not job.asked and not shared.running
         edit.setText(before)
-
-
-def test_an_unsound_list_says_in_words_what_is_wrong(shared):
     for edit, tip in ((shared.batches, "share the device"), (shared.ks, "0 is plain")):
         edit.setText("1,2,x")
         assert edit.property("invalid") == "true" and "with commas between them" in edit.toolTip()
