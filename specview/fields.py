@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,6 +137,11 @@ class Setting(Option):
         return self.of or type(self.default)
 
     @property
+    def words(self) -> str:
+        """What it is called in a sentence."""
+        return self.label or self.name.replace("_", "-")
+
+    @property
     def flag(self) -> str:
         """Its name on the command line."""
         return "--" + self.name.replace("_", "-")
@@ -158,7 +163,7 @@ class Setting(Option):
         """Raise UsageError where a value of the right type does not fit, naming what would."""
         if value is None and self.default is None:
             return
-        words = self.label or self.name.replace("_", "-")
+        words = self.words
         if self.choices and value not in self.choices:
             raise UsageError(f"there is no {words} {value!r}.", f"{words.capitalize()}s: {', '.join(self.choices)}.")
         if self.repeated and not all(value):
@@ -174,7 +179,7 @@ def setting(default: Any, help: str, **more: Any) -> Any:
 
 
 @functools.cache
-def declared(record: type[Any]) -> Mapping[str, Setting]:
+def declared(record: type) -> Mapping[str, Setting]:
     """The settings that a record's class declares, by name, in order."""
     return {
         one.name: dataclasses.replace(one.metadata["setting"], name=one.name)
@@ -183,7 +188,14 @@ def declared(record: type[Any]) -> Mapping[str, Setting]:
     }
 
 
+def values_of(record: Any) -> Iterator[tuple[Setting, Any]]:
+    """Every setting of a record with its value."""
+    kind: type = type(record)
+    for name, one in declared(kind).items():
+        yield one, getattr(record, name)
+
+
 def check(record: Any) -> None:
     """Raise UsageError for the first setting of a record whose value does not fit."""
-    for name, one in declared(record.__class__).items():
-        one.check(getattr(record, name))
+    for one, value in values_of(record):
+        one.check(value)

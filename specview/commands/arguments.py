@@ -14,16 +14,16 @@ from typing import Any, NoReturn
 
 from specview.commands.terminal import safe_text
 from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import RULES
 from specview.drafting.lanes import needs_draft, takes
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
+from specview.fields import Setting, check, declared, values_of
 from specview.files.atomic import os_reason
 from specview.racing import workloads
 from specview.racing.resolve import idle_notes, with_members
 from specview.settings.options import idle_option
-from specview.settings.run import BUNDLED, MAX_K, MAX_LANES, LaneSettings, RunSettings
+from specview.settings.run import MAX_LANES, LaneSettings, RunSettings, shared_settings
 
 MAX_PROMPT_BYTES = 16 << 20
 
@@ -97,23 +97,40 @@ class _AddLane(argparse.Action):
         namespace.lanes = [*(namespace.lanes or []), (option_string == "--lane", values)]
 
 
+SETTINGS: Mapping[str, Setting] = {**shared_settings(), **declared(LaneSettings)}
+"""Every setting by its name: those of a run, of sampling and of a lane."""
+
+
+def add_settings(container: argparse._ActionsContainer, group: str, **more: Any) -> None:
+    """Add the flags of the settings that declare themselves of a group; more goes to add_argument.
+
+    A flag of a lane is None where it was not given: it holds for every lane that takes it and has none of its own.
+    """
+    for name, one in SETTINGS.items():
+        if one.group != group:
+            continue
+        how: dict[str, Any] = {"help": one.help, "default": None if name in declared(LaneSettings) else one.default}
+        if one.kind is bool:
+            how["action"] = "store_true"
+        else:
+            how |= {"type": _reader(one), "metavar": one.metavar}
+        if one.repeated:
+            how["action"] = "append"
+        container.add_argument(one.flag, **how | more)
+
+
+def _reader(one: Setting) -> Callable[[str], Any]:
+    """What reads a flag's text; "auto" leaves open what a form offers as automatic."""
+    if one.kind in (int, float):
+        return whole if one.kind is int else real
+    return lambda text: None if text == "auto" and ("", "automatic") in one.offers else text
+
+
 def add_target_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the flags that say which target runs, where and how; return their group."""
     parser.set_defaults(takes_lanes=False)
     model = parser.add_argument_group("models")
-    model.add_argument("--engine", default="transformers", help="transformers (default) or llama.cpp")
-    model.add_argument("--target", default=BUNDLED, help="a GGUF file, a model folder or a hub id (default: bundled)")
-    model.add_argument("--device", help="cpu, cuda, cuda:1, mps (default: the engine's choice)")
-    model.add_argument(
-        "--dtype",
-        type=lambda text: None if text == "auto" else text,
-        help="float32, bfloat16, float16, or auto (default): the fastest that keeps the stored weights exact (transformers)",
-    )
-    model.add_argument("--threads", type=whole, help="CPU threads")
-    model.add_argument("--gpu-layers", type=whole, default=0, help="layers on the GPU, -1 for all (llama.cpp)")
-    model.add_argument("--context", type=whole, help="context length in tokens (llama.cpp)")
-    model.add_argument("--trust-remote-code", action="store_true",
-                       help="run Python code that comes with this very target; off unless you read it")  # fmt: skip
+    add_settings(model, "models")
     return model
 
 
@@ -137,28 +154,20 @@ def add_prompt_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> 
     form.add_argument("--chat", dest="chat", action="store_true", default=True,
                       help="through the model's chat template (default)")  # fmt: skip
     form.add_argument("--raw", dest="chat", action="store_false", help="the bare prompt, to be continued")
-    prompt.add_argument("--chat-template", metavar="NAME", help="one of the model's named chat templates (default: its default one)")
-    prompt.add_argument("--system", metavar="TEXT", help="the chat's system text (default: none, or the workload's)")
+    add_settings(prompt, "prompt", default=None)
     return prompt
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say how tokens are sampled."""
-    sampling = parser.add_argument_group("sampling, applied alike to target and draft")
-    sampling.add_argument("--temperature", type=real, default=0.0, help="0 is greedy (default)")
-    sampling.add_argument("--top-k", type=whole, default=0, help="0 is off (default)")
-    sampling.add_argument("--top-p", type=real, default=1.0, help="1 is off (default)")
-    sampling.add_argument("--min-p", type=real, default=0.0, help="0 is off (default)")
-    sampling.add_argument("--seed", type=whole, default=0)
+    add_settings(parser.add_argument_group("sampling, applied alike to target and draft"), "sampling")
 
 
 def add_shared_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> None:
     """Add the flags of DESIGN section 8 that run and compare share; sets as in `add_prompt_flags`."""
     model = add_target_flags(parser)
-    model.add_argument("--draft", help="the draft model, or the trained head, of methods that need one (default: bundled)")
-    model.add_argument("--draft-engine", help="the draft's engine (default: the target's)")
-    model.add_argument("--check-mode", action="store_true",
-                       help="pad one-row passes, so that lossless lanes equal plain exactly; not for timing")  # fmt: skip
+    add_settings(model, "draft")
+    add_settings(model, "checks")
 
     parser.set_defaults(takes_lanes=True)
     lanes = parser.add_argument_group("drafting")
@@ -166,18 +175,14 @@ def add_shared_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> 
     lanes.add_argument("--lane", action=_AddLane, dest="lanes", metavar="SPEC",
                        help='a lane with settings of its own: "METHOD,k=8,rule=match,name=..,policy=..,draft=..,'
                             'OPTION=.."; quote a value that has a comma')  # fmt: skip
-    lanes.add_argument("--k", type=whole, help=f"tokens drafted a round, 1 to {MAX_K} (default: by engine and device)")
-    lanes.add_argument("--policy", help=f"draft length policy: {', '.join(POLICIES)} (default: constant)")
-    lanes.add_argument("--rule", help=f"acceptance rule: auto (default), {', '.join(RULES)}")
+    add_settings(lanes, "drafting")
+    add_settings(lanes, "policy", help=f"draft length policy: {', '.join(POLICIES)} (default: constant)")
 
     add_sampling_flags(parser)
-    prompt = add_prompt_flags(parser, sets=sets)
-    prompt.add_argument("--max-tokens", type=whole, default=128)
+    add_settings(add_prompt_flags(parser, sets=sets), "output")
 
     output = parser.add_argument_group("output")
-    output.add_argument("--observe", choices=("off", "light", "full"),
-                        help="what is kept of each token, off the clock: off nothing, light texts and margins, "
-                             "full the likeliest tokens too (default: full with --trace, else light)")  # fmt: skip
+    add_settings(output, "observe", choices=SETTINGS["observe"].choices, default=None)
     output.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
     output.add_argument("--trace", metavar="FILE", help="write every round as it happens (JSON Lines)")
 
@@ -210,68 +215,47 @@ def settings_of(
             raise UsageError("the prompt is not UTF-8 text.", "Save it as UTF-8, or set a UTF-8 locale.")
     if arguments.chat and not prompt.strip():
         raise UsageError("the prompt is empty.", "Give --prompt TEXT, --prompt-file FILE or --workload NAME.")
-    sampling = SamplingParams(
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        min_p=arguments.min_p,
-        seed=arguments.seed,
-    )
     given = arguments.lanes or [(False, method) for method in default_methods]
     own = [parse_lane(text) if whole_lane else (text, {}) for whole_lane, text in given]
     lanes = [_with_defaults(keys, method, arguments) for method, keys in own]
-    if arguments.context is not None and arguments.context < 1:
-        raise UsageError(f"context is {arguments.context}.", "Use 1 token or more, or leave it out.")
-    if arguments.gpu_layers < -1:
-        raise UsageError(f"gpu-layers is {arguments.gpu_layers}.", "Use 0 or more, or -1 for all.")
-    _refuse_idle_flags(arguments, lanes)
     if arguments.takes_lanes:
         _refuse_idle_lane_flags(arguments, [takes(lane) - _named(keys) for lane, (_, keys) in zip(lanes, own, strict=True)])
     for flag, given_text in (("--system", arguments.system), ("--chat-template", arguments.chat_template)):
         if not arguments.chat and given_text:
             raise UsageError(f"{flag} is for a chat, and --raw gives the bare prompt.", "Leave one of them out.")
     settings = RunSettings(
-        engine=arguments.engine,
-        target=arguments.target,
-        device=arguments.device,
-        dtype=arguments.dtype,
-        threads=arguments.threads,
-        gpu_layers=arguments.gpu_layers,
-        context=arguments.context,
-        check_mode=arguments.check_mode,
-        trust_remote_code=arguments.trust_remote_code,
-        prompt=prompt,
-        system=system,
-        chat=arguments.chat,
-        chat_template=arguments.chat_template,
-        workload=workload,
-        sampling=sampling,
-        max_tokens=arguments.max_tokens,
-        observe=arguments.observe or ("full" if arguments.trace else "light"),
-        lanes=tuple(_distinct_names(lanes, most_lanes)),
+        **_given(arguments, RunSettings)
+        | {
+            "prompt": prompt,
+            "system": system,
+            "workload": workload,
+            "sampling": SamplingParams(**_given(arguments, SamplingParams)),
+            "observe": arguments.observe or ("full" if arguments.trace else "light"),
+            "lanes": tuple(_distinct_names(lanes, most_lanes)),
+        }
     )
+    check(settings)
+    _refuse_idle_flags(settings)
     for note in idle_notes(settings):
         sys.stderr.write(f"specview: {safe_text(note)}\n")
     return settings
 
 
-def _refuse_idle_flags(arguments: argparse.Namespace, lanes: Sequence[LaneSettings]) -> None:
+def _given(arguments: argparse.Namespace, record: type) -> dict[str, Any]:
+    """What the flags say of a record's settings; a command need not have them all."""
+    found = {name: getattr(arguments, name) for name in declared(record) if hasattr(arguments, name)}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def _refuse_idle_flags(settings: RunSettings) -> None:
     """Raise UsageError for a flag of an engine that neither the target nor a draft of this run uses."""
-    engines = {arguments.engine, *(lane.draft_engine for lane in lanes if needs_draft(lane))}
-    idle = {
-        "transformers": {"--device": arguments.device, "--dtype": arguments.dtype},
-        "llama.cpp": {"--gpu-layers": arguments.gpu_layers or None, "--context": arguments.context},
-    }
-    for engine, flags in idle.items():
-        for flag, value in flags.items():
-            if value is not None and engine not in engines and arguments.engine in idle:
-                raise UsageError(
-                    f"{flag} is for the {engine} engine, and this run uses {arguments.engine}.",
-                    f"Leave it out, or give --engine {engine}.",
-                )
-
-
-_LANE_FLAGS = ("k", "policy", "rule", "draft", "draft_engine")
+    engines = {settings.engine, *(lane.draft_engine for lane in settings.lanes if needs_draft(lane))}
+    for one, value in values_of(settings):
+        if one.engine and one.engine not in engines and value != one.default:
+            raise UsageError(
+                f"{one.flag} is for the {one.engine} engine, and this run uses {settings.engine}.",
+                f"Leave it out, or give --engine {one.engine}.",
+            )
 
 
 def _named(keys: Mapping[str, str]) -> frozenset[str]:
@@ -281,9 +265,9 @@ def _named(keys: Mapping[str, str]) -> frozenset[str]:
 
 def _refuse_idle_lane_flags(arguments: argparse.Namespace, taken: Sequence[frozenset[str]]) -> None:
     """Raise UsageError for a flag of all lanes that none of them takes; taken: those that each lane takes."""
-    for name in _LANE_FLAGS:
+    for name, one in declared(LaneSettings).items():
         if getattr(arguments, name) is not None and not any(name in own for own in taken):
-            raise UsageError(f"--{name.replace('_', '-')} says nothing: no lane here takes it from there.", "Leave it out.")
+            raise UsageError(f"{one.flag} says nothing: no lane here takes it from there.", "Leave it out.")
 
 
 def parse_lane(text: str) -> tuple[str, dict[str, str]]:
@@ -315,41 +299,27 @@ def parse_lane(text: str) -> tuple[str, dict[str, str]]:
 
 def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Namespace) -> LaneSettings:
     """Build a lane from its own keys, then the flags that hold for all lanes."""
-    left = dict(keys)
-
-    def take(key: str, default: Any, parse: Callable[[str], Any] = str) -> Any:
-        if key not in left:
-            return default
-        try:
-            return parse(left.pop(key))
-        except argparse.ArgumentTypeError as error:
-            raise UsageError(f"lane {method}: {key}: {error}.") from None
-
     known = METHODS.get(method)
     if known is None:
         raise UsageError(f"there is no method {method!r}.", f"Methods: {', '.join(METHODS)}.")
-    members = {"members": left["members"]} if known.combines and "members" in left else {}
-    taken = takes(LaneSettings(method, options=members))
-    for key in _LANE_FLAGS:
-        if (flag := key.replace("_", "-")) in left and key not in taken:
-            raise UsageError(f"a lane of {method} takes no {flag}.", "Leave it out.")
-    shared = {key: getattr(arguments, key) if key in taken else None for key in _LANE_FLAGS}
-    policy = take("policy", shared["policy"] or "constant")
-    lane = LaneSettings(
-        method=method,
-        name=take("name", ""),
-        draft=take("draft", shared["draft"] or BUNDLED),
-        draft_engine=take("draft-engine", shared["draft_engine"]),
-        k=take("k", shared["k"], whole),
-        policy=policy,
-        rule=take("rule", shared["rule"] or "auto"),
-    )
+    left = dict(keys)
+    taken = takes(LaneSettings(method, options={"members": left["members"]} if known.combines and "members" in left else {}))
+    settings: dict[str, Any] = {"name": left.pop("name", "")}
+    for name, one in declared(LaneSettings).items():
+        key = one.flag.removeprefix("--")
+        if key in left and name not in taken:
+            raise UsageError(f"a lane of {method} takes no {key}.", "Leave it out.")
+        if key in left:
+            settings[name] = one.parse(left.pop(key))
+        elif name in taken and getattr(arguments, name, None) is not None:
+            settings[name] = getattr(arguments, name)
+    lane = LaneSettings(method, **settings)
     left = dict(with_members(replace(lane, options=left), arguments.target, arguments.engine).options)
     own = {option.name for option in known.options}
     for member in known.members(left):
         if member in METHODS:
             own |= {f"{member}.{option.name}" for option in METHODS[member].options}
-    chosen = POLICIES.get(policy)
+    chosen = POLICIES.get(lane.policy)
     policys = {option.name for option in chosen.options} if chosen is not None else set()
     options: dict[str, str] = {}
     policy_options: dict[str, str] = {}
@@ -364,17 +334,7 @@ def _with_defaults(keys: Mapping[str, str], method: str, arguments: argparse.Nam
     idle = idle_option(known.options, options, known.resolve(options))
     if idle is not None:
         raise UsageError(f"lane {method}: {idle}")
-    return LaneSettings(
-        method=lane.method,
-        name=lane.name,
-        draft=lane.draft,
-        draft_engine=lane.draft_engine,
-        k=lane.k,
-        policy=lane.policy,
-        rule=lane.rule,
-        options=options,
-        policy_options=policy_options,
-    )
+    return replace(lane, options=options, policy_options=policy_options)
 
 
 def _distinct_names(lanes: Sequence[LaneSettings], most: int | None = MAX_LANES) -> list[LaneSettings]:

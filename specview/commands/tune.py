@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from specview.models.catalog import path_of
 from specview.racing import workloads
 from specview.racing.resolve import checked_run
 from specview.racing.workloads import Workload
-from specview.settings.run import BUNDLED, RunSettings
+from specview.settings.run import BUNDLED, RunSettings, flag_word, flag_words
 
 if TYPE_CHECKING:
     from specview.experiments.tune_result import ArmResult
@@ -150,27 +150,9 @@ def _tune(
 
 def command_of(settings: RunSettings, prompts: Workload, arm: ArmResult) -> str:
     """The command line that runs a lane on this target, its prompt left to the user where it was a set or a long text."""
-    words = ["specview", "run"]
-    flags = (
-        ("--engine", settings.engine, "transformers"),
-        ("--target", settings.target, BUNDLED),
-        ("--device", settings.device, None),
-        ("--dtype", settings.dtype, None),
-        ("--threads", settings.threads, None),
-        ("--gpu-layers", settings.gpu_layers, 0),
-        ("--context", settings.context, None),
-        ("--chat-template", settings.chat_template if settings.chat else None, None),
-        ("--temperature", settings.sampling.temperature, 0.0),
-        ("--top-k", settings.sampling.top_k, 0),
-        ("--top-p", settings.sampling.top_p, 1.0),
-        ("--min-p", settings.sampling.min_p, 0.0),
-        ("--max-tokens", settings.max_tokens, 128),
-    )
-    for flag, value, usual in flags:
-        if value != usual:
-            words += [flag, f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)]
-    if settings.trust_remote_code:
-        words.append("--trust-remote-code")
+    template = flag_words(replace(settings, system=""), "prompt") if settings.chat else []
+    sampling = flag_words(replace(settings.sampling, seed=0), "sampling")
+    words = ["specview", "run", *flag_words(settings, "models"), *template, *sampling, *flag_words(settings, "output")]
     if not settings.chat:
         words.append("--raw")
     words += ["--lane", arm.name]
@@ -185,15 +167,10 @@ def _prompt_words(settings: RunSettings, prompts: Workload) -> list[str]:
         words = ["--workload", settings.workload]
         usual, systems = workloads.load(settings.workload).system, {settings.system}
     elif len(prompts.prompts) == 1 and len(first.text) <= 80 and not first.history:
-        words = _given("--prompt", first.text)
+        words = flag_word("--prompt", first.text)
     else:
         words = ["--prompt-file", "FILE"]
     system = systems.pop()
     if settings.chat and not systems and system != usual:
-        words += _given("--system", system)
+        words += flag_word("--system", system)
     return words
-
-
-def _given(flag: str, text: str) -> list[str]:
-    """A flag and its text, as one word where the text would pass for a flag."""
-    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,10 +11,16 @@ from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import resolve_rule
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import DEFAULT_METHOD, METHODS
-from specview.errors import UsageError
-from specview.fields import Option, check
+from specview.errors import SpecviewError, UsageError
+from specview.fields import Option, check, values_of
 from specview.settings.options import ANSWERS, HEAD, options_of, resolve
-from specview.settings.run import BUNDLED, LaneSettings, RunSettings, shared_settings
+from specview.settings.run import (
+    BUNDLED,
+    LaneSettings,
+    RunSettings,
+    from_json,
+    run_from_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +101,18 @@ def checked_lane(lane: LaneSettings, sampling: SamplingParams) -> LaneSettings:
     return replace(lane, options=method.resolve(lane.options), policy_options=policy_options)
 
 
+# -- as they stand in files ---------------------------------------------------------------------------------------
+
+
 def flat_settings(run: RunSettings, lane: LaneSettings) -> dict[str, Any]:
-    """All settings of one lane as flat keys, as they stand in files."""
+    """All settings of one lane as flat keys; draft_ref is the lane's own draft where `draft` names several."""
     drafts = METHODS[lane.method].drafts
-    owners = (run, run.sampling)
-    shared = {name: next(getattr(one, name) for one in owners if hasattr(one, name)) for name in shared_settings(in_files=True)}
+    shared = {one.name: value for record in (run, run.sampling) for one, value in values_of(record) if one.in_files}
     return {
         **shared,
         "method": lane.method,
         "draft": drafts_named(lane),
+        "draft_ref": lane.draft if len(draft_refs(lane)) > 1 else None,
         "draft_engine": lane.draft_engine or run.engine if needs_draft(lane) else None,
         "k": lane.k if drafts else None,
         "policy": lane.policy if drafts else None,
@@ -110,3 +120,44 @@ def flat_settings(run: RunSettings, lane: LaneSettings) -> dict[str, Any]:
         **{f"policy_{key}": value for key, value in lane.policy_options.items()},
         **{f"option_{key}": value for key, value in lane.options.items()},
     }
+
+
+def run_of_flat(flats: Mapping[str, Mapping[str, Any]]) -> RunSettings:
+    """The settings that flat ones of lanes (by name, the run's from the first) say, not checked: `flat_settings` the other way.
+
+    Whoever wrote them: what is left open is as by default. Raises TypeError or SpecviewError where they cannot be read.
+    """
+    known = {key: value for key, value in next(iter(flats.values())).items() if value is not None}
+    run = run_from_json({**known, "sampling": known})
+    lanes = tuple(_lane_of_flat(name, own, run) for name, own in flats.items())
+    return replace(run, lanes=lanes, baseline=lanes[0].plain)
+
+
+def _lane_of_flat(name: str, flat: Mapping[str, Any], run: RunSettings) -> LaneSettings:
+    method = flat.get("method")
+    if method not in METHODS:
+        raise SpecviewError(f"there is no method {method!r:.60} in this specview.")
+    known = {key: value for key, value in flat.items() if value is not None}
+    draft = known.get("draft_ref") or _first_draft(str(known.get("draft", BUNDLED)))
+    policy = known.get("policy", LaneSettings().policy)
+    own = {
+        **known,
+        "name": "" if name == method else name,
+        "draft": draft,
+        "policy_options": _prefixed(known, "policy_") if policy in POLICIES else {},
+        "options": _prefixed(known, "option_"),
+    }
+    lane = from_json(LaneSettings, own)
+    engine = None if lane.draft_engine == run.engine else lane.draft_engine
+    return replace(lane, draft_engine=engine, rule="auto" if lane.rule == resolve_rule("auto", run.sampling) else lane.rule)
+
+
+def _first_draft(named: str) -> str:
+    """The draft of a lane whose file has no draft_ref (as earlier versions wrote them): the first of those in the words."""
+    names = "|".join(map(re.escape, METHODS))
+    found = re.match(rf"(?:{names}): (.*?)(?:, (?:{names}): |$)", named, re.DOTALL)
+    return found[1] if found else named
+
+
+def _prefixed(flat: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in flat.items() if key.startswith(prefix)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +15,11 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from specview.decoding.ledger import End, RunRecord
 from specview.errors import SpecviewError, Stopped
+from specview.fields import declared
 from specview.files.atomic import os_reason
 from specview.files.schema import TRACE_SCHEMA, SchemaError, Seen, round_from_json
 from specview.reading import open_regular
+from specview.settings.run import LaneSettings, shared_settings
 
 MAX_BYTES = 256 << 20
 """Of a whole trace: as rounds it takes two to seven times as much memory."""
@@ -224,14 +226,7 @@ class _Header(Struct):
     lanes: list[_Lane]
 
 
-_NUMBER, _TEXT, _WHOLE = (int, float), (str,), (int,)
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("method", "engine", "target", "draft", "draft_engine", "policy", "rule", "system", "workload"), _TEXT),
-    **dict.fromkeys(("device", "dtype", "observe", "chat_template"), _TEXT),
-    **dict.fromkeys(("k", "top_k", "seed", "max_tokens", "threads", "gpu_layers", "context"), _WHOLE),
-    **dict.fromkeys(("temperature", "top_p", "min_p"), _NUMBER),
-    **dict.fromkeys(("chat", "check_mode", "trust_remote_code"), (bool,)),
-}
+_KNOWN = {**shared_settings(), **declared(LaneSettings)}
 """Settings that this specview knows; those of options and policies may be any single value."""
 
 
@@ -240,8 +235,11 @@ def _settings(found: Any, name: str) -> dict[str, Any]:
     settings = dict(found)
     settings.setdefault("method", name)  # other programs' traces may name the lane alone
     for key, value in settings.items():
-        kinds = _KINDS.get(key, (str, int, float, bool))
-        if type(value) not in kinds and (value is not None or key == "method"):
+        if key == "method":
+            fits = type(value) is str
+        else:
+            fits = value is None or (_KNOWN[key].accepts(value) if key in _KNOWN else type(value) in (str, int, float, bool))
+        if not fits:
             raise SchemaError(f"{key} of lane {name!r:.60} is {value!r:.60}")
         if isinstance(value, (int, float)) and not abs(value) < 1e300:
             raise SchemaError(f"{key} of lane {name!r:.60} is {value!r:.60}")

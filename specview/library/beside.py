@@ -17,11 +17,13 @@ from specview.files.documents import speedup_to_json
 from specview.files.reader import Trace
 from specview.files.schema import Json
 from specview.library.replay import baseline_index, trace_document
+from specview.settings.run import shared_settings
 
-_SETTINGS = (
-    ("temperature", "temperature"), ("top_k", "top-k"), ("top_p", "top-p"), ("min_p", "min-p"),
-    ("check_mode", "check mode"), ("gpu_layers", "GPU layers"),
-)  # fmt: skip
+_SETTINGS = tuple(
+    (name, one.words)
+    for name, one in shared_settings().items()
+    if name in ("check_mode", "gpu_layers") or one.group == "sampling" and name != "seed"
+)
 _FACTS = (
     ("engine", "engine"), ("target_dtype", "dtype"), ("device", "device"), ("device_name", "machine"),
     ("cpu", "machine"), ("threads", "thread count"),

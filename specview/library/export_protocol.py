@@ -14,11 +14,9 @@ from specview.files.tables import markdown_rows, markdown_text, printable
 from specview.library.exporters import compare_markdown, is_lossy
 from specview.library.repeat import PROMPT_FILE, command_line
 from specview.library.replay import trace_document
+from specview.settings.run import shared_settings
 
-_SHARED = (
-    "engine", "target", "device", "dtype", "threads", "gpu_layers", "context", "check_mode", "trust_remote_code",
-    "chat", "chat_template", "system", "workload", "max_tokens", "observe", "temperature", "top_k", "top_p", "min_p", "seed",
-)  # fmt: skip
+_SHARED = tuple(shared_settings(in_files=True))
 _ENGINES_CHOICE = ("device", "dtype", "threads", "context")
 _MODEL = ("model_name", "file", "sha256", "source_file", "source_sha256", "dtype", "weight_bytes", "context_length", "vocab_size")
 _HEAD = ("head", "layout", "trained_for", "reads_layers", "sha256", "weight_bytes")

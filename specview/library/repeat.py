@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
-from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import resolve_rule
-from specview.drafting.lanes import drafts_named
+from specview.drafting.lanes import drafts_named, run_of_flat
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
+from specview.fields import declared
 from specview.files.reader import Trace
 from specview.models.hub import is_repo_id, split_gguf_id
 from specview.racing import workloads
 from specview.racing.resolve import checked_run, files_named, harmless, models_named
-from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings
+from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings, flag_word, flag_words
 
-_SHARED: Mapping[str, tuple[type, bool]] = {
-    # key of a lane's flat settings -> (type, may be None)
-    "engine": (str, False),
-    "target": (str, False),
-    "device": (str, True),
-    "dtype": (str, True),
-    "threads": (int, True),
-    "gpu_layers": (int, False),
-    "context": (int, True),
-    "check_mode": (bool, False),
-    "system": (str, False),
-    "chat": (bool, False),
-    "chat_template": (str, True),
-    "workload": (str, True),
-    "max_tokens": (int, False),
-    "observe": (str, False),
-}
 PROMPT_FILE = "prompt.txt"
 
 
@@ -58,43 +40,15 @@ def _checked(settings: RunSettings) -> RunSettings:
 def _named(trace: Trace) -> RunSettings:
     """The settings as the file names them, not checked."""
     records = trace.records[:MAX_LANES]
-    first = records[0].settings
     try:
-        shared = {key: _typed(first, key, *kind) for key, kind in _SHARED.items() if key in first}
-        sampling = SamplingParams(
-            **{item.name: _sampling(first, item.name) for item in fields(SamplingParams) if item.name in first}
-        )
-        usual = resolve_rule("auto", sampling)
-        lanes = tuple(_lane(record.name, record.settings, usual) for record in records)
-        return RunSettings(
-            **shared,
-            sampling=sampling,
-            prompt=trace.prompt_text,
-            history=_history(trace.run.get("history")),
-            lanes=lanes,
-            baseline=lanes[0].plain,
-        )
+        run = run_of_flat({record.name: record.settings for record in records})
     except (TypeError, ValueError, KeyError) as error:
         raise _foreign(error) from None
+    return replace(run, prompt=trace.prompt_text, history=_history(trace.run.get("history")))
 
 
 def _foreign(error: Exception) -> SpecviewError:
     return SpecviewError(f"its settings are not those of a specview run: {error}.")
-
-
-def _typed(flat: Mapping[str, Any], key: str, kind: type, optional: bool) -> Any:
-    value = flat[key]
-    if (value is None and optional) or type(value) is kind:
-        return value
-    raise TypeError(f"{key} is {value!r:.60}")
-
-
-def _sampling(flat: Mapping[str, Any], key: str) -> Any:
-    value = flat[key]
-    if type(value) not in (int, float):
-        raise TypeError(f"{key} is {value!r:.60}")
-    standing = next(item.default for item in fields(SamplingParams) if item.name == key)
-    return float(value) if standing is not MISSING and isinstance(standing, float) else value
 
 
 def _history(value: Any) -> tuple[Mapping[str, str], ...]:
@@ -104,44 +58,6 @@ def _history(value: Any) -> tuple[Mapping[str, str], ...]:
         for turn in turns
         if isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
     )
-
-
-def _lane(name: str, flat: Mapping[str, Any], usual_rule: str) -> LaneSettings:
-    method = flat.get("method")
-    known = METHODS.get(method) if isinstance(method, str) else None
-    if known is None:
-        raise SpecviewError(f"there is no method {method!r:.60} in this specview.")
-    draft, engine, k = flat.get("draft"), flat.get("draft_engine"), flat.get("k")
-    policy = flat.get("policy")
-    return LaneSettings(
-        method=known.name,
-        name="" if name == known.name else name,
-        draft=_draft(draft) if isinstance(draft, str) else BUNDLED,
-        draft_engine=engine if isinstance(engine, str) and engine != flat.get("engine") else None,
-        k=k if type(k) is int else None,
-        policy=policy if isinstance(policy, str) else "constant",
-        policy_options=_own(flat, "policy_") if isinstance(policy, str) and policy in POLICIES else {},
-        rule=flat["rule"] if isinstance(flat.get("rule"), str) and flat["rule"] != usual_rule else "auto",
-        options=_own(flat, "option_"),
-    )
-
-
-def _draft(named: str) -> str:
-    """The draft of a lane as it was given: where several members have one each, the first of them."""
-    for name in METHODS:
-        if named.startswith(f"{name}: "):
-            rest = named.removeprefix(f"{name}: ")
-            ends = [place for other in METHODS if (place := rest.find(f", {other}: ")) >= 0]
-            return rest[: min(ends)] if ends else rest
-    return named
-
-
-def _own(flat: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {
-        key.removeprefix(prefix): value
-        for key, value in flat.items()
-        if key.startswith(prefix) and isinstance(value, (str, int, float, bool))
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,43 +75,18 @@ def command_line(trace: Trace) -> Repeat:
     settings, notes = _checked(named), _named_notes(named)
     one = len(settings.lanes) == 1
     words = ["specview", "run" if one else "compare"]
-
-    def give(flag: str, value: Any, standing: Any) -> None:
-        if value != standing and value is not None:
-            words.extend(_flag(flag, str(value)))
-
-    give("--engine", settings.engine, "transformers")
-    give("--target", settings.target, BUNDLED)
-    facts = trace.run
-    threads = facts.get("threads")
-    give("--threads", settings.threads or (threads if type(threads) is int and threads > 0 else None), None)
-    if settings.engine == "transformers":
-        give("--device", settings.device, None)
-        dtype = facts.get("target_dtype")
-        known = dtype if dtype in ("float32", "bfloat16", "float16") else None
-        give("--dtype", settings.dtype or known, None)
-    if settings.engine == "llama.cpp" or any(lane.draft_engine == "llama.cpp" for lane in settings.lanes):
-        give("--gpu-layers", settings.gpu_layers, 0)
-        give("--context", settings.context, None)
-    if settings.check_mode:
-        words.append("--check-mode")
+    ran = _as_it_ran(settings, trace.run)
+    used = {ran.engine, *(lane.draft_engine for lane in ran.lanes)}
+    unused = {name: one.default for name, one in declared(RunSettings).items() if one.engine and one.engine not in used}
+    words += flag_words(replace(ran, **unused), "models", "checks")
     if trace.records[0].settings.get("trust_remote_code") is True:
         notes.append("The target came with Python code that its user had chosen to trust: --trust-remote-code.")
     for lane in settings.lanes:
         words.extend(["--lane", lane_text(lane)])
-    sampling = settings.sampling
-    for item in fields(SamplingParams):
-        value, standing = getattr(sampling, item.name), item.default
-        if item.name == "temperature":
-            standing = 0.0
-        give(f"--{item.name.replace('_', '-')}", value, standing)
+    words += flag_words(settings.sampling, "sampling")
     prompt_file = _prompt_words(words, trace, settings)
-    if not settings.chat:
-        words.append("--raw")
-    else:
-        give("--chat-template", settings.chat_template, None)
-    give("--max-tokens", settings.max_tokens, 128)
-    words.extend(["--observe", settings.observe])
+    words += ["--raw"] if not settings.chat else flag_words(replace(settings, system=""), "prompt")
+    words += [*flag_words(settings, "output"), "--observe", settings.observe]
     if settings.history:
         notes.append(
             f"This was a later turn of a conversation ({len(settings.history)} messages before it, which a command "
@@ -216,9 +107,14 @@ def _named_notes(settings: RunSettings) -> list[str]:
     return notes
 
 
-def _flag(flag: str, value: str) -> list[str]:
-    """A flag with its value; in one word where the value looks like a flag itself."""
-    return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
+def _as_it_ran(settings: RunSettings, facts: Mapping[str, Any]) -> RunSettings:
+    """The settings with what they left open as the run's facts say it turned out."""
+    threads, dtype = facts.get("threads"), facts.get("target_dtype")
+    if settings.threads is None and type(threads) is int and threads > 0:
+        settings = replace(settings, threads=threads)
+    if settings.dtype is None and settings.engine == "transformers" and dtype in ("float32", "bfloat16", "float16"):
+        settings = replace(settings, dtype=dtype)
+    return settings
 
 
 def _shell(word: str) -> str:
@@ -248,7 +144,7 @@ def _prompt_words(words: list[str], trace: Trace, settings: RunSettings) -> str:
         prompt_file = PROMPT_FILE
         words.extend(["--prompt-file", PROMPT_FILE])
     if settings.chat and settings.system != system:
-        words.extend(_flag("--system", settings.system))
+        words.extend(flag_word("--system", settings.system))
     return prompt_file
 
 

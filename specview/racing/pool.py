@@ -24,7 +24,6 @@ class EngineKey:
     """What makes a loaded engine the one asked for."""
 
     role: Literal["target", "draft"]
-    ref: str
     loading: Loading
 
 
@@ -38,13 +37,13 @@ class HeadKey:
 
 def target_key(settings: RunSettings) -> EngineKey:
     """The key of a run's target."""
-    return EngineKey("target", settings.target, settings.loading)
+    return EngineKey("target", settings.loading)
 
 
 def draft_key(settings: RunSettings, draft: str, engine: str | None) -> EngineKey:
     """The key of a lane's draft. Remote code is never trusted for a draft the user did not tick."""
-    own = replace(settings.loading, engine=engine or settings.engine, context=None, trust_remote_code=False)
-    return EngineKey("draft", draft, own)
+    own = replace(settings.loading, target=draft, engine=engine or settings.engine, context=None, trust_remote_code=False)
+    return EngineKey("draft", own)
 
 
 def engine_keys(settings: RunSettings) -> list[EngineKey]:
@@ -101,8 +100,9 @@ class ModelPool:
         Raises SpecviewError where it cannot be loaded and Stopped where should_stop said so.
         """
         if key not in self._engines:
+            how = to_json(key.loading)
             self._engines[key] = load_engine(
-                key.ref, role=key.role, progress=progress, should_stop=should_stop, **to_json(key.loading)
+                how.pop("target"), role=key.role, progress=progress, should_stop=should_stop, **how
             )
         return self._engines[key]
 

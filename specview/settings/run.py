@@ -14,7 +14,7 @@ import msgspec
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
-from specview.fields import Setting, declared, setting
+from specview.fields import Setting, declared, setting, values_of
 
 BASELINE = "plain"
 """The method that drafts nothing, by its name in lanes, files and tables."""
@@ -31,13 +31,14 @@ _AUTO = ("", "automatic")
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How a model is loaded: what makes it another one than the same file loaded otherwise.
+    """Which model is loaded, and how: what makes a loaded model another one.
 
-    device, dtype and threads None are the engine's choice; gpu_layers and context are for llama.cpp. trust_remote_code is
+    target is "bundled", a path (GGUF file or model folder) or a hub id. device, dtype and threads None are the engine's choice; gpu_layers and context are for llama.cpp. trust_remote_code is
     the user's tick for this very target.
     """
 
     engine: str = setting("transformers", "transformers (default) or llama.cpp", choices=ENGINES, group="models")
+    target: str = setting(BUNDLED, "a GGUF file, a model folder or a hub id (default: bundled)", group="models")
     device: str | None = setting(
         None, "where transformers computes: cpu, cuda, cuda:1, mps (default: a GPU where there is one)", of=str, group="models",
         engine="transformers", form="Engine", offers=(_AUTO, ("cpu", "CPU"), ("cuda", "CUDA"), ("mps", "MPS")),
@@ -94,7 +95,7 @@ class LaneSettings:
         None, f"tokens drafted a round, 1 to {MAX_K} (default: by engine and device)", of=int, minimum=1, maximum=MAX_K,
         group="drafting", fits=f"1 to {MAX_K} drafted tokens a round",
     )  # fmt: skip
-    policy: str = setting("constant", "draft length policy: {policies} (default: constant)", group="drafting")
+    policy: str = setting("constant", "draft length policy", group="policy")
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     rule: str = setting(
         "auto", f"acceptance rule: auto (default), {', '.join(RULES)}", choices=("auto", *RULES), group="drafting"
@@ -116,21 +117,20 @@ class LaneSettings:
 class RunSettings(Loading):
     """What all lanes of a run share.
 
-    target is "bundled", a path (GGUF file or model folder) or a hub id. chat_template names one of the model's, None its
+    chat_template names one of the model's, None its
     default one. baseline False leaves out the plain lane that a race always has: for `run`, which decodes with one method
     alone.
     """
 
-    target: str = setting(BUNDLED, "a GGUF file, a model folder or a hub id (default: bundled)", group="models")
     prompt: str = setting("", "the prompt's text", metavar="TEXT", in_files=False)
-    system: str = setting(
-        "", "the chat's system text (default: none, or the workload's)", label="system text", group="prompt", metavar="TEXT"
-    )
     chat: bool = setting(True, "whether the model's chat template is around the prompt")
     chat_template: str | None = setting(
         None, "one of the model's named chat templates (default: its default one)", of=str, label="chat template",
         group="prompt", metavar="NAME",
     )  # fmt: skip
+    system: str = setting(
+        "", "the chat's system text (default: none, or the workload's)", label="system text", group="prompt", metavar="TEXT"
+    )
     history: tuple[Mapping[str, str], ...] = ()
     workload: str | None = setting(None, "the built-in prompt that it is", of=str, metavar="NAME")
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -160,6 +160,28 @@ def shared_settings(*, in_files: bool = False) -> dict[str, Setting]:
     """Every setting that the lanes of a run share, those of sampling last; in_files: those of traces and documents."""
     found = {**declared(RunSettings), **declared(SamplingParams)}
     return {name: one for name, one in found.items() if one.in_files or not in_files}
+
+
+TARGET_FIELDS = tuple(name for name, one in declared(Loading).items() if one.kept)
+"""What makes a target another one, of what files say: the tick to trust its code is for this very machine."""
+
+
+# -- words of a command line ----------------------------------------------------------------------------------------
+
+
+def flag_words(record: Any, *groups: str) -> list[str]:
+    """The flags, of these groups, that say what of a record's settings is not as by default."""
+    words: list[str] = []
+    for one, value in values_of(record):
+        if one.group in groups and value != one.default:
+            texts = value if one.repeated else (value,)
+            words += [one.flag] if value is True else [word for text in texts for word in flag_word(one.flag, str(text))]
+    return words
+
+
+def flag_word(flag: str, text: str) -> list[str]:
+    """A flag and its text, as one word where the text would pass for a flag."""
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------

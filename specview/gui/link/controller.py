@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from PySide6.QtCore import QObject, Signal
 
-from specview.drafting.lanes import flat_settings, needs_draft
+from specview.drafting.lanes import flat_settings
 from specview.drafting.registry import METHODS
 from specview.gui.link.engine_thread import EngineThread
 from specview.gui.link.job import Job
@@ -35,6 +35,7 @@ from specview.gui.link.messages import (
 )
 from specview.gui.link.pace import Later, every
 from specview.gui.state.view_model import LaneModel, RaceModel
+from specview.racing.pool import engine_keys
 from specview.settings.events import Failed, Progress, RaceStarted
 from specview.settings.run import LaneSettings, RunSettings
 
@@ -511,15 +512,5 @@ def _asked(settings: RunSettings) -> RunSettings:
 
 def _same_models(first: RunSettings, second: RunSettings) -> bool:
     """Whether two runs use the same loaded models."""
-    return _models_of(first) == _models_of(second)
+    return set(engine_keys(first)) == set(engine_keys(second))
 
-
-def _models_of(run: RunSettings) -> tuple[Any, ...]:
-    """Everything that decides which models a run loads, and how."""
-    drafts = {
-        (lane.draft, lane.draft_engine) for lane in run.lanes if needs_draft(lane)
-    }
-    return (
-        run.engine, run.target, run.device, run.dtype, run.threads, run.gpu_layers, run.context, run.check_mode,
-        run.trust_remote_code, drafts,
-    )

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from specview.decoding.interfaces import Declared
-from specview.drafting.lanes import needs_draft
 from specview.drafting.registry import METHODS
 from specview.errors import Stopped
 from specview.models.catalog import resolve
-from specview.racing.pool import EngineKey, ModelPool, draft_key, target_key
+from specview.racing.pool import ModelPool, engine_keys, target_key
 from specview.racing.race import Race, tokenize_prompt
 from specview.settings.events import Phase, Progress
 from specview.settings.run import RunSettings
@@ -38,12 +37,14 @@ class LocalBackend:
 
         What would have to be fetched first, or is large, waits for Run.
         """
-        for phase, key in wanted_engines(settings):
+        for key in engine_keys(settings):
             if should_stop():
                 raise Stopped
-            ref = resolve(key.ref, key.loading.engine, key.role)
+            ref = resolve(key.loading.target, key.loading.engine, key.role)
             if ref.path is None or (ref.size_bytes or 0) > LARGEST_PRELOAD:
                 continue
+
+            phase: Phase = "load" if key.role == "target" else "load-draft"
 
             def tell(text: str, fraction: float | None, phase: Phase = phase) -> None:
                 emit(Progress(run_id, phase, text, fraction))
@@ -85,12 +86,3 @@ class LocalBackend:
     def close(self) -> None:
         """Free all models."""
         self._pool.close()
-
-
-def wanted_engines(settings: RunSettings) -> list[tuple[Phase, EngineKey]]:
-    """The target, then each distinct draft, with the phase that its loading is."""
-    wanted: dict[EngineKey, Phase] = {target_key(settings): "load"}
-    for lane in settings.lanes:
-        if needs_draft(lane):
-            wanted.setdefault(draft_key(settings, lane.draft, lane.draft_engine), "load-draft")
-    return [(phase, key) for key, phase in wanted.items()]

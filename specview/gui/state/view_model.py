@@ -28,6 +28,7 @@ from specview.settings.events import (
     RaceEnded,
     RaceStarted,
 )
+from specview.settings.run import TARGET_FIELDS
 
 TokenKind = Literal["accepted", "corrected", "bonus", "plain", "rejected", "ignored"]
 LaneState = Literal["idle", "loading", "prefill", "running", "ended"]
@@ -379,4 +380,4 @@ def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 
 def target_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     """What makes the measured passes of one lane those of another: the same target on the same engine and device."""
-    return tuple(settings.get(key) for key in ("engine", "target", "device", "dtype", "threads", "gpu_layers", "check_mode"))
+    return tuple(settings.get(key) for key in TARGET_FIELDS)

@@ -37,7 +37,7 @@ from specview.lab.explain import explain_lane, per_round
 from specview.lab.explain_report import explanation_blocks
 from specview.lab.explanation import Banner, Explanation
 from specview.racing.resolve import checked_run
-from specview.settings.run import RunSettings
+from specview.settings.run import TARGET_FIELDS, RunSettings
 
 VIEWS = ("Explanation", "Rounds and tokens", "All figures", "What-if")
 _SHARE = 0.05
@@ -461,8 +461,7 @@ class WhyPage(Page):
     def _settings_for(self, lane: LaneModel) -> RunSettings:
         """The run's settings with the lane's own target: a lane on screen may be of an opened run."""
         base = self.controller.settings or self.context.run_settings()
-        names = ("engine", "target", "device", "dtype", "threads", "gpu_layers", "context", "check_mode")
-        own = {name: lane.settings[name] for name in names if name in lane.settings}
+        own = {name: lane.settings[name] for name in TARGET_FIELDS if name in lane.settings}
         same = own.get("target", base.target) == base.target and own.get("engine", base.engine) == base.engine
         return checked_run(replace(base, **own, trust_remote_code=base.trust_remote_code and same))
 

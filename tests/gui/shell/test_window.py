@@ -776,7 +776,7 @@ def test_preload_leaves_what_must_be_fetched(monkeypatch):
 
     class Pool:
         def get(self, key, tell, should_stop):
-            asked.append(key.ref)
+            asked.append(key.loading.target)
             tell("loading", 0.5)
 
     told = []
