@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 if sys.platform != "win32":
@@ -96,7 +95,21 @@ def private_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-class PartFile:
+class Closing:
+    """What `with` closes."""
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PartFile(Closing):
     """A file being written; `put` puts it at `target`, which is replaced as a whole. Closing it before removes it.
 
     private: for the user alone; otherwise it is as readable as the file that it replaces, or as any new file is.
@@ -130,14 +143,6 @@ class PartFile:
         with contextlib.suppress(OSError):
             self.file.close()
         self.path.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
+from specview.disk import Closing
 from specview.drafting.lanes import heads_of, needs_draft
 from specview.errors import SpecviewError, Stopped
 from specview.racing.compare import CompareResult, compare
@@ -105,7 +104,7 @@ class Pace:
         self._tell(SeriesProgress(self.done, self.total, text, left, part))
 
 
-class Runner:
+class Runner(Closing):
     """Runs races one after the other, on the thread that owns the models; as a context it holds their lease.
 
     settings  what the races share: target, engine, sampling;  prompts  those they are of, conversations among them
@@ -160,14 +159,6 @@ class Runner:
         self.lease.close()
         if self._owns_pool:
             self.pool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def lane_keys(settings: RunSettings, lane: LaneSettings) -> list[ModelKey]:

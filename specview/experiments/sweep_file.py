@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from specview import __version__
+from specview.disk import Closing
 from specview.errors import SpecviewError, UsageError
 from specview.experiments.sweep_curves import CellRun
 from specview.experiments.sweep_grid import Grid, difference
@@ -29,7 +29,7 @@ SCHEMA = "specview.sweep/1"
 MAX_FILE_BYTES = 1 << 30
 
 
-class SweepFile:
+class SweepFile(Closing):
     """A sweep's file being written; `results` is what is in it.
 
     Use `begin` for a new one and `resume` to go on with one. Until it is closed no other SweepFile can be made of the
@@ -137,14 +137,6 @@ class SweepFile:
                 os.lseek(self._fd, self._length, os.SEEK_SET)
             raise cannot_write(self.path, "sweep", error) from None
         self._length += len(data)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def refuse_taken(path: Path) -> None:

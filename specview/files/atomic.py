@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from specview.disk import PartFile, held_there
+from specview.disk import Closing, PartFile, held_there
 from specview.errors import SpecviewError
 
 
@@ -34,7 +32,7 @@ def refuse_held(path: str | Path, what: str, own: str = "") -> None:
         raise SpecviewError(f"the {what} cannot go to {str(path)!r}: that is {held}.", "Name another file.")
 
 
-class OutputFile:
+class OutputFile(Closing):
     """A file to be written once, at the end: reserved now, replaced as a whole by `write`.
 
     Raises SpecviewError at once when `path` cannot be written, or holds what is never overwritten. Leaving the context
@@ -79,11 +77,3 @@ class OutputFile:
         """Remove what `write` did not put in place."""
         if self._part is not None:
             self._part.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

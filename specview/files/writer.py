@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from specview.decoding.ledger import End, Round
+from specview.disk import Closing
 from specview.files.atomic import cannot_write, os_reason, refuse_held
 from specview.files.documents import equality_to_json, metrics_to_json, speedup_to_json
 from specview.files.schema import TRACE_SCHEMA, Json, dumps, number, plain, round_to_json
@@ -35,7 +35,7 @@ def trace_header(
     }
 
 
-class TraceWriter:
+class TraceWriter(Closing):
     """A trace file being written.
 
     The file is opened when this is made (SpecviewError says at once that it cannot be), emptied at the
@@ -136,14 +136,6 @@ class TraceWriter:
             f"the trace {str(self.path)!r} stops here: {os_reason(error)}. The run goes on; "
             "free some space for the next one."
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class TraceRecorder:

@@ -13,7 +13,9 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
+
+from specview.disk import Closing
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class Known:
     about: dict[str, Any]
 
 
-class RunIndex:
+class RunIndex(Closing):
     """An open index; path None keeps it in memory. Methods raise sqlite3.Error; `with` closes it."""
 
     def __init__(self, path: Path | None, timeout_s: float) -> None:
@@ -110,10 +112,8 @@ class RunIndex:
         rest = [word for word in wanted if word not in long]
         return {name for name, in self._db.execute(sql, (folder, *([phrases] if long else []), *rest))}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close it."""
         self._db.close()
 
 

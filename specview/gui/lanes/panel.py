@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from PySide6.QtCore import QPointF, QRect, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QPointF, QRect, QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QPainter, QResizeEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QSizePolicy, QToolButton, QWidget
 
@@ -15,6 +15,7 @@ from specview.gui.lanes.marks import Badge, ChipRow, FigureCell, ProgressLine, S
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.lanes.tree_view import TreePanel
 from specview.gui.lanes.why_line import WhyLine
+from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.lane_markers import paint_marker
 from specview.gui.parts.painted import Painted
@@ -100,8 +101,7 @@ class LanePanel(QFrame):
         self._tree_button = button(QToolButton, "tree", "Draft tree of each round, live (Ctrl+D)", lambda: self.toggle_tree(),
                                    kind="caption", name="Live draft tree")  # fmt: skip
         self._tree_button.setCheckable(True)
-        self._late = QTimer(self, singleShot=True, interval=0)  # once the layout has given the cells their widths
-        self._late.timeout.connect(lambda: self._show_notes())
+        self._late = Later(self, 0, self._show_notes)  # once the layout has given the cells their widths
         self._figures.setContentsMargins(0, 0, 0, 0)
         self._figures.setHorizontalSpacing(theme.px(6))
         self._figures.setVerticalSpacing(2)

@@ -6,7 +6,7 @@ it has laid out, and paints only the lines on screen.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QPoint, QRect, Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, QPoint, QRect, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QContextMenuEvent,
@@ -23,6 +23,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QFrame, QMenu, QToolButton, QToolTip, QWidget
 
 from specview.gui.lanes.token_lines import Place, TokenLines
+from specview.gui.link.pace import Later
 from specview.gui.parts import painted, theme
 from specview.gui.parts.token_paint import KIND_WORDS
 from specview.gui.parts.widgets import button
@@ -59,8 +60,7 @@ class TokenView(QAbstractScrollArea):
         self._anchor: Place | None = None
         self._caret: Place | None = None
         self.lines = self._new_lines()
-        self._relayout_timer = QTimer(self, singleShot=True)
-        self._relayout_timer.timeout.connect(self._relayout)
+        self._relayout_timer = Later(self, _RELAYOUT_MS, self._relayout)
         self._latest = button(QToolButton, "↓ latest", "Go to the newest token and stay there (Ctrl+End)", self.follow)
         self._latest.setParent(self)
         self._latest.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -479,7 +479,7 @@ class TokenView(QAbstractScrollArea):
             if self._follow:
                 self._to_end()
         elif len(self.lines.layout) > _MANY:
-            self._relayout_timer.start(_RELAYOUT_MS)  # dragging an edge sends many of these
+            self._relayout_timer.start()  # dragging an edge sends many of these
         else:
             self._relayout()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFontMetricsF,
@@ -26,6 +26,7 @@ from PySide6.QtWidgets import QAbstractScrollArea, QFrame, QSizePolicy, QToolBut
 
 from specview.decoding.ledger import Round
 from specview.gui.lanes.marks import StateLine
+from specview.gui.link.pace import Later
 from specview.gui.parts import layout, painted, theme
 from specview.gui.parts.token_paint import plain_font
 from specview.gui.parts.widgets import button
@@ -418,8 +419,7 @@ class TreePanel(QWidget):
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
         self.view.node_selected.connect(self._chosen)
         self.view.resume_asked.connect(self.resume)
-        self._settle = QTimer(self, singleShot=True, interval=0)
-        self._settle.timeout.connect(self._name_zoom)
+        self._settle = Later(self, 0, self._name_zoom)
         self.view.verticalScrollBar().rangeChanged.connect(lambda *_: self._settle.start())
         theme.signals.changed.connect(self._restyle)
         self._restyle()

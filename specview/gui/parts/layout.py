@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QBoxLayout, QGridLayout, QHBoxLayout, QLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QGridLayout, QHBoxLayout, QLayout, QSplitter, QVBoxLayout, QWidget
 
 Part = QWidget | QLayout
 Item = Part | int | tuple[Part, int] | tuple[Part, int, Qt.AlignmentFlag]
@@ -36,6 +36,17 @@ def grid(
         made.addWidget(widget, place // across, place % across)
         made.setColumnStretch(place % across, shares[0])
         made.setRowStretch(place // across, shares[1])
+    return made
+
+
+def split(way: Qt.Orientation, *parts: tuple[QWidget, int, int]) -> QSplitter:
+    """Lay out (widget, share of the room left over, size in pixels) with edges that can be dragged, the first part never shut."""
+    made = QSplitter(way)
+    for place, (part, share, _) in enumerate(parts):
+        made.addWidget(part)
+        made.setStretchFactor(place, share)
+    made.setSizes([size for _, _, size in parts])
+    made.setCollapsible(0, False)
     return made
 
 

@@ -6,21 +6,14 @@ from collections.abc import Iterable
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import (
-    QFrame,
-    QLineEdit,
-    QPushButton,
-    QScrollArea,
-    QSplitter,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QLineEdit, QPushButton, QScrollArea, QWidget
 
 from specview.gui.lanes.panel import LanePanel
 from specview.gui.link.controller import Controller
 from specview.gui.parts import layout, theme
 from specview.gui.parts.plots import PlotStrip
 from specview.gui.parts.selection import Selection
-from specview.gui.parts.widgets import ElidedLabel, set_kind, set_tip
+from specview.gui.parts.widgets import ElidedLabel, button, set_kind
 from specview.gui.race.inspector import Inspector
 from specview.gui.race.legend import Legend
 from specview.gui.state.view_model import FINAL, LaneModel
@@ -71,10 +64,9 @@ class RacePage(QWidget):
         self.follow_up.setAccessibleName("Follow-up message")
         self.follow_up.setMaxLength(100_000)
         self.follow_up.setAcceptDrops(False)
-        self.send = QPushButton("Send")
-        set_tip(self.send, "Run the next turn: the conversation so far, plain's reply, then this message (Enter)")
-        self.more = QPushButton("Continue")
-        set_tip(self.more, "Go on past the token limit, in the same sessions (Ctrl+G)")
+        self.send = button(QPushButton, "Send", "Run the next turn: the conversation so far, plain's reply, then this message (Enter)",
+                           self._send)  # fmt: skip
+        self.more = button(QPushButton, "Continue", "Go on past the token limit, in the same sessions (Ctrl+G)")
         self.legend = Legend()
         self.note = ElidedLabel(NOTE, "small")
         self.note.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
@@ -82,7 +74,6 @@ class RacePage(QWidget):
         self.inspector = Inspector()
         self._lay_out()
         self.follow_up.returnPressed.connect(self._send)
-        self.send.clicked.connect(self._send)
         self.follow_up.textChanged.connect(self.refresh_actions)
         controller.lanes_changed.connect(self.rebuild)
         self.selection.round_selected.connect(self._select_round)
@@ -105,24 +96,12 @@ class RacePage(QWidget):
         lower = QWidget()
         layout.row(self.plots, on=lower, margins=(10, 0, 10, 8))
         self.plot_holder = lower
-        self.rows = QSplitter(Qt.Orientation.Vertical)
-        self.rows.addWidget(upper)
-        self.rows.addWidget(lower)
-        self.rows.setStretchFactor(0, 1)
-        self.rows.setStretchFactor(1, 0)
-        self.rows.setCollapsible(0, False)
+        self.rows = layout.split(Qt.Orientation.Vertical, (upper, 1, 520), (lower, 0, PLOTS_PX))
         side = QFrame()
         side.setProperty("kind", "side")
         layout.column(self.inspector, on=side)
         self.side = side
-        self.columns = QSplitter(Qt.Orientation.Horizontal)
-        self.columns.addWidget(self.rows)
-        self.columns.addWidget(side)
-        self.columns.setStretchFactor(0, 1)
-        self.columns.setStretchFactor(1, 0)
-        self.columns.setCollapsible(0, False)
-        self.columns.setSizes([1100, INSPECTOR_PX])
-        self.rows.setSizes([520, PLOTS_PX])
+        self.columns = layout.split(Qt.Orientation.Horizontal, (self.rows, 1, 1100), (side, 0, INSPECTOR_PX))
         layout.column(self.columns, on=self)
 
     def sizeHint(self) -> QSize:

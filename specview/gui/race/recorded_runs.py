@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from PySide6.QtCore import QObject, QTimer
-from PySide6.QtWidgets import QFileDialog
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QFileDialog, QFrame, QPushButton, QSizePolicy, QWidget
 
 from specview.decoding.round_table import RoundTable
 from specview.gui.link.open_run import Opened, Pick, RunOpener
+from specview.gui.link.pace import every
+from specview.gui.parts import layout
 from specview.gui.parts.pages import RACE
+from specview.gui.parts.widgets import ElidedLabel, button, label, set_tip
 from specview.gui.race.foreign_models import SetupWindow
-from specview.gui.race.recorded_bar import RecordedBar
+from specview.gui.state.display_text import visible
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.library.library import runs_folder
 from specview.settings.run import LaneSettings, RunSettings
@@ -22,6 +25,73 @@ from specview.settings.run import LaneSettings, RunSettings
 PLAY_MS = 33
 NUMBERS_EVERY = 8
 """Figures are written this many times more rarely than text while a recording is played."""
+
+
+class RecordedBar(QWidget):
+    """Shown while a recorded run is on screen or being read; closed asks for the lanes as set up."""
+
+    closed = Signal()
+    play_asked = Signal()
+
+    def __init__(self) -> None:
+        super().__init__()
+        frame = QFrame()
+        frame.setObjectName("banner")
+        frame.setProperty("kind", "note")
+        self.setAccessibleName("Recorded run")
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        self._mark = label("", "title")
+        self._words = ElidedLabel()
+        self._remarks = ElidedLabel("", "warning")
+        self.play = button(QPushButton, "Play", "Play the rounds at the speed at which they ran, each lane by its own clock; again stops",
+                           self.play_asked, kind="flat")  # fmt: skip
+        self.close_button = button(QPushButton, "", "", self.closed, kind="flat")
+        layout.row(
+            self._mark, (layout.column(self._words, self._remarks, gap=1), 1), self.play, self.close_button,
+            on=frame, gap=12, margins=(12, 3, 6, 3)
+        )
+        layout.column(frame, on=self, margins=(10, 8, 10, 0))
+        self.hide()
+
+    def show_run(self, opened: Opened | None) -> None:
+        """Say what is on screen; None hides the line."""
+        self.setVisible(opened is not None)
+        if opened is None:
+            return
+        what = "Recorded runs compared" if opened.beside else "Recorded run"
+        self._mark.setText(f"◷ {what}")
+        self._words.set_full(visible(f"No model is loaded, Run goes back to live. {opened.words}"))
+        self._say(opened.remarks)
+        self.play.show()
+        self._name_close("Close", "Take the recorded run off the screen; it stays where it is kept")
+
+    def show_progress(self, name: str, fraction: float) -> None:
+        """Say how far a file is read."""
+        self._mark.setText("◷ Opening")
+        self._words.set_full(visible(f"{name}: {fraction:.0%}"))
+        self._say(())
+        self.play.hide()
+        self._name_close("Stop", "Read on no further")
+        self.show()
+
+    def _name_close(self, words: str, tip: str) -> None:
+        if self.close_button.text() != words:
+            self.close_button.setText(words)
+            set_tip(self.close_button, tip)
+
+    def show_playing(self, playing: bool) -> None:
+        """Show whether the recording is being played."""
+        self.play.setText("Stop playing" if playing else "Play")
+
+    def _say(self, remarks: tuple[str, ...]) -> None:
+        text = ". ".join(remark[:1].upper() + remark[1:] for remark in remarks)
+        self._remarks.set_full(visible(text))
+        self._remarks.setVisible(bool(text))
+
+    @property
+    def words(self) -> str:
+        """All that is said."""
+        return f"{self._mark.text()} {self._words.full} {self._remarks.full}".strip()
 
 
 class RecordedRuns(QObject):
@@ -35,9 +105,9 @@ class RecordedRuns(QObject):
         self.opener = RunOpener(self)
         self.bar = RecordedBar()
         self.player = Player(self)
-        layout = window.page.layout()
-        assert layout is not None
-        layout.insertWidget(0, self.bar)  # type: ignore[attr-defined]
+        rows = window.page.layout()
+        assert rows is not None
+        rows.insertWidget(0, self.bar)  # type: ignore[attr-defined]
         self._opening = ""
         self._before: tuple[RunSettings, str] | None = None  # the setup and its rule, as they were before
         self._taken: RunSettings | None = None  # the setup as opening made it
@@ -147,9 +217,7 @@ class Player(QObject):
         self._pairs: list[tuple[LaneModel, LaneModel]] = []
         self._began = 0.0
         self._ticks = 0
-        self._timer = QTimer(self)
-        self._timer.setInterval(PLAY_MS)
-        self._timer.timeout.connect(self._tick)
+        self._timer = every(self, PLAY_MS, self._tick)
 
     @property
     def playing(self) -> bool:

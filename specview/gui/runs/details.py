@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFocusEvent
 from PySide6.QtWidgets import QFrame, QLineEdit, QPlainTextEdit, QScrollArea, QWidget
 
+from specview.gui.link.pace import Later
 from specview.gui.parts import layout
 from specview.gui.parts.widgets import Field, label, set_tip
 from specview.library.library import LONGEST_NAME, Entry
@@ -75,10 +76,7 @@ class RunDetails(QFrame):
             self._several, self.problem, self.name_field, self.tags_field, (self.note_field, 2),
             (self.prompt_field, 3), (self._rest, 1), on=self, gap=8, margins=(12, 10, 12, 10)
         )
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
-        self._timer.setInterval(SAVE_MS)
-        self._timer.timeout.connect(self.save)
+        self._timer = Later(self, SAVE_MS, self.save)
         for edit in (self.name, self.tags):
             edit.textEdited.connect(self._timer.start)
             edit.editingFinished.connect(self.save)

@@ -18,7 +18,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QMenu,
     QPushButton,
-    QSplitter,
     QStackedWidget,
     QToolButton,
     QWidget,
@@ -138,8 +137,8 @@ class RunsPage(Page):
         lower = QWidget()
         self.lanes_title = label("Lanes of the chosen runs", "small")
         layout.column(actions, self.lanes_title, (self.lanes, 1), on=lower, gap=6, margins=(0, 6, 0, 0))
-        self.upper = _split(Qt.Orientation.Horizontal, (self.listing, 1, 900), (self.details, 0, 300))
-        self.rows = _split(Qt.Orientation.Vertical, (self.upper, 3, 420), (lower, 2, 260))
+        self.upper = layout.split(Qt.Orientation.Horizontal, (self.listing, 1, 900), (self.details, 0, 300))
+        self.rows = layout.split(Qt.Orientation.Vertical, (self.upper, 3, 420), (lower, 2, 260))
         layout.column(top, self.undo_bar, (self.rows, 1), on=self, gap=8, margins=(14, 12, 14, 12))
         # To the list first: the keys that matter are there.
         order = (self.runs.view, self.runs.filter, *self.runs.buttons, self.keep, self.show_trash, self.empty_trash, self.take_in)
@@ -536,17 +535,6 @@ class RunsPage(Page):
 
 def _runs(count: int) -> str:
     return f"{count} {'run' if count == 1 else 'runs'}"
-
-
-def _split(way: Qt.Orientation, *parts: tuple[QWidget, int, int]) -> QSplitter:
-    """A splitter of (widget, stretch, size in pixels); the first part cannot be dragged shut."""
-    made = QSplitter(way)
-    for place, (part, stretch, _) in enumerate(parts):
-        made.addWidget(part)
-        made.setStretchFactor(place, stretch)
-    made.setSizes([size for _, _, size in parts])
-    made.setCollapsible(0, False)
-    return made
 
 
 def _described(entry: Entry, words: tuple[str, list[str], str] | None) -> Entry:
