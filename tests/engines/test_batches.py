@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 
-from specview.engines import transformers_engine
 from specview.errors import SpecviewError, UsageError
-from tests.engines.transformers_tiny import VOCAB, save_model, tiny
+from tests.engines.conftest import Models, array
+from tests.engines.transformers_tiny import VOCAB
 
 pytest.importorskip("torch")
 
@@ -20,30 +18,9 @@ CONTEXT, ROWS = 40, 12
 TRANSFORMERS = ("llama", "llama-tied", "llama-biased", "qwen2", "qwen3", "mistral-sliding", "gpt2")
 
 
-@pytest.fixture(scope="module", params=[*TRANSFORMERS, "llama.cpp"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("batch")
-    if request.param == "llama.cpp":
-        loaded = load_gguf(folder)
-    else:
-        loaded = transformers_engine.load(save_model(folder, tiny(request.param)), threads=1)
-    yield loaded
-    loaded.close()
-
-
-def load_gguf(folder: Path, **more: Any) -> Any:
-    pytest.importorskip("llama_cpp")
-    from specview.engines import llama_cpp_engine
-    from tests.engines.test_llama_cpp_engine import VOCAB as GGUF_VOCAB
-    from tests.engines.test_llama_cpp_engine import llama_tensors, write_gguf
-
-    assert GGUF_VOCAB == VOCAB
-    tensors = llama_tensors() | {"output.weight": (VOCAB, 64)}
-    return llama_cpp_engine.load(write_gguf(folder / "tiny.gguf", "llama", tensors), threads=1, **more)
-
-
-def array(logits: Any) -> np.ndarray:
-    return np.asarray(logits.cpu() if hasattr(logits, "cpu") else logits)
+@pytest.fixture(scope="module", params=[*TRANSFORMERS, "gguf"])
+def engine(request: pytest.FixtureRequest, models: Models) -> Any:
+    return models.engine(request.param)
 
 
 def texts(sequences: int, rows: int, seed: int) -> list[list[int]]:
@@ -111,13 +88,11 @@ def test_it_says_what_it_runs_and_how_much_that_reads(engine: Any) -> None:
     probe.close()
 
 
-def test_product_weights_are_those_of_the_shape(tmp_path: Path) -> None:
-    engine = transformers_engine.load(save_model(tmp_path, tiny("llama")), threads=1)
-    probe = engine.batch_probe(2, 8, 2)
+def test_product_weights_are_those_of_the_shape(models: Models) -> None:
+    probe = models.engine("llama").batch_probe(2, 8, 2)
     # hidden 32, inner 48, 4 heads and 2 kv heads of width 8, 2 layers, vocabulary 260
     assert probe.product_weights == 2 * (32 * (32 + 2 * 16) + 32 * 32 + 3 * 32 * 48) + 32 * VOCAB
     probe.close()
-    engine.close()
 
 
 def test_what_does_not_fit_is_refused_in_one_line(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +111,7 @@ def test_what_does_not_fit_is_refused_in_one_line(engine: Any, monkeypatch: pyte
         engine.batch_probe(64, 200, 8)
 
 
-def test_check_mode_is_not_timed(tmp_path: Path) -> None:
-    engine = transformers_engine.load(save_model(tmp_path, tiny("llama")), threads=1, check_mode=True)
+@pytest.mark.parametrize("kind", ["llama", "gguf"])
+def test_check_mode_is_not_timed(kind: str, models: Models) -> None:
     with pytest.raises(UsageError, match="check mode"):
-        engine.batch_probe(2, 4, 2)
-    engine.close()
-    checked = load_gguf(tmp_path, check_mode=True)
-    with pytest.raises(UsageError, match="check mode"):
-        checked.batch_probe(2, 4, 2)
-    checked.close()
+        models.engine(kind, True).batch_probe(2, 4, 2)

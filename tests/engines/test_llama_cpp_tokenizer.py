@@ -16,6 +16,7 @@ from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer
 from specview.errors import UsageError
 
 pytest.importorskip("llama_cpp")
+from tests.engines.gguf_tiny import sentencepiece_gguf
 
 AWKWARD = [
     "", " ", "  two", "a", "Olá, não há pão às três?", "ação coração MAÇÃ", "🎉", "👩\u200d👩\u200d👧 família", "x = 1\n\ty = 22\r\n\n\n",
@@ -133,46 +134,6 @@ def test_odd_text_is_no_trouble(tokenizer: LlamaCppTokenizer) -> None:
     assert tokenizer.encode("\ud800") == tokenizer.encode("?")
     assert tokenizer.encode("word " * 20000) == tokenizer.encode("word") + tokenizer.encode(" word") * 19999 + \
         tokenizer.encode(" ")
-
-
-def sentencepiece_gguf(path: Path, *, bos: bool) -> Path:
-    """A vocabulary of sentencepiece's kind with a tiny random model around it."""
-    import numpy as np
-    from gguf import GGUFWriter, TokenType
-
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"helowrd", "▁h",
-              "▁he", "▁hel", "▁hell", "▁hello"]
-    types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL] + [TokenType.BYTE] * 256
-    types += [TokenType.NORMAL] * (len(pieces) - len(types))
-    writer = GGUFWriter(path, "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(32)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(32)
-    writer.add_head_count(1)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(pieces)
-    writer.add_token_scores([0.0] * 259 + [-float(len(pieces) - n) for n in range(259, len(pieces))])
-    writer.add_token_types(types)
-    writer.add_unk_token_id(0)
-    if bos:
-        writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_add_bos_token(bos)
-    writer.add_chat_template("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}")
-    rng = np.random.default_rng(0)
-    shapes = {"token_embd.weight": (len(pieces), 32), "output_norm.weight": (32,), "blk.0.attn_norm.weight": (32,),
-              "blk.0.ffn_norm.weight": (32,)}
-    names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    for name, shape in (shapes | {f"blk.0.{name}.weight": (32, 32) for name in names}).items():
-        writer.add_tensor(name, rng.normal(size=shape).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def test_sentencepiece_keeps_the_leading_space(tmp_path: Path) -> None:

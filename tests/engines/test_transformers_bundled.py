@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,6 @@ from specview.racing.workloads import load as load_workload  # noqa: E402
 pytestmark = pytest.mark.real_model
 
 TOKENS = 24
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Two threads on a busy machine wait for each other."""
-    before, own = torch.get_num_threads(), transformers_engine._own_threads
-    torch.set_num_threads(1)
-    transformers_engine._own_threads = 1
-    yield
-    transformers_engine._own_threads = own
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +89,6 @@ ODD: Mapping[str, tuple[Any, ...]] = {
 def _untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which product is fastest is not looked for: hundreds of loads would take minutes."""
     monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: self._kinds[0])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before, own = torch.get_num_threads(), transformers_engine._own_threads
-    torch.set_num_threads(1)
-    transformers_engine._own_threads = 1
-    yield
-    transformers_engine._own_threads = own
-    torch.set_num_threads(before)
 
 
 def write(folder: Path, random_: random.Random, changes: Mapping[str, Any], left_out: tuple[str, ...] = ()) -> Path:

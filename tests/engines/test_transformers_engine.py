@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specview.errors import SpecviewError, Stopped
+from specview.errors import SpecviewError
+from tests.engines.conftest import CONTEXT, Models, greedy, path_to
+from tests.engines.test_sessions import random_tree, tokens_of
 from tests.engines.transformers_tiny import KINDS, OWN_FORWARD, save_model, tiny
 
 torch = pytest.importorskip("torch")
@@ -19,161 +20,40 @@ from specview.engines import transformers_engine  # noqa: E402
 PROMPT = [256, 72, 101, 108, 108, 111, 44, 32, 119, 111, 114, 108, 100]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Two threads on a busy machine wait for each other."""
-    before, own = torch.get_num_threads(), transformers_engine._own_threads
-    torch.set_num_threads(1)
-    transformers_engine._own_threads = 1
-    yield
-    transformers_engine._own_threads = own
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("tiny")
-    return {kind: save_model(root / kind, tiny(kind)) for kind in KINDS}
-
-
-@pytest.fixture(scope="module")
-def engines(folders: dict[str, Path]) -> dict[str, Any]:
-    return {kind: transformers_engine.load(folder, device="cpu") for kind, folder in folders.items()}
-
-
 def reference(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32).eval()
 
 
-def greedy(session: Any, prompt: list[int], tokens: int) -> list[int]:
-    session.prefill(prompt[:-1])
-    output, last = [], prompt[-1]
-    for _ in range(tokens):
-        last = int(session.forward([last]).logits[-1].argmax())
-        output.append(last)
-    return output
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_equals_generate(kind: str, folders: dict[str, Path], engines: dict[str, Any]) -> None:
+def test_greedy_equals_generate(kind: str, models: Models) -> None:
     with torch.no_grad():
-        expected = reference(folders[kind]).generate(
+        expected = models.reference(kind).generate(
             torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False, pad_token_id=0
         )
-    got = greedy(engines[kind].new_session(80), PROMPT, 40)
+    got = greedy(models.engine(kind).new_session(80), PROMPT, 40)
     assert got == expected[0, len(PROMPT) :].tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_which_forward_runs(kind: str, engines: dict[str, Any]) -> None:
-    own = type(engines[kind]._runner).__name__ == "LlamaRunner"
+def test_which_forward_runs(kind: str, models: Models) -> None:
+    own = type(models.engine(kind)._runner).__name__ == "LlamaRunner"
     assert own == (kind in OWN_FORWARD)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_equal_transformers_up_to_rounding(
-    kind: str, folders: dict[str, Path], engines: dict[str, Any]
+    kind: str, models: Models
 ) -> None:
     tokens = [(7 * index) % 256 for index in range(60)]
     with torch.no_grad():
-        expected = reference(folders[kind])(torch.tensor([tokens])).logits[0]
-    session = engines[kind].new_session(60)
+        expected = models.reference(kind)(torch.tensor([tokens])).logits[0]
+    session = models.engine(kind).new_session(60)
     session.prefill(tokens[:20])
     rows = [session.forward(tokens[20:21]).logits]
     rows += [session.forward(tokens[21:25]).logits, session.forward(tokens[25:]).logits]
     torch.testing.assert_close(torch.cat(rows), expected[20:], atol=2e-4, rtol=2e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_truncation_equals_a_fresh_prefill(kind: str, engines: dict[str, Any]) -> None:
-    engine = engines[kind]
-    rolled, fresh = engine.new_session(64), engine.new_session(64)
-    rolled.prefill(PROMPT)
-    rolled.forward([1, 2, 3, 4, 5])
-    rolled.truncate(len(PROMPT) + 2)
-    rolled.forward([9])
-    rolled.truncate(len(PROMPT))
-    fresh.prefill(PROMPT)
-    assert rolled.length == fresh.length == len(PROMPT)
-    torch.testing.assert_close(
-        rolled.forward([6, 7]).logits, fresh.forward([6, 7]).logits, atol=1e-5, rtol=1e-5
-    )
-
-
-@pytest.mark.parametrize("kind", ("llama", "gpt2"))
-def test_sessions_are_independent(kind: str, engines: dict[str, Any]) -> None:
-    engine = engines[kind]
-    alone = greedy(engine.new_session(64), PROMPT, 12)
-    first, second = engine.new_session(64), engine.new_session(64)
-    first.prefill(PROMPT[:-1])
-    second.prefill([3, 2, 1])
-    output, last, other = [], PROMPT[-1], 5
-    for _ in range(12):
-        last = int(first.forward([last]).logits[-1].argmax())
-        other = int(second.forward([other]).logits[-1].argmax())
-        output.append(last)
-    second.close()
-    assert output == alone
-
-
-def test_the_cache_grows(
-    engines: dict[str, Any], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from specview.engines import transformers_cache, transformers_llama
-
-    monkeypatch.setattr(transformers_llama, "_FIRST_BLOCK", 8)
-    monkeypatch.setattr(transformers_cache, "_FIRST_BLOCK", 8)
-    for kind in ("llama", "gpt2"):
-        expected = reference(folders[kind]).generate(
-            torch.tensor([PROMPT]), max_new_tokens=30, do_sample=False, pad_token_id=0
-        )
-        assert greedy(engines[kind].new_session(100), PROMPT, 30) == expected[0, len(PROMPT) :].tolist()
-
-
-@pytest.mark.parametrize("kind", ("llama", "qwen3"))
-def test_prefill_reports_and_stops_between_chunks(kind: str, engines: dict[str, Any]) -> None:
-    from specview.engines import transformers_session
-
-    tokens = [index % 256 for index in range(200)]
-    chunk = transformers_session.PREFILL_CHUNK
-    transformers_session.PREFILL_CHUNK = 64
-    try:
-        session = engines[kind].new_session(256)
-        seen: list[tuple[int, int]] = []
-
-        def stop(done: int, total: int) -> None:
-            seen.append((done, total))
-            if done >= 128:
-                raise Stopped
-
-        with pytest.raises(Stopped):
-            session.prefill(tokens, stop)
-        assert seen == [(64, 200), (128, 200)] and session.length == 128
-        session.prefill(tokens[128:])
-        whole = engines[kind].new_session(256)
-        whole.prefill(tokens)
-        torch.testing.assert_close(
-            session.forward([5]).logits, whole.forward([5]).logits, atol=1e-5, rtol=1e-5
-        )
-    finally:
-        transformers_session.PREFILL_CHUNK = chunk
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_check_mode_gives_the_same_bits_for_any_number_of_rows(kind: str, folders: dict[str, Path]) -> None:
-    engine = transformers_engine.load(folders[kind], device="cpu", check_mode=True)
-    tokens = [(11 * index + 3) % 256 for index in range(30)]
-    single = engine.new_session(64)
-    single.prefill(tokens[:5])
-    expected = torch.cat([single.forward([token]).logits for token in tokens[5:]])
-    for rows in (2, 3, 5, 9, 25):
-        session = engine.new_session(100 + rows)
-        session.prefill(tokens[:5])
-        got = [session.forward(tokens[at : at + rows]).logits for at in range(5, 30, rows)]
-        assert torch.equal(torch.cat(got), expected), rows
-        assert session.length == 30
 
 
 @pytest.mark.parametrize("kind", ("llama", "qwen3"))
@@ -194,8 +74,8 @@ def test_check_mode_has_the_same_bits_over_the_end_of_a_block(kind: str, tmp_pat
     assert torch.equal(rows_of[3], rows_of[1]) and torch.equal(rows_of[24], rows_of[1])
 
 
-def test_padded_vocabulary_and_facts(engines: dict[str, Any]) -> None:
-    engine = engines["llama-padded"]
+def test_padded_vocabulary_and_facts(models: Models) -> None:
+    engine = models.engine("llama-padded")
     assert engine.vocab_size == 320 and engine.tokenizer.vocab_size == 260
     assert engine.new_session(8).forward([1]).logits.shape == (1, 320)
     assert engine.tokenizer.token_bytes(300) == b""
@@ -204,77 +84,16 @@ def test_padded_vocabulary_and_facts(engines: dict[str, Any]) -> None:
     assert engine.rollback_problem is None and engine.name == "transformers"
 
 
-@pytest.mark.parametrize("kind", ("llama", "gpt2"))
-def test_features(kind: str, folders: dict[str, Path], engines: dict[str, Any]) -> None:
-    with torch.no_grad():
-        states = reference(folders[kind])(torch.tensor([PROMPT]), output_hidden_states=True).hidden_states
-    session = engines[kind].new_session(64)
-    session.prefill(PROMPT[:4])
-    given = session.forward(PROMPT[4:], features=(0, 1, "last")).features
-    torch.testing.assert_close(given[0], states[0][0, 4:], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(given[1], states[1][0, 4:], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(given["last"], states[-1][0, 4:], atol=1e-4, rtol=1e-4)
-
-
-def test_limits_and_wrong_trees_are_refused_in_one_line(engines: dict[str, Any]) -> None:
-    engine = engines["llama"]
-    with pytest.raises(SpecviewError, match="do not fit the context"):
-        engine.new_session(1000)
-    session = engine.new_session(4)
-    with pytest.raises(SpecviewError, match="do not fit into a cache of 4"):
-        session.forward([1, 2, 3, 4, 5])
-    with pytest.raises(ValueError, match="no tree"):
-        session.forward([1, 2, 3], parents=(-1, 1, 0))
-    session.forward([1, 2, 3], parents=(-1, 0, 1))
-    session.close()
-    with pytest.raises(ValueError, match="closed"):
-        session.forward([1])
-
-
 @pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
-def test_half_precision_runs(dtype: str, folders: dict[str, Path], engines: dict[str, Any]) -> None:
+def test_half_precision_runs(dtype: str, models: Models) -> None:
     for kind in ("llama", "qwen3", "gpt2"):
-        engine = transformers_engine.load(folders[kind], device="cpu", dtype=dtype)
+        engine = transformers_engine.load(models.path(kind), device="cpu", dtype=dtype)
         logits = engine.new_session(32).forward(PROMPT).logits
-        exact = engines[kind].new_session(32).forward(PROMPT).logits
+        exact = models.engine(kind).new_session(32).forward(PROMPT).logits
         assert engine.dtype == dtype and logits.dtype == torch.float32
         assert float((logits - exact).abs().max()) < (0.02 if dtype == "float16" else 0.2) * float(
             exact.abs().max()
         )
-
-
-@pytest.mark.parametrize("kind", OWN_FORWARD)
-def test_the_general_way_equals_the_short_one(kind: str, engines: dict[str, Any]) -> None:
-    """What a GPU runs, on the CPU."""
-    runner = engines[kind]._runner
-    tokens = [(5 * index) % 256 for index in range(40)]
-    short = engines[kind].new_session(64)
-    expected = [
-        short.forward(tokens[:7]).logits,
-        short.forward(tokens[7:8]).logits,
-        short.forward(tokens[8:40]).logits,
-    ]
-    few_rows, runner._few_rows = runner._few_rows, None
-    try:
-        general = engines[kind].new_session(64)
-        got = [general.forward(tokens[:7]).logits, general.forward(tokens[7:8]).logits]
-        got.append(general.forward(tokens[8:40]).logits)
-    finally:
-        runner._few_rows = few_rows
-    torch.testing.assert_close(torch.cat(got), torch.cat(expected), atol=1e-4, rtol=1e-4)
-
-
-def test_unknown_features_are_refused(engines: dict[str, Any]) -> None:
-    for kind in ("llama", "gpt2"):
-        with pytest.raises(SpecviewError, match="features"):
-            engines[kind].new_session(8).forward([1], features=(17,))
-
-
-def test_logits_may_be_changed_in_place(engines: dict[str, Any]) -> None:
-    for kind in ("llama", "gpt2"):
-        logits = engines[kind].new_session(8).forward([1, 2], features=("last",)).logits
-        logits[0, 3] = -torch.inf
-        assert logits[0, 3] == -torch.inf
 
 
 @pytest.mark.parametrize("product", ("HalfLinear", "PackedLinear", "MklLinear", "TwiceKeptLinear", "PlainLinear"))
@@ -346,7 +165,7 @@ def test_weights_are_kept_twice_only_where_there_is_room(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 @pytest.mark.parametrize("kind", ("llama", "llama-tied", "llama-biased", "qwen2", "gpt2"))
 def test_weights_to_be_rounded_are_rounded_as_transformers_does(
-    kind: str, dtype: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    kind: str, dtype: str, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, keys, values and sums are float32: the logits are those of the rounded weights in float32."""
     from transformers import AutoModelForCausalLM
@@ -357,29 +176,29 @@ def test_weights_to_be_rounded_are_rounded_as_transformers_does(
         pytest.skip("no half products on this processor")
     monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: transformers_linear.PlainLinear)
     monkeypatch.setattr(transformers_engine, "_free_memory", lambda place: 1 << 40)
-    engine = transformers_engine.load(folders[kind], device="cpu", dtype=dtype)
-    model = AutoModelForCausalLM.from_pretrained(str(folders[kind]), dtype=getattr(torch, dtype)).float().eval()
+    engine = transformers_engine.load(models.path(kind), device="cpu", dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(str(models.path(kind)), dtype=getattr(torch, dtype)).float().eval()
     with torch.no_grad():
         expected = model(torch.tensor([PROMPT])).logits[0]
     got = engine.new_session(32).forward(PROMPT).logits
     torch.testing.assert_close(got, expected, atol=3e-4, rtol=3e-4)
     assert (engine.dtype, got.dtype) == (dtype, torch.float32)
-    wide = transformers_engine.load(folders[kind], device="cpu", dtype="float32")
+    wide = transformers_engine.load(models.path(kind), device="cpu", dtype="float32")
     if kind not in ("llama-tied", "gpt2"):  # what is looked up in rows and multiplied by is kept twice
         assert engine.weight_bytes < 0.55 * wide.weight_bytes
 
 
-def test_both_layouts_of_a_general_model_are_counted(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_layouts_of_a_general_model_are_counted(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     from specview.engines import transformers_linear
 
     if not transformers_linear._works(transformers_linear.TwiceKeptLinear):
         pytest.skip("no MKL in this build of torch")
-    needed = transformers_engine.weight_bytes(folders["gpt2"], "float32")
+    needed = transformers_engine.weight_bytes(models.path("gpt2"), "float32")
     kept = {}
     for kind in ("PlainLinear", "TwiceKeptLinear"):
         product = getattr(transformers_linear, kind)
         monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight, product=product: product)
-        engine = transformers_engine.load(folders["gpt2"], device="cpu")
+        engine = transformers_engine.load(models.path("gpt2"), device="cpu")
         kept[kind] = engine.weight_bytes
         assert engine._runner.product_bytes < needed
     assert kept["PlainLinear"] == pytest.approx(needed, rel=0.1)
@@ -410,11 +229,11 @@ def test_checkpoints_stored_in_halves_keep_them(
         assert engine.dtype == asked or (asked is None and engine.dtype == dtype)
 
 
-def test_what_is_stored_in_float32_is_not_rounded_by_itself(folders: dict[str, Path]) -> None:
+def test_what_is_stored_in_float32_is_not_rounded_by_itself(models: Models) -> None:
     """Automatic keeps every digit: on a CPU, and by the rule for any other device."""
     from specview.engines.transformers_weights import StoredTensor, stored_dtype
 
-    assert transformers_engine.load(folders["llama"], device="cpu").dtype == "float32"
+    assert transformers_engine.load(models.path("llama"), device="cpu").dtype == "float32"
 
     def stored(*dtypes: str) -> list[StoredTensor]:
         return [StoredTensor((2, 2), dtype, Path()) for dtype in dtypes]
@@ -470,10 +289,58 @@ def test_rotation_by_real_numbers_equals_the_complex_product() -> None:
     torch.testing.assert_close(_turn_real(pairs, rotation), _turn_complex(pairs, rotation))
 
 
-def test_threads_are_set_and_given_back(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_set_and_given_back(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     monkeypatch.setattr(transformers_engine, "_own_threads", None)
-    transformers_engine.load(folders["llama"], device="cpu", threads=3)
+    transformers_engine.load(models.path("llama"), device="cpu", threads=3)
     assert torch.get_num_threads() == 3
-    transformers_engine.load(folders["llama"], device="cpu")
+    transformers_engine.load(models.path("llama"), device="cpu")
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("kind", ("llama", "qwen3", "gemma2"))
+def test_half_precision(kind: str, models: Models) -> None:
+    """The dtype of a GPU: rounding aside, the tree of float32."""
+    engine = transformers_engine.load(models.path(kind), device="cpu", dtype="bfloat16")
+    parents, tokens = random_tree(24, 5), tokens_of(24)
+    rows = []
+    for each in (engine, models.engine(kind)):
+        session = each.new_session(80)
+        session.prefill(CONTEXT)
+        rows.append(session.forward(tokens, parents).logits)
+        session.keep(path_to(parents, 23))
+        rows[-1] = torch.cat([rows[-1], session.forward([3, 4]).logits])
+    got, expected = rows
+    assert float((got - expected).abs().max()) < 0.2 * float(expected.abs().max())
+
+
+def test_models_that_cannot_take_a_tree_say_so(models: Models) -> None:
+    """Bloom reads positions from a mask of two dimensions; check mode computes chains, on any model."""
+    engine = models.engine("bloom")
+    with pytest.raises(SpecviewError, match="cannot verify draft trees") as refusal:
+        engine.new_session(40, branches=2)
+    assert "\n" not in str(refusal.value)
+    session = engine.new_session(40)
+    session.prefill(CONTEXT[:4])
+    with pytest.raises(SpecviewError, match="cannot verify draft trees"):
+        session.forward([1, 2, 3], (-1, 0, 0))
+    before = session.forward([1, 2, 3]).logits
+    session.keep([0])
+    torch.testing.assert_close(session.forward([2, 3]).logits, before[1:], atol=2e-4, rtol=2e-4)
+    own = models.engine("bloom", True).new_session(40, branches=2)
+    assert own.forward([1, 2, 3], (-1, 0, 0)).logits.shape == (3, engine.vocab_size)
+    for kind in ("llama", "gemma2"):
+        models.engine(kind).new_session(40, branches=16)
+
+
+def test_an_attention_window_of_an_unknown_kind_is_refused(models: Models) -> None:
+    from specview.engines.transformers_module import ModuleRunner
+
+    model = models.engine("gpt2")._runner._model
+    model.config.window_size = 8
+    try:
+        problem = ModuleRunner(model).tree_problem
+    finally:
+        del model.config.window_size
+    assert problem is not None and "window_size" in problem
+    assert ModuleRunner(model).tree_problem is None

@@ -18,6 +18,7 @@ from specview.decoding.sampling import SamplingParams
 from specview.drafting.base import BaseDrafter
 from specview.errors import SpecviewError
 from tests.decoding.toy import constant
+from tests.engines.conftest import CONTEXT, Models, same, started
 from tests.engines.transformers_tiny import save_model, tiny
 
 torch = pytest.importorskip("torch")
@@ -25,37 +26,19 @@ pytest.importorskip("transformers")
 
 from specview.engines import transformers_engine, transformers_llama  # noqa: E402
 
-CONTEXT = [(13 * index + 5) % 256 for index in range(40)]
 TOKENS = [(29 * index + 3) % 256 for index in range(60)]
 CLOSE = {"atol": 2e-4, "rtol": 2e-4}
 LAYERS = 4
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Two threads on a busy machine wait for each other."""
-    before, own = torch.get_num_threads(), transformers_engine._own_threads
-    torch.set_num_threads(1)
-    transformers_engine._own_threads = 1
-    yield
-    transformers_engine._own_threads = own
-    torch.set_num_threads(before)
+@pytest.fixture(scope="module")
+def engine(models: Models) -> Any:
+    return models.engine("llama-deep")
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("tiny")
-    return {kind: save_model(root / kind, tiny(kind)) for kind in ("llama-deep", "llama", "qwen2", "gpt2")}
-
-
-@pytest.fixture(scope="module")
-def engine(folders: dict[str, Path]) -> Any:
-    return transformers_engine.load(folders["llama-deep"], device="cpu")
-
-
-@pytest.fixture(scope="module")
-def checked(folders: dict[str, Path]) -> Any:
-    return transformers_engine.load(folders["llama-deep"], device="cpu", check_mode=True)
+def checked(models: Models) -> Any:
+    return models.engine("llama-deep", True)
 
 
 @pytest.fixture(params=("short", "general", "check"))
@@ -72,28 +55,12 @@ def any_engine(request: pytest.FixtureRequest, engine: Any, checked: Any) -> Ite
     runner._few_rows = few_rows
 
 
-def started(engine: Any, context: Sequence[int] = CONTEXT) -> Any:
-    session = engine.new_session(160)
-    session.prefill(context)
-    return session
-
-
-def assert_same(engine: Any, got: Any, expected: Any) -> None:
-    """The same bits in check mode, else equal up to rounding."""
-    if engine.check_mode:
-        assert torch.equal(got, expected)
-    else:
-        torch.testing.assert_close(got, expected, **CLOSE)
-
-
 @pytest.mark.parametrize("layer", range(1, LAYERS))
 @pytest.mark.parametrize("size", (1, 5, 40))
 def test_logits_are_those_of_the_first_layers(
-    layer: int, size: int, any_engine: Any, folders: dict[str, Path]
+    layer: int, size: int, any_engine: Any, models: Models
 ) -> None:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(str(folders["llama-deep"]), dtype=torch.float32).eval()
+    model = models.reference("llama-deep")
     with torch.no_grad():
         states = model(torch.tensor([[*CONTEXT, *TOKENS[:size]]]), output_hidden_states=True).hidden_states
         expected = model.lm_head(model.model.norm(states[layer][0, len(CONTEXT) :]))
@@ -104,7 +71,7 @@ def test_logits_are_those_of_the_first_layers(
     torch.testing.assert_close(got, expected, **CLOSE)
     again = started(any_engine)
     one_by_one = torch.cat([again.forward_exit([token], layer) for token in TOKENS[:size]])
-    assert_same(any_engine, one_by_one, got)
+    same(any_engine, one_by_one, got)
     got[0, 0] = -torch.inf  # the caller's own
 
 
@@ -129,9 +96,9 @@ def test_a_forward_takes_pending_tokens_up(
             given = session.forward(TOKENS[: at + more], features=(layer, LAYERS, "last"))
             expected = plain.forward(TOKENS[: at + more], features=(layer, LAYERS, "last"))
             assert session.length == plain.length
-            assert_same(each, given.logits, expected.logits)
+            same(each, given.logits, expected.logits)
             for feature, values in expected.features.items():
-                assert_same(each, given.features[feature], values)
+                same(each, given.features[feature], values)
             session.truncate(session.length - (at + more) + min(kept, at + more))
             plain.truncate(session.length)
 
@@ -198,35 +165,35 @@ def test_anything_else_drops_what_is_pending(step: Callable[[Any], list[int]], a
     features = (1,) if step is _earlier_feature else ()
     given, expected = session.forward(tokens, features=features), plain.forward(tokens, features=features)
     assert session.length == plain.length
-    assert_same(any_engine, given.logits, expected.logits)
+    same(any_engine, given.logits, expected.logits)
     for feature in features:
-        assert_same(any_engine, given.features[feature], expected.features[feature])
-    assert_same(any_engine, session.forward([7, 8]).logits, plain.forward([7, 8]).logits)
+        same(any_engine, given.features[feature], expected.features[feature])
+    same(any_engine, session.forward([7, 8]).logits, plain.forward([7, 8]).logits)
 
 
 def test_a_tree_and_keep_drop_what_is_pending(any_engine: Any) -> None:
     session, plain = started(any_engine), started(any_engine)
     session.forward_exit(TOKENS[:4], 2)
     parents = (-1, 0, 0, 2, 3)
-    assert_same(
+    same(
         any_engine, session.forward(TOKENS[:5], parents).logits, plain.forward(TOKENS[:5], parents).logits
     )
     for each in (session, plain):
         each.keep([0, 2])
-    assert_same(any_engine, session.forward([7]).logits, plain.forward([7]).logits)
+    same(any_engine, session.forward([7]).logits, plain.forward([7]).logits)
     session.forward_exit(TOKENS[:4], 2)
     for each in (session, plain):
         each.keep([0])  # of the forward before
     assert session.length == plain.length == len(CONTEXT) + 3
-    assert_same(any_engine, session.forward(TOKENS[:6]).logits, plain.forward(TOKENS[:6]).logits)
+    same(any_engine, session.forward(TOKENS[:6]).logits, plain.forward(TOKENS[:6]).logits)
 
 
 def test_another_layer_starts_from_the_embedding(any_engine: Any) -> None:
     session, plain = started(any_engine), started(any_engine)
     session.forward_exit(TOKENS[:3], 1)
     expected = plain.forward_exit(TOKENS[:5], 3)
-    assert_same(any_engine, session.forward_exit(TOKENS[3:5], 3), expected[3:])
-    assert_same(
+    same(any_engine, session.forward_exit(TOKENS[3:5], 3), expected[3:])
+    same(
         any_engine, session.forward(TOKENS[:6]).logits, started(any_engine).forward(TOKENS[:6]).logits
     )
 
@@ -243,15 +210,15 @@ def test_the_cache_grows_between_the_halves(
         for token in TOKENS[:pending]:
             session.forward_exit([token], 3)
         got, expected = session.forward(TOKENS[:41]), plain.forward(TOKENS[:41])
-        assert_same(any_engine, got.logits, expected.logits)
-        assert_same(any_engine, session.forward([1, 2]).logits, plain.forward([1, 2]).logits)
+        same(any_engine, got.logits, expected.logits)
+        same(any_engine, session.forward([1, 2]).logits, plain.forward([1, 2]).logits)
 
 
-def test_check_mode_over_the_end_of_a_block(folders: dict[str, Path]) -> None:
+def test_check_mode_over_the_end_of_a_block(models: Models) -> None:
     """Attention's blocks are 512 keys: pending tokens on both sides of the border."""
     model = tiny("llama-deep")
     model.config.max_position_embeddings = 1024
-    folder = save_model(folders["llama-deep"].parent / "long", model)
+    folder = save_model(models.root / "long", model)
     engine = transformers_engine.load(folder, device="cpu", check_mode=True)
     context = [(7 * index) % 256 for index in range(500)]
     # The second: the pending rows end within the block, and are taken up in a pass that pads beyond it.
@@ -267,9 +234,9 @@ def test_check_mode_over_the_end_of_a_block(folders: dict[str, Path]) -> None:
         assert torch.equal(session.forward([5]).logits, plain.forward([5]).logits)
 
 
-def test_facts_and_errors(engine: Any, folders: dict[str, Path]) -> None:
+def test_facts_and_errors(engine: Any, models: Models) -> None:
     assert engine.exit_layers == LAYERS and engine.exit_problem is None
-    session = started(engine)
+    session = started(engine, room=120)
     for layer in (-1, 0, LAYERS, 99):
         with pytest.raises(SpecviewError, match="1 to 3") as refusal:
             session.forward_exit([1], layer)
@@ -283,7 +250,7 @@ def test_facts_and_errors(engine: Any, folders: dict[str, Path]) -> None:
     session.close()
     with pytest.raises(ValueError, match="closed"):
         session.forward_exit([1], 1)
-    other = transformers_engine.load(folders["gpt2"], device="cpu")
+    other = models.engine("gpt2")
     assert other.exit_layers == 0 and "as a whole" in str(other.exit_problem)
     with pytest.raises(SpecviewError, match="cannot be left early") as refusal:
         other.new_session(8).forward_exit([1], 1)
@@ -323,8 +290,8 @@ class EarlyExit(BaseDrafter):
 
 @pytest.mark.parametrize("kind", ("llama-deep", "qwen2"))
 @pytest.mark.parametrize("check_mode", (True, False))
-def test_greedy_self_speculation_equals_plain(kind: str, check_mode: bool, folders: dict[str, Path]) -> None:
-    engine = transformers_engine.load(folders[kind], device="cpu", check_mode=check_mode)
+def test_greedy_self_speculation_equals_plain(kind: str, check_mode: bool, models: Models) -> None:
+    engine = models.engine(kind, check_mode)
     prompt, outputs = CONTEXT[:12], []
     for layer in range(engine.exit_layers):
         session = engine.new_session(len(prompt) + 60)

@@ -13,6 +13,7 @@ import pytest
 from specview.engines.transformers_config import rollback_problem
 from specview.engines.transformers_weights import weight_bytes
 from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
+from tests.engines.conftest import Models
 from tests.engines.transformers_tiny import save_model, tiny
 
 torch = pytest.importorskip("torch")
@@ -22,8 +23,8 @@ from specview.engines import transformers_engine  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("llama") / "tiny-llama", tiny("llama"))
+def llama(models: Models) -> Path:
+    return models.path("llama")
 
 
 @pytest.fixture()

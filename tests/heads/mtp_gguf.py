@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter, TokenType
+from gguf import GGMLQuantizationType
 
-from tests.engines.test_llama_cpp_engine import byte_level_alphabet
-from tests.heads.mtp_checkpoints import CONFIGS, HIDDEN, LAYERS, VOCAB, model_of, modules_of
+from tests.engines.gguf_tiny import add_bytes_vocabulary, finish, writer_of
+from tests.heads.mtp_checkpoints import CONFIGS, HIDDEN, LAYERS, model_of, modules_of
 
 NAMES = {
     "input_layernorm.weight": "attn_norm.weight",
@@ -75,19 +75,13 @@ def write_glm(path: Path, modules: int = 1, said: int | None = None) -> Path:
     """
     said = modules if said is None else said
     config = CONFIGS["glm4_moe"]
-    writer = GGUFWriter(path, "glm4moe")
-    writer.add_context_length(256)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(LAYERS + said)
-    writer.add_feed_forward_length(config["intermediate_size"])
+    sizes = (config["num_attention_heads"], config["num_key_value_heads"], config["rms_norm_eps"])
+    writer = writer_of(path, "glm4moe", 256, HIDDEN, LAYERS + said, config["intermediate_size"], *sizes)
     writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_key_length(config["head_dim"])
     writer.add_value_length(config["head_dim"])
     writer.add_rope_dimension_count(config["head_dim"] // 2)
     writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_expert_count(config["n_routed_experts"])
     writer.add_expert_used_count(config["num_experts_per_tok"])
     writer.add_expert_shared_count(config["n_shared_experts"])
@@ -95,19 +89,8 @@ def write_glm(path: Path, modules: int = 1, said: int | None = None) -> Path:
     writer.add_expert_weights_scale(1.0)
     writer.add_leading_dense_block_count(config["first_k_dense_replace"])
     writer.add_nextn_predict_layers(said)
-    writer.add_vocab_size(VOCAB)
-    writer.add_file_type(0)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list([*byte_level_alphabet(), "<bos>", "<eos>", "<|im_start|>", "<|im_end|>"])
-    writer.add_token_types([TokenType.NORMAL] * 256 + [TokenType.CONTROL] * 4)
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(256)
-    writer.add_eos_token_id(257)
+    add_bytes_vocabulary(writer)
     for name, tensor in glm_tensors(modules).items():
         writer.add_tensor(name, np.ascontiguousarray(tensor.float().numpy()), raw_dtype=GGMLQuantizationType.F32)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

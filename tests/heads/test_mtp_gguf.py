@@ -114,9 +114,9 @@ def test_drafts_equal_those_of_the_same_weights_in_torch(pair):
 
 
 def test_a_file_without_modules_is_told_in_one_line(tmp_path):
-    from tests.engines.test_llama_cpp_engine import llama_tensors, write_gguf
+    from tests.engines.gguf_tiny import write_gguf
 
-    engine = load(write_gguf(tmp_path / "llama.gguf", "llama", llama_tensors()), threads=1)
+    engine = load(write_gguf(tmp_path / "llama.gguf"), threads=1)
     with pytest.raises(SpecviewError, match="no next-token-prediction modules") as caught:
         gguf_head(engine)
     assert "\n" not in str(caught.value)

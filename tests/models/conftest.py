@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.engines.gguf_tiny import finish, writer_of
+
 SPECIAL = ["<|end|>", "<|user|>", "<|stop|>"]
 MERGES = ["h e", "he l", "hel l", "hell o", "Ġ w", "1 2", "i n"]
 
@@ -51,16 +53,9 @@ def make_gguf(tmp_path: Path) -> Callable[..., Path]:
         words = tokens() if vocabulary is None else vocabulary
         if sentencepiece is not None:
             words, scores, kinds = sentencepiece
-        writer = gguf.GGUFWriter(path, architecture)
-        writer.add_context_length(256)
-        writer.add_embedding_length(64)
-        writer.add_block_count(2)
-        writer.add_feed_forward_length(96)
-        writer.add_head_count(4)
-        writer.add_head_count_kv(2)
+        writer = writer_of(path, architecture, 256, 64, 2, 96, 4, 2, 1e-5)
         writer.add_rope_dimension_count(16)
         writer.add_rope_freq_base(50000.0)
-        writer.add_layer_norm_rms_eps(1e-5)
         writer.add_vocab_size(len(words))
         writer.add_token_list(words)
         if sentencepiece is None:
@@ -92,27 +87,18 @@ def make_gguf(tmp_path: Path) -> Callable[..., Path]:
             else:
                 writer.add_tensor(tensor_name, values)
 
+        inside = {"attn_norm": (64,), "attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64),
+                  "ffn_norm": (64,), "ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}  # fmt: skip
         add("token_embd.weight", len(words), 64)
         for layer in range(2):
-            block = f"blk.{layer}."
-            add(block + "attn_norm.weight", 64)
-            add(block + "attn_q.weight", 64, 64)
-            add(block + "attn_k.weight", 32, 64)
-            add(block + "attn_v.weight", 32, 64)
-            add(block + "attn_output.weight", 64, 64)
-            add(block + "ffn_norm.weight", 64)
-            add(block + "ffn_gate.weight", 96, 64)
-            add(block + "ffn_up.weight", 96, 64)
-            add(block + "ffn_down.weight", 64, 96)
+            for part, shape in inside.items():
+                add(f"blk.{layer}.{part}.weight", *shape)
         add("output_norm.weight", 64)
         if not tied:
             add("output.weight", len(words), 64)
         for tensor_name, values in (tensors or {}).items():
             writer.add_tensor(tensor_name, values)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
         return path
 
     return make

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.engines.gguf_tiny import byte_level_alphabet
+
 U32, I32, F32, BOOL, TEXT, LIST, U64 = 4, 5, 6, 7, 8, 9, 10
 _SCALARS = {U32: "<I", I32: "<i", F32: "<f", BOOL: "<?", U64: "<Q", 0: "<B"}
 EMBD, HEADS, KV_HEADS, FFN, LAYERS, WIDTH = 64, 4, 2, 128, 2, 16
@@ -20,13 +22,6 @@ Value = tuple[int, Any]
 """(type, value); of a list (LIST, (item type, values))."""
 Tensor = tuple[Sequence[int], int]
 """(shape in row-major order, type)."""
-
-
-def byte_level_alphabet() -> list[str]:
-    """GPT-2's printable stand-in for every byte."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = (chr(256 + n) for n in range(256))
-    return [chr(byte) if byte in plain else next(others) for byte in range(256)]
 
 
 def pairs(**changes: Value | None) -> dict[str, Value]:
