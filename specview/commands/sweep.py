@@ -148,7 +148,7 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, run: Running) -> in
         _ask(grid, grid.run_count, run, arguments.yes)
         file = SweepFile.begin(path, grid)
     else:
-        file = SweepFile.resume(arguments.out, grid)
+        file = SweepFile.resume(arguments.out, grid, trust=arguments.trust_remote_code)
     with file:
         results = file.results
         if arguments.resume:
@@ -179,8 +179,6 @@ def _sweep(arguments: argparse.Namespace, grid: Grid | None, run: Running) -> in
 def _resume(file: SweepFile, arguments: argparse.Namespace, run: Running, *, own: bool) -> None:
     """Ask what is to be asked before a sweep goes on; own: its grid was given by flags too."""
     results: SweepResults = file.results
-    if arguments.trust_remote_code:
-        results.grid = replace(results.grid, settings=replace(results.grid.settings, trust_remote_code=True))
     left = len(results.pending(failed=True))
     if not left:
         return

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,10 +67,11 @@ class SweepFile(Closing):
         return file
 
     @classmethod
-    def resume(cls, path: str | Path, grid: Grid | None = None) -> SweepFile:
+    def resume(cls, path: str | Path, grid: Grid | None = None, *, trust: bool = False) -> SweepFile:
         """Open a file to go on with it; a grid that is not the file's is refused, with what sets them apart.
 
-        Without a grid the file's own is run: what names another file is left out of it (`racing.resolve`).
+        Without a grid the file's own is run: what names another file is left out of it (`racing.resolve`). Trust in code
+        that comes with the target is in no file, and given anew.
         """
         path = Path(path)
         with contextlib.ExitStack() as stack:
@@ -79,6 +81,8 @@ class SweepFile(Closing):
                 raise UsageError(
                     f"{str(path)!r} is a sweep of another grid: {other}.", "Give the same settings, or another file."
                 )
+            if trust:
+                results.grid = replace(results.grid, settings=replace(results.grid.settings, trust_remote_code=True))
             file = cls(path, results, length)
             file._held = stack.pop_all()
         return file

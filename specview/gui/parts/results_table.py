@@ -13,9 +13,7 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QHeaderView,
     QLineEdit,
-    QMenu,
     QTableView,
-    QToolButton,
     QWidget,
 )
 
@@ -24,7 +22,7 @@ from specview.files.atomic import OutputFile
 from specview.files.tables import Column, Format, Row, tab_separated, table_text
 from specview.gui.parts import layout, theme
 from specview.gui.parts.results_model import ResultsModel, Search
-from specview.gui.parts.widgets import Banner, label, set_tip
+from specview.gui.parts.widgets import Banner, label, menu_button, set_tip
 from specview.gui.state.display_text import clipboard
 
 FORMATS: Mapping[Format, tuple[str, str, str]] = {
@@ -73,8 +71,8 @@ class ResultsTable(QWidget):
         self.filter.setAccessibleName(f"Filter of the {name}")
         set_tip(self.filter, "Shows the rows that hold every word. A column's name with <, <=, =, !=, >= or > and a value compares.")
         self.count = label("", "small")
-        self.columns_menu, columns_button = self._menu_button("Columns ▾", "Which columns are shown")
-        self.export_menu, self.export_button = self._menu_button(
+        columns_button, self.columns_menu = menu_button("Columns ▾", "Which columns are shown")
+        self.export_button, self.export_menu = menu_button(
             "Export ▾", "Writes the rows that the filter leaves, in the order shown; CSV and JSON hold every column"
         )
         self.buttons = columns_button, self.export_button
@@ -178,16 +176,6 @@ class ResultsTable(QWidget):
         return True
 
     # -- making --------------------------------------------------------------------------------
-
-    def _menu_button(self, text: str, tip: str) -> tuple[QMenu, QToolButton]:
-        button = QToolButton()
-        button.setText(text)
-        button.setAccessibleName(text.rstrip(" ▾"))
-        set_tip(button, tip)
-        button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        menu = QMenu(button)
-        button.setMenu(menu)
-        return menu, button
 
     def _make_view(self, name: str) -> QTableView:
         view = QTableView()

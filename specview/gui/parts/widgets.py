@@ -25,12 +25,14 @@ from PySide6.QtWidgets import (
     QFrame,
     QLabel,
     QLineEdit,
+    QMenu,
     QPushButton,
     QRadioButton,
     QScrollArea,
     QSizePolicy,
     QStyle,
     QStyleOptionButton,
+    QToolButton,
     QWidget,
 )
 
@@ -92,6 +94,19 @@ def enable_in_turn(run: QPushButton, stop: QPushButton, can_run: bool, can_stop:
             other.setEnabled(True)
             other.setFocus()
         button.setEnabled(able or (button.hasFocus() and not other_able))
+
+
+def menu_button(text: str, tip: str = "") -> tuple[QToolButton, QMenu]:
+    """Make a button that opens a menu."""
+    button = QToolButton()
+    button.setText(text)
+    button.setAccessibleName(text.rstrip(" ▾"))
+    button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+    if tip:
+        set_tip(button, tip)
+    menu = QMenu(button)
+    button.setMenu(menu)
+    return button, menu
 
 
 class Scrolled(QScrollArea):

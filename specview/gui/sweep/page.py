@@ -8,45 +8,36 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import (
-    QFileDialog,
-    QFrame,
-    QMenu,
-    QProgressBar,
-    QPushButton,
-    QSizePolicy,
-    QSplitter,
-    QToolButton,
-    QWidget,
-)
+from PySide6.QtWidgets import QFileDialog, QFrame, QPushButton, QSizePolicy, QSplitter
 
 from specview.errors import SpecviewError
-from specview.experiments.runner import SeriesProgress
 from specview.experiments.sweep import ASK_RUNS, Estimate, grid_words
 from specview.experiments.sweep_curves import CellRun
-from specview.experiments.sweep_file import read_sweep
 from specview.experiments.sweep_grid import Grid
-from specview.experiments.sweep_results import COLUMNS, FEW, SweepResults
+from specview.experiments.sweep_results import COLUMNS, HIDDEN, SweepResults
 from specview.files.atomic import OutputFile
 from specview.files.schema import dumps
 from specview.gui.link.background import Background
-from specview.gui.link.job import Job, JobEnded
+from specview.gui.link.job import JobEnded, JobProgress, Work
 from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
+from specview.gui.parts.job_view import JobView, show_progress
 from specview.gui.parts.pages import Page, PageContext
 from specview.gui.parts.questions import ask
 from specview.gui.parts.results_table import ResultsTable
-from specview.gui.parts.widgets import Banner, ElidedLabel, Scrolled, enable_in_turn, label, set_kind, set_tip
+from specview.gui.parts.widgets import (
+    Banner,
+    ElidedLabel,
+    Scrolled,
+    enable_in_turn,
+    label,
+    menu_button,
+    set_kind,
+    set_tip,
+)
 from specview.gui.sweep.charts import SweepCharts
 from specview.gui.sweep.form import GridForm
-from specview.gui.sweep.work import (
-    JOB,
-    FoundSweep,
-    NeedsYes,
-    SweepBegun,
-    newest_sweeps,
-    sweep_work,
-)
+from specview.gui.sweep.work import SweepPlan, SweepShown, folded, newest_sweeps, sweep_work
 from specview.settings.run import RunSettings
 
 _REDRAW_MS = 1000
@@ -54,68 +45,48 @@ _SHARE = 0.05
 """Of the Qt thread's time: what drawing may take while races are timed."""
 
 
-class SweepPage(Page):
+class SweepPage(JobView, Page):
     """One sweep at a time: its form on the left, its progress, plots and table on the right."""
 
+    job_name = "sweep"
+    run_tip = "Race every cell of the grid, plain decoding beside each"
+    stop_tip = "Stop within one round (Esc); every finished race is kept"
+    bar_name = "Progress of the sweep"
+    first_words = "Loading, and measuring plain decoding for an estimate of the time"
+
     def __init__(self, context: PageContext) -> None:
-        super().__init__(context)
+        Page.__init__(self, context)
+        self.make_job(context.controller)
         self.results: SweepResults | None = None
         self.path: Path | None = None
-        self.found: list[FoundSweep] = []
-        self.job = Job(context.controller, JOB)
-        self._under_way: Grid | None = None
+        self.found: list[SweepShown] = []
+        self._plan: SweepPlan | None = None  # what runs next, where it is not the form's grid
         self._stale = False
-        self._rates: dict[tuple[Any, ...], Estimate] = {}
+        self._rates: dict[Any, Estimate] = {}
         self._wanted: Path | None = None
-        self._looked = self._offered = False
+        self._looked = False
         self.form = GridForm()
         self.charts = SweepCharts()
-        self.table = ResultsTable(
-            COLUMNS, identity="cell", hidden={column.key for column in COLUMNS} - set(FEW), name="sweep"
-        )
+        self.table = ResultsTable(COLUMNS, identity="cell", hidden=HIDDEN, name="sweep")
         self.reader = Background(self)
-        self._make_controls()
+        self._later = Later(self, _REDRAW_MS, self._redraw, _SHARE)
         self._lay_out()
         self._connect()
-        self._show_state()
+        self.follow_job()
 
     # -- making --------------------------------------------------------------------------------
 
-    def _make_controls(self) -> None:
+    def _lay_out(self) -> None:
         self.estimate = label("", "small")
         self.estimate.setWordWrap(True)
-        self.run = QPushButton("Run")
-        self.run.setProperty("kind", "primary")
-        self.stop = QPushButton("Stop")
         self.resume = QPushButton("Resume")
-        set_tip(self.run, "Race every cell of the grid, plain decoding beside each")
-        set_tip(self.stop, "Stop within one round (Esc); every finished race is kept")
         set_tip(self.resume, "Race what this sweep still lacks, and once more what failed")
-        self.open, self.open_menu = self._menu_button("Open ▾", "Open an earlier sweep")
-        self.export, self.export_menu = self._menu_button("Export ▾", "Save the table, the whole sweep, or a plot")
+        self.open, self.open_menu = menu_button("Open ▾", "Open an earlier sweep")
+        self.export, self.export_menu = menu_button("Export ▾", "Save the table, the whole sweep, or a plot")
         self.as_race = QPushButton("Open as a race")
         set_tip(self.as_race, "Take the selected cell's prompt, lane and k into the Race tab (Enter in the table)")
-        self.name = ElidedLabel("", "title")
-        self.progress = QProgressBar()
-        self.progress.setRange(0, 1000)
-        self.progress.setTextVisible(False)
-        self.progress.setAccessibleName("Progress of the sweep")
-        self.words = ElidedLabel("", "small")
-        self.banner = Banner()
-        self._later = Later(self, _REDRAW_MS, self._redraw, _SHARE)
-
-    def _menu_button(self, text: str, tip: str) -> tuple[QToolButton, QMenu]:
-        button = QToolButton()
-        button.setText(text)
-        button.setAccessibleName(text.rstrip(" ▾"))
-        button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        set_tip(button, tip)
-        menu = QMenu(button)
-        button.setMenu(menu)
-        return button, menu
-
-    def _lay_out(self) -> None:
-        side = QFrame()
+        self.name, self.words, self.banner = ElidedLabel("", "title"), ElidedLabel("", "small"), Banner()
+        self._side = side = QFrame()
         side.setProperty("kind", "panel")
         side.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Expanding)
         layout.column(
@@ -125,10 +96,9 @@ class SweepPage(Page):
         self.split = QSplitter(Qt.Orientation.Vertical)
         self.split.setChildrenCollapsible(False)
         self.split.setHandleWidth(theme.px(7))
-        self.split.addWidget(self.charts)
-        self.split.addWidget(self.table)
-        self.split.setStretchFactor(0, 3)
-        self.split.setStretchFactor(1, 1)
+        for part, share in ((self.charts, 3), (self.table, 1)):
+            self.split.addWidget(part)
+            self.split.setStretchFactor(self.split.count() - 1, share)
         self.split.setSizes([theme.px(520), theme.px(160)])
         self.table.export_button.hide()  # the page's own menu has all of it
         right = layout.column(
@@ -139,7 +109,6 @@ class SweepPage(Page):
             side, (right, 1), on=self, gap=theme.px(10),
             margins=(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
         )
-        self._side: QWidget = side
         self._fit()
 
     def _fit(self) -> None:
@@ -147,21 +116,15 @@ class SweepPage(Page):
         self.estimate.setFixedHeight(2 * self.estimate.fontMetrics().lineSpacing())
 
     def _connect(self) -> None:
-        controller = self.context.controller
-        self.run.clicked.connect(lambda: self.start())
-        self.stop.clicked.connect(lambda: self._stop())
         self.resume.clicked.connect(lambda: self.go_on())
-        self.as_race.clicked.connect(lambda: self._open_selected())
+        self.as_race.clicked.connect(lambda: self._open_row(*self.table.selected_rows()[:1]))
         self.form.changed.connect(self._say_estimate)
         self.table.activated.connect(self._open_row)
-        self.table.selected.connect(lambda _: self._show_state())
+        self.table.selected.connect(lambda _: self.show_state())
         self.charts.cell.connect(self.open_cell)
         self.open_menu.aboutToShow.connect(self._fill_open_menu)
         self.export_menu.aboutToShow.connect(self._fill_export_menu)
         self.reader.failed.connect(self._read_failed)
-        self.job.told.connect(self._on_news)
-        self.job.ended.connect(self._on_end)
-        controller.state_changed.connect(self._show_state)
         theme.signals.changed.connect(self._fit)
 
     # -- the page ------------------------------------------------------------------------------
@@ -172,8 +135,8 @@ class SweepPage(Page):
         if not self._looked:
             self._looked = True
             wanted = self._wanted
-            self.reader.do(lambda: newest_sweeps(wanted), self._listed, "folder")
-        self._show_state()
+            self.reader.do(lambda: newest_sweeps(wanted), self._offer)
+        self.show_state()
 
     def kept(self) -> dict[str, Any]:
         """The form, the table's looks, and which sweep is shown."""
@@ -194,112 +157,88 @@ class SweepPage(Page):
         except SpecviewError:
             return None
 
-    @property
-    def running(self) -> bool:
-        """Whether a sweep of this page is under way."""
-        return self.job.running
-
     # -- running -------------------------------------------------------------------------------
 
-    def start(self, *, yes: bool = False) -> None:
+    def start(self) -> None:
         """Run the grid of the form as a new sweep."""
-        try:
-            self.form.show_settings(self._settings())
-            grid = self.form.grid()
-        except SpecviewError as error:
-            self.banner.show_message(str(error))
-            return
-        known = self._rate(grid)
-        if not yes and known is not None and grid.run_count > ASK_RUNS:  # what is known need not be measured first
-            if not self.ask(NeedsYes(grid, None, grid_words(grid, known))):
-                return
-            yes = True
-        self._begin(grid, None, yes)
+        self._plan = None
+        super().start()
 
-    def go_on(self, *, yes: bool = False) -> None:
+    def go_on(self) -> None:
         """Go on with the sweep that is shown."""
         if self.results is not None and self.path is not None:
-            self._begin(self.results.grid, self.path, yes)
+            self._run(SweepPlan(self.results.grid, self.path))
 
-    def _begin(self, grid: Grid, path: Path | None, yes: bool) -> None:
-        controller = self.context.controller
-        if controller.busy_with:
-            self.banner.show_message(controller.busy_words, "warning")
-            return
-        if not self.context.confirm_models(grid.shared):  # an opened file may have named them
-            return
+    def _run(self, plan: SweepPlan) -> None:
+        self._plan = plan
+        super().start()
+
+    def work(self) -> tuple[Work, RunSettings | None] | None:
+        """The plan that is next, else the form's grid; asked about where it is known to take long."""
+        now, plan = self._settings(), self._plan
+        if plan is None:
+            self.form.show_settings(now)
+            grid = self.form.grid()
+            known = self._rate(grid)
+            yes = known is not None and grid.run_count > ASK_RUNS  # what is known need not be measured first
+            plan = SweepPlan(grid, yes=yes, words=grid_words(grid, known))
+            if yes and not self.ask(plan):
+                return None
+        if not self.context.confirm_models(plan.grid.shared):  # an opened file may have named them
+            return None
         self.banner.clear()
-        now = self._settings()
-        trust = now is not None and now.trust_remote_code and now.target == grid.settings.target
-        if path is None and trust:
-            grid = replace(grid, settings=replace(grid.settings, trust_remote_code=True))
-        self._under_way = grid
-        self.words.set_full("Loading, and measuring plain decoding for an estimate of the time")
-        self.progress.setRange(0, 0)
-        self.job.start(sweep_work(grid, path, yes, trust))
-        self._show_state()
+        trust = now is not None and now.trust_remote_code and now.target == plan.grid.settings.target
+        self._plan = replace(plan, trust=trust)
+        return sweep_work(self._plan), None
 
-    def ask(self, what: NeedsYes) -> bool:
+    def ask(self, plan: SweepPlan) -> bool:
         """Ask whether to run what takes long."""
-        text = f"{what.words}.\nIt can be stopped and resumed at any time."
+        text = f"{plan.words}.\nIt can be stopped and resumed at any time."
         return bool(ask(self, "A long sweep", text, {"run": "Run it"}))
 
-    def _stop(self) -> None:
-        self.job.stop()
-        self._show_state()
+    def progressed(self, news: JobProgress) -> None:
+        super().progressed(news)
+        self.words.set_full(news.text)
 
-    def _on_news(self, news: Any) -> None:
-        if isinstance(news, SeriesProgress):
-            self.progress.setRange(0, 1000)
-            self.progress.setValue(round(1000 * news.fraction))
-            self.words.set_full(news.words)
-        elif isinstance(news, CellRun) and self.results is not None:
-            self.results.add(news)
+    def take(self, found: Any) -> None:
+        """Show what the sweep told, or its results."""
+        if isinstance(found, CellRun) and self.results is not None:
+            self.results.add(found)
             self._later.ask()
-        elif isinstance(news, Estimate):
-            if self._under_way is not None:
-                self._rates[_target_of(self._under_way.settings)] = news
+        elif isinstance(found, Estimate):
+            if self._plan is not None:
+                self._rates[_target_of(self._plan.grid)] = found
             self._say_estimate()
-        elif isinstance(news, SweepBegun):
-            self.show_sweep(news.results, news.path)
-
-    def _on_end(self, event: JobEnded) -> None:
-        self.progress.setRange(0, 1000)
-        if isinstance(event.result, SweepResults):
-            self.results = event.result
+        elif isinstance(found, SweepShown) and found.results is not None:
+            self.show_sweep(found.results, found.path)
+        elif isinstance(found, SweepResults):
+            self.results = found
             self._redraw()
-            self._say_end(event.result)
-        elif isinstance(event.result, NeedsYes):
-            self._idle()
-            if self.ask(event.result):
-                self._begin(event.result.grid, event.result.path, True)
-        else:
-            self._idle()
-            if event.message:
-                self.banner.show_message(event.message)
-        self._show_state()
 
-    def _say_end(self, results: SweepResults) -> None:
-        done, failed = len(results.runs), len(results.failures)
-        self.progress.setValue(round(1000 * done / results.total))
-        if done < results.total:
-            words = f"Stopped after {done} of {results.total} races; Resume goes on"
-        else:
-            words = f"Done: {done} races"
-        if failed:
-            words += f", {failed} failed: {results.failures[0].error}"
+    def ended(self, end: JobEnded) -> None:
+        self._say_end()
+        if isinstance(end.result, SweepPlan) and self.ask(end.result):
+            self._run(end.result)
+
+    def complain(self, text: str, kind: str = "error") -> None:
+        self.banner.show_message(text, kind)
+
+    def _say_end(self) -> None:
+        """What the bar and its words say while nothing runs."""
+        if self.results is None:
+            show_progress(self.progress, 0.0)
+            self.words.set_full("")
+            return
+        results = self.results
+        done, total, failures = len(results.runs), results.total, results.failures
+        show_progress(self.progress, done / total)
+        words = f"Done: {done} races" if done == total else f"Stopped after {done} of {total} races; Resume goes on"
+        if failures:
+            words += f", {len(failures)} failed: {failures[0].error}"
         busy = sum(bool(run.busy) for run in results.runs.values())
         if busy:
             words += f"; in {busy} of {done} the machine was busy with other programs"
         self.words.set_full(words)
-
-    def _idle(self) -> None:
-        """What the bar and its words say while nothing runs."""
-        if self.results is None:
-            self.progress.setValue(0)
-            self.words.set_full("")
-        else:
-            self._say_end(self.results)
 
     # -- showing -------------------------------------------------------------------------------
 
@@ -315,37 +254,34 @@ class SweepPage(Page):
         if results.trouble:
             self.banner.show_message(f"{name}: {results.trouble}.", "warning")
         if not self.running:
-            self._idle()
-        self._show_state()
+            self._say_end()
+        self.show_state()
 
     def _redraw(self) -> None:
         self._later.stop()
-        if self.results is not None:
-            if self.charts.results is not self.results:
-                self.charts.results = self.results
-            if self.isVisible():
-                self.charts.refresh()
-                self.table.set_rows(self.results.rows())
-                for chart in self.charts.charts:
-                    chart.redraw()
-            else:
-                self._stale = True
+        self._stale = not self.isVisible()
+        if self.results is None or self._stale:
+            return
+        self.charts.results = self.results
+        self.charts.refresh()
+        self.table.set_rows(self.results.rows())
+        for chart in self.charts.charts:
+            chart.redraw()
 
     def showEvent(self, event: Any) -> None:
         """Draw what came while another tab was in front."""
         super().showEvent(event)
         if self._stale:
-            self._stale = False
             self._redraw()
 
-    def _show_state(self) -> None:
-        running = self.running
+    def show_state(self) -> None:
+        """Say by the buttons what can be done."""
         pending = self.results is not None and self.path is not None and self.results.to_do
-        free = not running and not self.context.controller.busy_with
+        free = not self.running and not self.controller.busy_with
         enable_in_turn(self.run, self.stop, free, self.job.can_stop)
         self.resume.setEnabled(free and pending)
         self.export.setEnabled(self.results is not None)
-        self.open.setEnabled(not running)
+        self.open.setEnabled(not self.running)
         self.as_race.setEnabled(bool(self.table.selected_rows()))
 
     def _say_estimate(self) -> None:
@@ -360,9 +296,9 @@ class SweepPage(Page):
 
     def _rate(self, grid: Grid) -> Estimate | None:
         """How fast plain decoding is on this target here: measured for a sweep, or in the races of the one shown."""
-        key = _target_of(grid.settings)
+        key = _target_of(grid)
         known = self._rates.get(key)
-        if known is None and self.results is not None and _target_of(self.results.grid.settings) == key:
+        if known is None and self.results is not None and _target_of(self.results.grid) == key:
             rate = self.results.plain_tokens_per_s()
             known = Estimate(rate) if rate else None
         return known
@@ -372,16 +308,18 @@ class SweepPage(Page):
     def _fill_open_menu(self) -> None:
         self.open_menu.clear()
         for found in self.found:
-            action = self.open_menu.addAction(found.words)
-            action.triggered.connect(lambda _=False, found=found: self._open_found(found))
+            self.open_menu.addAction(found.words).triggered.connect(lambda _=False, found=found: self._open_found(found))
         if self.found:
             self.open_menu.addSeparator()
         self.open_menu.addAction("File…", self._choose)
         self.reader.do(newest_sweeps, self._listed, "folder")
 
-    def _open_found(self, found: FoundSweep) -> None:
+    def _listed(self, found: list[SweepShown]) -> None:
+        self.found = found
+
+    def _open_found(self, found: SweepShown) -> None:
         if found.results is None:
-            self.banner.show_message(found.trouble)
+            self.complain(found.trouble)
         else:
             self.open_file(found.path)
 
@@ -394,40 +332,33 @@ class SweepPage(Page):
         """Open a sweep's file; it is read in the background."""
         if not self.running:
             self._wanted = path
-            self.reader.do(lambda: (path, _folded(path)), self._opened)
-
-    def _listed(self, found: list[FoundSweep]) -> None:
-        self.found = found
-        self._offer()
+            self.reader.do(lambda: folded(path), self._opened)
 
     def _read_failed(self, line: str) -> None:
         self._wanted = None
-        self.banner.show_message(line)
+        self.complain(line)
 
-    def _opened(self, result: tuple[Path, SweepResults]) -> None:
+    def _opened(self, found: SweepShown) -> None:
         self._wanted = None
-        if not self.running:
-            path, results = result
+        if not self.running and found.results is not None:
             self.banner.clear()
-            self.form.show_grid(results.grid)
-            self.show_sweep(results, path)
+            self.form.show_grid(found.results.grid)
+            self.show_sweep(found.results, found.path)
 
-    def _offer(self) -> None:
+    def _offer(self, found: list[SweepShown]) -> None:
         """At the first look: show the sweep that was shown last, else offer one that was not finished."""
-        if self._offered or self.results is not None or self.running:
+        self.found = found
+        if self.results is not None or self.running:
             return
-        self._offered = True
-        wanted = next((one for one in self.found if one.path == self._wanted and one.results is not None), None)
-        shown = wanted or next((one for one in self.found if one.unfinished), None)
+        wanted = next((one for one in found if one.path == self._wanted and one.results is not None), None)
+        shown = wanted or next((one for one in found if one.unfinished), None)
         self._wanted = None
         if shown is None or shown.results is None:
             return
         self.show_sweep(shown.results, shown.path)
         if shown.unfinished:
-            done = len(shown.results.runs)
-            self.banner.show_message(
-                f"This sweep is not finished: {done} of {shown.results.total} races. Resume goes on with it.", "warning"
-            )
+            races = f"{len(shown.results.runs)} of {shown.results.total} races"
+            self.banner.show_message(f"This sweep is not finished: {races}. Resume goes on with it.", "warning")
 
     def _fill_export_menu(self) -> None:
         menu = self.export_menu
@@ -438,11 +369,10 @@ class SweepPage(Page):
         menu.addAction("Whole sweep as JSON…", lambda: self._ask_json())
         menu.addSeparator()
         for chart in self.charts.charts:
-            own = menu.addMenu(chart.title)
-            for ending in ("png", "svg", "csv"):
-                own.addAction(f"{ending.upper()}…").triggered.connect(
-                    lambda _=False, chart=chart, ending=ending: self._ask_plot(chart, ending)
-                )
+            own = chart.save_menu()
+            own.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose, False)
+            own.setTitle(chart.title)
+            menu.addMenu(own)
 
     def _ask_json(self) -> None:
         path, _ = QFileDialog.getSaveFileName(self, "Save the sweep", "sweep.json", "JSON (*.json);;All files (*)")
@@ -457,36 +387,16 @@ class SweepPage(Page):
             with OutputFile(path, "sweep") as file:
                 file.write(dumps(self.results.document(), indent=1) + "\n")
         except SpecviewError as error:
-            self.banner.show_message(str(error))
-            return False
-        self.words.set_full(f"Written to {path}")
-        return True
-
-    def _ask_plot(self, chart: Any, ending: str) -> None:
-        start = "-".join(chart.title.lower().split())
-        path, _ = QFileDialog.getSaveFileName(self, "Save the plot", f"{start}.{ending}", f"{ending.upper()} (*.{ending})")
-        if path:
-            self.save_plot(chart, path if Path(path).suffix else f"{path}.{ending}")
-
-    def save_plot(self, chart: Any, path: str | Path) -> bool:
-        """Write a plot; whether it worked."""
-        try:
-            chart.save(path)
-        except SpecviewError as error:
-            self.banner.show_message(str(error))
+            self.complain(str(error))
             return False
         self.words.set_full(f"Written to {path}")
         return True
 
     # -- cells ---------------------------------------------------------------------------------
 
-    def _open_selected(self) -> None:
-        chosen = self.table.selected_rows()
-        if chosen:
-            self._open_row(chosen[0])
-
-    def _open_row(self, index: int) -> None:
-        self.open_cell(int(self.table.rows[index]["cell"]))
+    def _open_row(self, index: int | None = None) -> None:
+        if index is not None:
+            self.open_cell(int(self.table.rows[index]["cell"]))
 
     def open_cell(self, number: int) -> None:
         """Set a cell's race up in the Race tab: its prompt, temperature, lane and k; nothing is run."""
@@ -494,17 +404,9 @@ class SweepPage(Page):
             return
         settings = self.results.grid.race(self.results.cells[number])
         now = self._settings()
-        observe = now.observe if now is not None else "full"
-        self.context.open_race(replace(settings, observe=observe))
+        self.context.open_race(replace(settings, observe=now.observe if now is not None else "full"))
 
 
-def _folded(path: Path) -> SweepResults:
-    """A sweep's results with their rows made: of ten thousand cells that takes a second or two."""
-    results = read_sweep(path)
-    results.rows()
-    return results
-
-
-def _target_of(settings: RunSettings) -> tuple[Any, ...]:
+def _target_of(grid: Grid) -> Any:
     """What makes plain decoding as fast as it is."""
-    return (settings.engine, settings.target, settings.device, settings.dtype, settings.threads, settings.gpu_layers, settings.check_mode)
+    return grid.settings.target, replace(grid.settings.loading, trust_remote_code=False, context=None)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specview.errors import SpecviewError
 from specview.experiments.runner import SeriesProgress
-from specview.experiments.sweep import estimate, grid_words, is_long, run_sweep
-from specview.experiments.sweep_curves import CellRun
+from specview.experiments.sweep import News, estimate, grid_words, is_long, run_sweep
 from specview.experiments.sweep_file import SweepFile, new_path, read_sweep
 from specview.experiments.sweep_grid import Grid
 from specview.experiments.sweep_results import SweepResults
@@ -19,72 +19,28 @@ from specview.gui.link.job import ShouldStop, Tell, Work
 
 log = logging.getLogger(__name__)
 
-JOB = "sweep"
-"""The job's name."""
 NEWEST = 12
 """Sweeps of the data folder that are offered."""
 
 
 @dataclass(frozen=True, slots=True)
-class SweepBegun:
-    """Races begin: the file, and a copy of what is in it."""
+class SweepPlan:
+    """What is to be run: a grid into a new file, or what the file at path still lacks.
 
-    path: Path
-    results: SweepResults
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsYes:
-    """The sweep was not run: it is long, and nobody said yes yet."""
-
-    grid: Grid
-    path: Path | None
-    words: str
-
-
-def sweep_work(grid: Grid, path: Path | None, yes: bool, trust: bool = False) -> Work:
-    """The job that runs a grid into a new file (path None), or goes on with the file at path.
-
-    Its result is the SweepResults, or NeedsYes where it asks first.
+    yes: it is run however long it takes. trust: in code that comes with its target. words: how long it takes, where that
+    was too long to be run without a yes.
     """
 
-    def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> Any:
-        file = None
-        try:
-            if path is not None:
-                file = SweepFile.resume(path)
-                if trust:
-                    file.results.grid = replace(
-                        file.results.grid, settings=replace(file.results.grid.settings, trust_remote_code=True)
-                    )
-            own = grid if file is None else file.results.grid
-            races = own.run_count if file is None else len(file.results.pending(failed=True))
-            if races:
-                known = estimate(own, pool, should_stop, tell.progress)
-                tell(known)
-                if not yes and is_long(own, known, races):
-                    return NeedsYes(own, path, grid_words(own, known, races))
-            if file is None:
-                file = SweepFile.begin(new_path(), own)
-            tell(SweepBegun(file.path, file.results.copy()))
-
-            def pass_on(news: SeriesProgress | CellRun) -> None:
-                tell(news)
-                if isinstance(news, SeriesProgress):
-                    tell.progress(f"sweep {news.done}/{news.total}: {news.text}", news.fraction)
-
-            run_sweep(file, pool, pass_on, should_stop)
-            return file.results.copy()
-        finally:
-            if file is not None:
-                file.close()
-
-    return work
+    grid: Grid
+    path: Path | None = None
+    yes: bool = False
+    trust: bool = False
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundSweep:
-    """A sweep of the data folder: its results, or in one line why it cannot be read."""
+class SweepShown:
+    """A sweep that begins, or one of the data folder: its file, and what is in it, or in one line why it cannot be read."""
 
     path: Path
     results: SweepResults | None
@@ -96,10 +52,10 @@ class FoundSweep:
         if self.results is None:
             return f"{self.path.stem} · cannot be read"
         grid = self.results.grid
-        lanes = ", ".join(dict.fromkeys(grid.lane_name(lane) for lane in range(len(grid.lanes))))
-        groups = ", ".join(dict.fromkeys(prompt.group for prompt in grid.prompts))
-        state = f"{len(self.results.runs)} of {self.results.total} races"
-        return f"{self.path.stem} · {_cut(lanes)} · {_cut(groups)} · {state}"
+        lanes = dict.fromkeys(grid.lane_name(lane) for lane in range(len(grid.lanes)))
+        groups = dict.fromkeys(prompt.group for prompt in grid.prompts)
+        cut = [words if len(words) <= 40 else f"{words[:39]}…" for words in (", ".join(lanes), ", ".join(groups))]
+        return " · ".join([self.path.stem, *cut, f"{len(self.results.runs)} of {self.results.total} races"])
 
     @property
     def unfinished(self) -> bool:
@@ -107,7 +63,37 @@ class FoundSweep:
         return self.results is not None and len(self.results.runs) < self.results.total
 
 
-def newest_sweeps(besides: Path | None = None) -> list[FoundSweep]:
+def sweep_work(plan: SweepPlan) -> Work:
+    """The job that runs a plan. Its result is the SweepResults, or the plan with words where it is to be asked about first."""
+
+    def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> SweepResults | SweepPlan:
+        with ExitStack() as stack:
+            file, grid, races = None, plan.grid, plan.grid.run_count
+            if plan.path is not None:
+                file = stack.enter_context(SweepFile.resume(plan.path, trust=plan.trust))
+                grid, races = file.results.grid, len(file.results.pending(failed=True))
+            if races:
+                known = estimate(grid, pool, should_stop, tell.progress)
+                tell(known)
+                if not plan.yes and is_long(grid, known, races):
+                    return SweepPlan(grid, plan.path, True, plan.trust, grid_words(grid, known, races))
+            if file is None:
+                file = stack.enter_context(SweepFile.begin(new_path(), grid))
+            tell(SweepShown(file.path, file.results.copy()))
+
+            def pass_on(news: News) -> None:
+                if isinstance(news, SeriesProgress):
+                    tell.progress(news.words, news.fraction)
+                else:
+                    tell(news)
+
+            run_sweep(file, pool, pass_on, should_stop)
+            return file.results.copy()
+
+    return work
+
+
+def newest_sweeps(besides: Path | None = None) -> list[SweepShown]:
     """The newest sweeps of the data folder, the newest first, then `besides` where that is another file.
 
     Reads files: not for the Qt thread.
@@ -123,13 +109,14 @@ def newest_sweeps(besides: Path | None = None) -> list[FoundSweep]:
     found = []
     for path in paths:
         try:
-            results = read_sweep(path)
-            results.rows()  # made here, so that showing it is quick
-            found.append(FoundSweep(path, results))
+            found.append(folded(path))
         except SpecviewError as error:
-            found.append(FoundSweep(path, None, str(error)))
+            found.append(SweepShown(path, None, str(error)))
     return found
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:39]}…"
+def folded(path: Path) -> SweepShown:
+    """A sweep with its rows made: of ten thousand cells that takes a second or two. Raises SpecviewError."""
+    results = read_sweep(path)
+    results.rows()
+    return SweepShown(path, results)

@@ -6,7 +6,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
-from PySide6.QtWidgets import QMenu, QSplitter, QToolButton, QWidget
+from PySide6.QtWidgets import QSplitter, QWidget
 
 from specview.drafting.lanes import heads_of, needs_draft
 from specview.drafting.registry import METHODS
@@ -23,7 +23,7 @@ from specview.gui.parts.pages import RACE, PageContext
 from specview.gui.parts.prompt_source import PromptSource
 from specview.gui.parts.report_view import ReportView
 from specview.gui.parts.results_table import ResultsTable
-from specview.gui.parts.widgets import ElidedLabel, Field, NumberEdit
+from specview.gui.parts.widgets import ElidedLabel, Field, NumberEdit, menu_button
 from specview.gui.state.display_text import brief, visible
 from specview.settings.run import BUNDLED, RunSettings
 
@@ -69,10 +69,7 @@ class TuneDialog(JobDialog):
         )
         self.source.said.connect(self.say)
         self.minutes = NumberEdit("minutes", DEFAULT_SECONDS / 60, minimum=0.1, maximum=24 * 60)
-        self.methods_button = QToolButton()
-        self.methods_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        self.methods_menu = QMenu(self.methods_button)
-        self.methods_button.setMenu(self.methods_menu)
+        self.methods_button, self.methods_menu = menu_button("")
         self.method_actions: dict[str, QAction] = {}
         family = ""
         for method in METHODS.values():
