@@ -102,17 +102,39 @@ def tabs_over(name: str, views: Mapping[str, QWidget]) -> tuple[QTabBar, QStacke
 
 
 class ViewsPage(Page):
-    """A page of several views under a row of tabs of its own: `views` and `stack`."""
+    """A page of several views under a row of tabs of its own: `views` and `stack`.
 
-    def set_views(self, name: str, views: Mapping[str, QWidget]) -> None:
+    parts  what of it is remembered, by name: each has `kept` and `restore` of its own
+    """
+
+    setup_view = 1
+    """The view to which the setup bar matters."""
+
+    def set_views(self, name: str, views: Mapping[str, QWidget], parts: Mapping[str, Any]) -> None:
         """Lay the views out; see `tabs_over`."""
+        self.parts = parts
         self.views, self.stack = tabs_over(name, views)
         self.views.currentChanged.connect(self.view_changed)
         layout.column(layout.row(self.views, 1, margins=(8, 0, 8, 0)), (self.stack, 1), on=self, gap=0)
 
     def view_changed(self, place: int) -> None:
-        """Show the view of a tab."""
+        """Show the view of a tab, and the setup bar where it matters."""
         self.stack.setCurrentIndex(place)
+        self.needs_setup = place == self.setup_view
+        self.setup_wanted.emit()
+
+    def kept(self) -> dict[str, Any]:
+        """Which view, and what is set in each."""
+        return {"view": self.views.currentIndex(), **{name: part.kept() for name, part in self.parts.items()}}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what fits of it."""
+        view = kept.get("view")
+        if isinstance(view, int) and 0 <= view < self.views.count():
+            self.views.setCurrentIndex(view)
+        for name, part in self.parts.items():
+            if isinstance(kept.get(name), Mapping):
+                part.restore(kept[name])
 
 
 class Broken(Page):

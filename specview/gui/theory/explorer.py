@@ -41,6 +41,10 @@ _LEAST_K_SHOWN = 12
 _LEAST_COST_SHOWN = 2.0
 _HEAT_COLUMNS, _HEAT_ROWS = 40, 26
 _MARGIN_PX = 12
+_RANGES: dict[str, tuple[Any, Any]] = {
+    "alpha": (0.0, 1.0), "k": (1, MAX_K), "c": (0.0, 1000.0), "value": (0.01, 1000.0), "per_row": (0.01, 1000.0)
+}  # fmt: skip
+"""What the figures of a Point may be."""
 
 
 @dataclass(slots=True)
@@ -242,6 +246,25 @@ class TheoryPanel(QWidget):
         self.point = point
         self._fill_fields()
         self._later.start()
+
+    def kept(self) -> dict[str, Any]:
+        """Where it stands, and which table."""
+        point = {name: getattr(self.point, name) for name in (*_RANGES, "mode")}
+        return {"point": point, "table": self.which.value()}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what `kept` returned, figure by figure where it fits."""
+        point, stood = Point(), kept.get("point")
+        if isinstance(stood, Mapping):
+            for name, (low, high) in _RANGES.items():
+                value = stood.get(name)
+                if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
+                    setattr(point, name, type(low)(value))
+            if stood.get("mode") in {mode for mode, _ in MODES[:2]}:  # measured costs are those of a race, and not kept
+                point.mode = stood["mode"]
+            self.set_point(point)
+        if isinstance(kept.get("table"), str):
+            self.which.set_value(str(kept["table"]))
 
     def show_lanes(self, lanes: Sequence[tuple[int, LanePoint]], passes: Mapping[int, float] | None) -> None:
         """Show measured lanes, (place in the race, point), and offer their v(k): passes are seconds by rows.

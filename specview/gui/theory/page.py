@@ -14,12 +14,11 @@ from specview.gui.parts.pass_times import PassMeasuring
 from specview.gui.parts.widgets import Scrolled
 from specview.gui.state.view_model import target_of
 from specview.gui.theory.concurrency import ConcurrencyPanel
-from specview.gui.theory.explorer import ASSUMPTION, MODES, Point, TheoryPanel
+from specview.gui.theory.explorer import ASSUMPTION, TheoryPanel
 from specview.lab.calibrate import MOST_K
 from specview.lab.theory_points import lane_passes, point_of
-from specview.settings.run import MAX_K, LaneSettings
+from specview.settings.run import LaneSettings
 
-VIEWS = ("Theory", "Concurrency")
 _SHARE = 0.05
 """Of the Qt thread's time: what following a running race may take."""
 
@@ -36,20 +35,14 @@ class TheoryPage(ViewsPage):
         self._rest_until = 0.0
         self.theory = TheoryPanel()
         self.concurrency = ConcurrencyPanel(context)
-        views = Scrolled(self.theory, 570, 960), Scrolled(self.concurrency, 500, 960)
-        self.set_views("Views of the theory", dict(zip(VIEWS, views, strict=True)))
+        views = {"Theory": Scrolled(self.theory, 570, 960), "Concurrency": Scrolled(self.concurrency, 500, 960)}
+        self.set_views("Views of the theory", views, {"concurrency": self.concurrency})
         self.theory.measure_asked.connect(self.measure_v)
         self._measuring.progressed.connect(self._progressed)
         self._measuring.ended.connect(self._measured)
         self.controller.number_tick.connect(self._tick)
         self.controller.lanes_changed.connect(self._lanes_changed)
         self.controller.state_changed.connect(self._lanes_changed)
-
-    def view_changed(self, place: int) -> None:
-        """Show a view, and the setup bar where it matters."""
-        super().view_changed(place)
-        self.needs_setup = place == 1  # the target and the prompt that are measured
-        self.setup_wanted.emit()
 
     def opened(self) -> None:
         """Show the race's lanes as they stand."""
@@ -126,38 +119,8 @@ class TheoryPage(ViewsPage):
             self._rest_until = begin + spent + spent / _SHARE
 
     def kept(self) -> dict[str, Any]:
-        """Which view, and where the explorer stands."""
-        point = self.theory.point
-        return {
-            "view": self.views.currentIndex(),
-            "point": {name: getattr(point, name) for name in ("alpha", "k", "c", "mode", "value", "per_row")},
-            "table": self.theory.which.value(),
-            "concurrency": self.concurrency.kept(),
-        }
+        return super().kept() | self.theory.kept()
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Take what fits of it."""
-        view, stood = kept.get("view"), kept.get("point")
-        if isinstance(view, int) and 0 <= view < len(VIEWS):
-            self.views.setCurrentIndex(view)
-        if isinstance(stood, Mapping):
-            self.theory.set_point(_point(stood))
-        if isinstance(kept.get("table"), str):
-            self.theory.which.set_value(str(kept["table"]))
-        if isinstance(kept.get("concurrency"), Mapping):
-            self.concurrency.restore(kept["concurrency"])
-
-
-def _point(kept: Mapping[str, Any]) -> Point:
-    """Where the explorer stood, figure by figure where it fits."""
-    point = Point()
-    for name, low, high in (("alpha", 0.0, 1.0), ("c", 0.0, 1000.0), ("value", 0.01, 1000.0), ("per_row", 0.01, 1000.0)):
-        value = kept.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
-            setattr(point, name, float(value))
-    k = kept.get("k")
-    if isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MAX_K:
-        point.k = k
-    if kept.get("mode") in {mode for mode, _ in MODES[:2]}:  # measured costs are those of a race, and not kept
-        point.mode = kept["mode"]
-    return point
+        super().restore(kept)
+        self.theory.restore(kept)
