@@ -44,14 +44,6 @@ def test_a_trace_comes_back(tmp_path: Path) -> None:
     assert metrics["decode_tokens_per_s"] == pytest.approx(fold(record.rounds).decode_tokens_per_s, rel=1e-6)
 
 
-def test_every_round_is_on_disk_before_the_next(tmp_path: Path) -> None:
-    writer = TraceWriter(tmp_path / "a.jsonl", HEADER)
-    for index in range(3):
-        writer.round(0, plain_round(index))
-        assert len(read_trace(tmp_path / "a.jsonl").records[0].rounds) == index + 1
-    writer.close()
-
-
 def test_a_file_without_end_lines_opens(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path / "a.jsonl", end=False))
     assert trace.records[0].end is None and len(trace.records[0].rounds) == 3 and not trace.cut
@@ -84,26 +76,6 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, says: str) -> None:
     with pytest.raises(SpecviewError, match=says) as caught:
         read_trace(path)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "empty"),
-        (b"hello\n", "line 1"),
-        (b'{"schema": "specview.trace/2"}\n', "specview.trace/2"),
-        (b'{"schema": "specview.trace/1", "run": 3}\n', "line 1"),
-        (b'[1, 2]\n', "not the header"),
-        (b'{"a": 1}', "not the header"),
-    ],
-)
-def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, content: bytes, says: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(SpecviewError, match=says):
-        read_trace(path)
-    with pytest.raises(SpecviewError, match="cannot read"):
-        read_trace(tmp_path / "missing.jsonl")
 
 
 def test_a_closed_door_is_known_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,18 +63,6 @@ def test_a_real_race_reads_back_as_it_was_told(world: World, tmp_path: Path) -> 
     assert [lane.method for lane in settings_of_trace(trace).lanes] == ["plain", "draft-model", "prompt-lookup"]
 
 
-def test_a_continued_race_is_one_run(world: World, tmp_path: Path) -> None:
-    library = RunLibrary(tmp_path)
-    keeper = RunKeeper(library)
-    race = world.race(DRAFTED, max_tokens=10)
-    race.run(keeper.take)
-    first = len(read_trace(keeper.path).records[0].rounds)  # type: ignore[arg-type]
-    race.continue_(10, keeper.take)
-    assert len(library.scan()) == 1
-    record = read_trace(keeper.path).records[0]  # type: ignore[arg-type]
-    assert record.token_ids == race.records[0].token_ids and len(record.rounds) > first and record.end == "limit"
-
-
 def test_a_race_stopped_in_the_middle_is_kept(world: World, tmp_path: Path) -> None:
     keeper = RunKeeper(RunLibrary(tmp_path))
     told: list[Any] = []

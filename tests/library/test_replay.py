@@ -16,7 +16,7 @@ from specview.library.beside import beside_document, difference, lay_beside
 from specview.library.replay import events, lane_end, plain_step_s, recorded_metrics, trace_document
 from specview.settings.events import LaneEnded, LaneRound, RaceEnded
 from specview.settings.run import LaneSettings
-from tests.library.recorded import FACTS, SETTINGS, race_events, write_trace
+from tests.library.recorded import FACTS, SETTINGS, write_trace
 
 
 def trace_of(path: Path, **options: object) -> Trace:
@@ -161,12 +161,3 @@ def test_without_a_plain_lane_there_is_no_baseline(tmp_path: Path) -> None:
     document = beside_document(lay_beside([("1", first, None), ("2", second, None)]))
     assert [lane["speedup"] for lane in document["lanes"]] == [None, None]
     assert trace_document(first)["lanes"][0]["equal_to_plain"] is None
-
-
-def test_a_race_that_was_told_live_reads_back_equal(tmp_path: Path) -> None:
-    rounds = [event.round for event in race_events() if isinstance(event, LaneRound) and event.lane == 1]
-    record = trace_of(tmp_path).records[1]
-    assert record.token_ids == [token for round_ in rounds for token in round_.emitted]
-    assert [(r.parents, r.drafter, r.k, r.judged, r.accepted) for r in record.rounds] == [
-        (r.parents, r.drafter, r.k, r.judged, r.accepted) for r in rounds
-    ]
