@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from specview.drafting.plain import is_baseline
 from specview.files.figures import METRICS
@@ -62,86 +63,50 @@ def run_row(entry: Entry) -> Row:
     best = entry.best
     faster = entry.faster(best) if best is not None else None
     return {
-        "id": entry.id,
-        "recorded": when(entry.recorded_at),
-        "title": entry.title,
-        "target": entry.target,
-        "lanes": len(entry.lanes) or None,
-        "fastest": best.name if best is not None else "",
+        "id": entry.id, "recorded": when(entry.recorded_at), "title": entry.title, "target": entry.target,
+        "lanes": len(entry.lanes) or None, "fastest": best.name if best is not None else "",
         "tok_s": faster.tokens_per_s if faster else best.figures.get("decode_tokens_per_s") if best is not None else None,
-        "plain_tok_s": faster.plain_tokens_per_s if faster else None,
-        "speedup": faster.value if faster else None,
-        "end": f"unreadable: {entry.problem}" if entry.problem else entry.end,
-        "tags": ", ".join(entry.tags),
-        "size": entry.size,
-        "engine": entry.engine,
-        "device": entry.device,
-        "methods": entry.methods,
-        "note": entry.note,
-        "prompt": " ".join(entry.prompt.split()),
-        "source": entry.source,
-    }
+        "plain_tok_s": faster.plain_tokens_per_s if faster else None, "speedup": faster.value if faster else None,
+        "end": f"unreadable: {entry.problem}" if entry.problem else entry.end, "tags": ", ".join(entry.tags),
+        "size": entry.size, "engine": entry.engine, "device": entry.device, "methods": entry.methods, "note": entry.note,
+        "prompt": " ".join(entry.prompt.split()), "source": entry.source,
+    }  # fmt: skip
 
 
 def lane_rows(entries: Sequence[Entry]) -> list[Row]:
     """The lanes of these runs, as far as the list knows them."""
-    return [
-        {
-            "key": f"{entry.id}:{index}",
-            "run": entry.title,
-            "lane": lane.name,
-            "k": lane.k,
-            "rule": lane.rule,
-            "tok_s": faster.tokens_per_s if faster else lane.figures.get("decode_tokens_per_s"),
-            "plain_tok_s": faster.plain_tokens_per_s if faster else None,
-            "tok_pass": lane.figures.get("tokens_per_target_pass"),
-            "alpha": lane.figures.get("acceptance_rate"),
-            "draft_acc": lane.figures.get("draft_acceptance"),
-            "speedup": faster.value if faster else None,
-            "over_first": None,
-            "equal": lane.equal,
-            "emitted": lane.figures.get("emitted"),
-            "ttft_s": lane.figures.get("ttft_s"),
-            "end": lane.end,
-            "draft": lane.draft,
-        }
-        for entry in entries
-        for index, lane in enumerate(entry.lanes)
-        for faster in (entry.faster(lane),)
-    ]
+    rows = []
+    for entry in entries:
+        for index, lane in enumerate(entry.lanes):
+            faster, settings = entry.faster(lane), {"k": lane.k, "rule": lane.rule, "draft": lane.draft}
+            rates = (lane.figures.get("decode_tokens_per_s"), None) if faster is None else (faster.tokens_per_s, faster.plain_tokens_per_s)
+            rows.append(_lane_row(entry, index, lane.name, settings, lane.figures, rates, speedup=faster.value if faster else None,
+                                  over_first=None, equal=lane.equal, end=lane.end))  # fmt: skip
+    return rows
 
 
 def measured_lane_rows(entries: Sequence[Entry], lanes: Sequence[Beside]) -> list[Row]:
     """The lanes of these runs with figures from their rounds, and speedups over the first run's plain lane."""
-    rows: list[Row] = []
-    documents = beside_document(lanes)["lanes"]
-    for one, document in zip(lanes, documents, strict=True):
-        run, metrics = document["run"], document["metrics"] or {}
-        equal = document.get("equal_to_plain") or {}
-        first_plain = one.run == 0 and is_baseline(run)
-        tokens_per_s, plain_tokens_per_s = shown_rates({**document, "speedup_over": document["own_speedup_over"]})
-        rows.append(
-            {
-                "key": f"{entries[one.run].id}:{one.lane}",
-                "run": entries[one.run].title,
-                "lane": one.record.name,
-                "k": run.get("k"),
-                "rule": run.get("rule"),
-                "tok_s": tokens_per_s,
-                "plain_tok_s": plain_tokens_per_s,
-                "tok_pass": metrics.get("tokens_per_target_pass"),
-                "alpha": metrics.get("acceptance_rate"),
-                "draft_acc": metrics.get("draft_acceptance"),
-                "speedup": document["own_speedup"],
-                "over_first": document.get("not_comparable") or (1.0 if first_plain else document.get("speedup")),
-                "equal": equal.get("equal"),
-                "emitted": metrics.get("emitted"),
-                "ttft_s": metrics.get("ttft_s"),
-                "end": document["output"]["end"],
-                "draft": run.get("draft") or "",
-            }
-        )
+    rows = []
+    for one, document in zip(lanes, beside_document(lanes)["lanes"], strict=True):
+        run, equal = document["run"], document.get("equal_to_plain") or {}
+        over_first = document.get("not_comparable") or (1.0 if one.run == 0 and is_baseline(run) else document.get("speedup"))
+        rates = shown_rates({**document, "speedup_over": document["own_speedup_over"]})
+        rows.append(_lane_row(entries[one.run], one.lane, one.record.name, run, document["metrics"] or {}, rates,
+                              speedup=document["own_speedup"], over_first=over_first, equal=equal.get("equal"),
+                              end=document["output"]["end"]))  # fmt: skip
     return rows
+
+
+def _lane_row(
+    entry: Entry, index: int, name: str, settings: Row, figures: Row, rates: tuple[float | None, float | None], **more: Any
+) -> Row:
+    return {
+        "key": f"{entry.id}:{index}", "run": entry.title, "lane": name, "k": settings.get("k"), "rule": settings.get("rule"),
+        "tok_s": rates[0], "plain_tok_s": rates[1], "tok_pass": figures.get("tokens_per_target_pass"),
+        "alpha": figures.get("acceptance_rate"), "draft_acc": figures.get("draft_acceptance"),
+        "emitted": figures.get("emitted"), "ttft_s": figures.get("ttft_s"), "draft": settings.get("draft") or "", **more,
+    }  # fmt: skip
 
 
 def when(recorded_at: str) -> str:

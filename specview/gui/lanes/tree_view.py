@@ -401,7 +401,7 @@ class TreePanel(QWidget):
         self.line = StateLine()
         self.live = button(
             QToolButton, "live", "Follow the newest round; choosing a token or a node stays on its round (Space in the tree)",
-            lambda: self.resume() if self.live.isChecked() else self._pin_newest(), kind="caption", name="Follow the newest round",
+            self._live_clicked, kind="caption", name="Follow the newest round",
         )  # fmt: skip
         self.live.setCheckable(True)
         self.live.setChecked(True)
@@ -411,7 +411,6 @@ class TreePanel(QWidget):
         )  # fmt: skip
         self._lane: LaneModel | None = None
         self._shown: tuple[int, int] | None = None
-        self._pinned: tuple[int, int] | None = None
         self._one_row: OneRow = lambda: None
         self._one_row_s: float | None = None
         self._row = layout.row((self.line, 1), self.size_button, self.live)
@@ -435,7 +434,7 @@ class TreePanel(QWidget):
     @property
     def paused(self) -> bool:
         """Whether a round was selected, and newer ones wait."""
-        return self._pinned is not None
+        return not self.live.isChecked()
 
     @property
     def shown(self) -> tuple[int, int] | None:
@@ -444,29 +443,25 @@ class TreePanel(QWidget):
 
     def follow(self, lane: LaneModel, one_row: OneRow) -> bool:
         """Show the lane's newest round with a draft, unless one is selected; True where the picture changed."""
-        if lane is not self._lane or (self._pinned is not None and self._pinned[0] != lane.generation):
-            self._lane, self._pinned, self._shown = lane, None, None
+        if lane is not self._lane or (self._shown is not None and self._shown[0] != lane.generation):
+            self._lane, self._shown = lane, None
             self.live.setChecked(True)
-        if self._pinned is not None:
+        if self.paused:
             return False
-        newest = newest_draft(lane)
+        had, newest = self._shown, newest_draft(lane)
         if newest is None:
-            had = self._shown
             self._say_nothing()
-            return had is not None
-        if (lane.generation, newest) == self._shown:
-            return False
-        self._show(newest, one_row)
-        return True
+        elif (lane.generation, newest) != had:
+            self._show(newest, one_row)
+        return self._shown != had
 
     def pin(self, lane: LaneModel, round_index: int, token_index: int, one_row: OneRow) -> None:
         """Stay on a round that was selected, the token marked."""
         if not 0 <= round_index < len(lane.rounds):
             return
         self._lane = lane
-        self._pinned = (lane.generation, round_index)
         self.live.setChecked(False)
-        if self._shown != self._pinned:
+        if self._shown != (lane.generation, round_index):
             self._show(round_index, one_row)
         else:
             self._describe()
@@ -474,22 +469,19 @@ class TreePanel(QWidget):
 
     def resume(self) -> None:
         """Follow the newest round again."""
-        self._pinned, self._shown = None, None
-        self.view.current = None
+        self._shown = self.view.current = None
         self.live.setChecked(True)
         if self._lane is not None:
             self.follow(self._lane, self._one_row)
 
-    def _pin_newest(self) -> None:
-        if self._lane is None or self._shown is None:
-            self.live.setChecked(True)
-            return
-        self._pinned = self._shown
-        self._describe()
+    def _live_clicked(self) -> None:
+        if self.live.isChecked() or self._shown is None:
+            self.resume()
+        else:
+            self._describe()
 
     def _chosen(self, place: int) -> None:
         if self._shown is not None:
-            self._pinned = self._shown
             self.live.setChecked(False)
             self._describe()
             self.node_selected.emit(self._shown[1], place)

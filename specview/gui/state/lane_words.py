@@ -253,28 +253,21 @@ def state(lane: LaneModel) -> Mark:
     return Mark(f"{mark.text} · no drafts from token {at + 1}", tone, tip, f"{mark.short or mark.text} · no drafts")
 
 
+_ENDS: Mapping[str | None, Mark] = {
+    "eos": Mark("ended by itself (EOS)", tip="The model gave its end-of-sequence token.", short="EOS"),
+    "limit": Mark("token limit reached", tip="Continue to go on past the limit.", short="limit"),
+    "context": Mark("context full", "warning", "The target takes no more tokens, prompt and output together: a longer context, "
+                    "or a shorter prompt, gives more."),
+    "stopped": Mark("stopped", "warning", "Stopped by you; what was decoded is kept."),
+}  # fmt: skip
+
+
 def _state(lane: LaneModel) -> Mark:
-    match lane.state:
-        case "idle":
-            return Mark("ready" if not lane.rounds else "not started")
-        case "loading" | "prefill":
-            return Mark(lane.progress_text or ("reading the prompt" if lane.state == "prefill" else "waiting"))
-        case "running":
-            return Mark(lane.progress_text or "running")
-        case "ended":
-            pass
-    match lane.end:
-        case "eos":
-            return Mark("ended by itself (EOS)", tip="The model gave its end-of-sequence token.", short="EOS")
-        case "limit":
-            return Mark("token limit reached", tip="Continue to go on past the limit.", short="limit")
-        case "context":
-            tip = "The target takes no more tokens, prompt and output together: a longer context, or a shorter prompt, gives more."
-            return Mark("context full", "warning", tip)
-        case "stopped":
-            return Mark("stopped", "warning", "Stopped by you; what was decoded is kept.")
-        case _:
-            return Mark(lane.error or "ended by an error", "bad", lane.error)
+    if lane.state == "idle":
+        return Mark("not started" if lane.rounds else "ready")
+    if lane.state != "ended":
+        return Mark(lane.progress_text or {"prefill": "reading the prompt", "loading": "waiting"}.get(lane.state, "running"))
+    return _ENDS.get(lane.end) or Mark(lane.error or "ended by an error", "bad", lane.error)
 
 
 def placeholder(lane: LaneModel) -> str:
