@@ -182,44 +182,36 @@ def medusa_states(state: State, hidden: Rows, heads: int, layers: int, name: str
     return found
 
 
-def mlp_speculator(
-    state: State, hidden: Rows, tokens: Sequence[int], *, tied: bool, scale_input: bool, prefix: str = "speculator."
-) -> list[Rows]:
-    """Logits of every step, the tokens fed being given."""
-    predicts = len(tokens)
-    inner = array(state, f"{prefix}emb.0.weight").shape[1]
-    weight = 0.5 ** (0.5 / predicts)
-    scale = math.sqrt((1 - weight * weight) * inner / 2) / weight
-    s = rms(hidden, 1.0, 1e-6) / math.sqrt(2) if scale_input else hidden
-    found = []
-    for step, token in enumerate(tokens):
-        i, p = (0, min(step, 1)) if tied else (step, step)
-        mixed = s @ array(state, f"{prefix}proj.{p}.weight").T + scale * array(state, f"{prefix}emb.{i}.weight")[token]
-        gain, bias = array(state, f"{prefix}ln.{i}.weight"), array(state, f"{prefix}ln.{i}.bias")
-        s = gelu(rms(mixed, gain, 1e-6) + bias)
-        found.append(s @ array(state, f"{prefix}head.{i}.weight").T)
-    return found
+def speculator(
+    state: State, hidden: Rows, tokens: Sequence[int], *, lstm: bool = False, tied: bool = False, scale_input: bool = False,
+    prefix: str = "speculator.",
+) -> list[Rows]:  # fmt: skip
+    """Logits of every step of IBM's MLP speculator or Arctic's LSTM one, the tokens fed being given."""
 
-
-def arctic(state: State, hidden: Rows, tokens: Sequence[int]) -> list[Rows]:
-    """Logits of every step of the LSTM speculator."""
-    inner = array(state, "forget_emb.0.weight").shape[1]
-    weight = 0.5 ** (0.5 / len(tokens))
-    scale = math.sqrt((1 - weight * weight) * inner / 2) / weight
-    s, cell, found = hidden, np.zeros((len(hidden), inner)), []
+    def get(name: str) -> Rows:
+        return array(state, f"{prefix}{name}")
 
     def normed(name: str, x: Rows) -> Rows:
-        return rms(x, array(state, f"{name}.0.weight"), 1e-6) + array(state, f"{name}.0.bias")
+        return rms(x, get(f"{name}.weight"), 1e-6) + get(f"{name}.bias")
 
+    inner = get("forget_emb.0.weight" if lstm else "emb.0.weight").shape[1]
+    weight = 0.5 ** (0.5 / len(tokens))
+    scale = math.sqrt((1 - weight * weight) * inner / 2) / weight
+    s = rms(hidden, 1.0, 1e-6) / math.sqrt(2) if scale_input else hidden
+    cell, found = np.zeros((len(hidden), inner)), []
     for step, token in enumerate(tokens):
-        f, i, o, c = (
-            s @ array(state, f"{gate}_proj.{min(step, 1)}.weight").T
-            + scale * array(state, f"{gate}_emb.0.weight")[token]
-            for gate in ("forget", "input", "output", "cell")
-        )
-        cell = sigmoid(f) * cell + sigmoid(i) * gelu(normed("cell_ln", c))
-        s = sigmoid(o) * gelu(normed("state_ln", cell))
-        found.append(s @ array(state, "head.0.weight").T)
+        once, twice = (0, min(step, 1)) if tied or lstm else (step, step)
+
+        def mixed(gate: str, s: Rows = s, token: int = token, once: int = once, twice: int = twice) -> Rows:
+            return s @ get(f"{gate}proj.{twice}.weight").T + scale * get(f"{gate}emb.{once}.weight")[token]
+
+        if lstm:
+            f, i, o, c = (mixed(f"{gate}_") for gate in ("forget", "input", "output", "cell"))
+            cell = sigmoid(f) * cell + sigmoid(i) * gelu(normed("cell_ln.0", c))
+            s = sigmoid(o) * gelu(normed("state_ln.0", cell))
+        else:
+            s = gelu(normed(f"ln.{once}", mixed("")))
+        found.append(s @ get(f"head.{once}.weight").T)
     return found
 
 

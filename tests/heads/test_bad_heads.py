@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from specview.errors import SpecviewError, UsageError
 from specview.heads import files, layouts, pickles
 from specview.heads.fit import TargetFacts, fits, settle
-from specview.heads.read import NoHead, read_head
+from specview.heads.read import read_head
 from specview.heads.running import HeadRun
 from specview.models import heads
 from specview.models.heads import load_head
@@ -43,20 +44,115 @@ def refused(folder: Path, kind: str = "eagle3", target: make.FakeTarget | None =
     return one_line(error)
 
 
+# -- heads that are refused before any weights are loaded ---------------------------------------------------
+
+MID, TWO, MIMO = make.midlayer_config(), make.eagle3_state(first="layers.0"), {**make.LLAMA, "model_type": "mimo", "num_hidden_layers": make.LAYERS}
+"""The layout with `midlayer.`, the tensors of speculators' layout, and a MiMo target's config."""
+PARALLEL = make.eagle3_state(first="layers.0", mask_hidden=True)
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}  # fmt: skip
+IDS, NESTED = "eagle_aux_hidden_state_layer_ids", "eagle_config"
+
+
+def without(state: make.State, *names: str) -> make.State:
+    return {name: tensor for name, tensor in state.items() if name not in names}
+
+
+def mid(**tensors: Any) -> make.State:
+    """An EAGLE-3 head's tensors, some changed; "__" stands for a dot."""
+    return {**make.eagle3_state(), **{name.replace("__", "."): tensor for name, tensor in tensors.items()}}
+
+
+def spec(layer: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return make.speculators_config(layer=layer, **more)
+
+
+Case = tuple[str, dict[str, Any], make.State, str]
+NO_FIT: list[tuple[dict[str, Any], Case]] = [
+    ({"hidden": 32, "name": "big"}, ("eagle3", spec(), TWO, "^head holds an EAGLE-3 head for lab/toy-target that reads hidden states "
+                                     "of 16 numbers, and those of big have 32")),
+    ({"vocab": 5000}, ("eagle3", MID, make.eagle3_state(), "with a vocabulary of 40 tokens, and toy-target has 5,000")),
+    ({"vocab": 36}, ("eagle3", MID, make.eagle3_state(), "drafts token 39, and toy-target has 36 tokens")),
+    ({"layers": 4}, ("eagle3", spec(**{IDS: [1, 4, 7]}), TWO, "reads layer 7")),
+    ({"layers": 6}, ("eagle3", spec(**{IDS: [1, 4, 7]}), TWO, "reads layer 7")),
+    ({"layers": 4}, ("eagle3", MID, make.eagle3_state(), "reads the hidden states after layers 2, 2, 1, and toy-target has 4 layers")),
+    ({"layers": 9}, ("mtp", MIMO, make.mimo_state(), "of a target of 8 layers, and toy-target has 9")),
+]  # fmt: skip
+BAD: list[Case] = [
+    # tensors that are missing, of another shape or type, or of nobody
+    ("eagle3", MID, {n: t for n, t in make.eagle3_state().items() if "mlp" not in n and n != "norm.weight"},
+     "lacks tensors of an EAGLE-3 head: layers.0.mlp.gate_proj.weight, layers.0.mlp.up_proj.weight, .*and 1 more"),
+    ("eagle3", MID, without(make.eagle3_state(), "d2t"), "lacks tensors of"),
+    ("eagle3", MID, without(make.eagle3_state(), "fc.weight"), "lacks tensors of"),
+    ("p-eagle", make.speculators_config("peagle", mask_token_id=3), without(PARALLEL, "mask_hidden"), "lacks tensors of"),
+    ("eagle", make.LLAMA, without(make.eagle1_state(), "layers.0.post_attention_layernorm.weight"), "lacks tensors of"),
+    ("medusa", {"medusa_num_heads": 3}, without(make.medusa_state(), "1.0.linear.weight"), "lacks tensors of"),
+    ("medusa", {"medusa_num_heads": 3}, without(make.medusa_state(), "2.1.weight"), "lacks tensors of"),
+    ("mlp-speculator", make.mlp_speculator_config(), without(make.mlp_speculator_state(), "speculator.ln.2.bias"), "lacks tensors of"),
+    ("mtp", {**make.LLAMA, "num_hidden_layers": 8}, {n: t for n, t in make.mimo_state().items() if "mtp" not in n},
+     "^head has no next-token-prediction modules."),
+    ("eagle3", MID, mid(midlayer__self_attn__q_proj__weight=torch.zeros(16, 16)),
+     r"layers.0.self_attn.q_proj.weight \[16, 16\] instead of \[16, 32\]"),
+    ("eagle3", MID, mid(midlayer__router__weight=torch.zeros(2)),
+     "has tensors that an EAGLE-3 head of a layout known here has not: layers.0.router.weight"),
+    ("eagle3", MID, mid(fc__weight=torch.zeros(16, 48, dtype=torch.int8)),
+     "fc.weight of type I8, which is not read here. Choose a head with weights in float32"),
+    ("eagle3", MID, mid(fc__weight=torch.zeros(16, 48).to(torch.float8_e4m3fn)), "fc.weight of type F8_E4M3, which is not read here"),
+    ("eagle3", MID, mid(d2t=torch.zeros(12)), "whole numbers as its vocabulary map."),
+    ("eagle3", MID, mid(d2t=torch.zeros(11, dtype=torch.int64)), "Download its config.json and its weights again"),
+    ("eagle3", MID, mid(d2t=torch.zeros(12, dtype=torch.int64) - 1), "maps its tokens to no distinct ones of the target"),
+    ("eagle3", MID, mid(d2t=torch.arange(12) * -1), "maps its tokens to no distinct ones of the target"),
+    # configs
+    ("eagle3", make.midlayer_config(rope_scaling={"rope_type": "yarn", "factor": 4.0}), make.eagle3_state(), "by yarn"),
+    ("eagle3", make.midlayer_config(partial_rotary_factor=0.5), make.eagle3_state(), "only 0.5 of each attention head"),
+    ("eagle3", make.midlayer_config(hidden_act="gelu"), make.eagle3_state(), "the activation gelu"),
+    ("eagle", {**make.LLAMA, "hidden_act": "gelu"}, make.eagle1_state(), "the activation gelu"),
+    ("eagle3", make.midlayer_config(**{NESTED: {IDS: [1, 2]}}), make.eagle3_state(), "names 2 layers of the target"),
+    ("eagle3", make.midlayer_config(**{NESTED: {IDS: "low"}}), make.eagle3_state(), "has 'low' as eagle_aux"),
+    ("eagle3", spec(**{IDS: [2, 2, 4]}), TWO, r"names a layer twice \(2, 2, 4\). Download"),
+    ("eagle3", spec(), make.eagle3_state(first="layers.0", aux=4), "does not say which 4 layers the head reads"),
+    ("eagle3", spec({"model_type": "gpt2"}), TWO, "has layers of the type 'gpt2', which is not read here. Choose another head."),
+    ("eagle3", spec({"hidden_act": "gelu"}), TWO, "has the activation gelu, which is not read here. Choose another head."),
+    ("eagle3", spec({"num_attention_heads": 0}), TWO, "has 0 heads for 2 key-value heads. Download the head again."),
+    ("eagle3", spec({"head_dim": 10**9}), TWO, "has attention heads 1000000000 wide. Download the head again."),
+    ("eagle3", spec({"head_dim": 3}), TWO, "has attention heads 3 wide."),
+    ("p-eagle", make.speculators_config("peagle"), PARALLEL,
+     r"names no mask token \(mask_token_id, pard_token or ptd_token_id\). Write the token"),
+    ("mtp", {**MIMO, "rms_norm_eps": "small"}, make.mimo_state(), "has 'small' as rms_norm_eps"),
+    *(("eagle3", make.midlayer_config(rope_scaling=scaling, rope_theta=None), make.eagle3_state(), said) for scaling, said in (
+        ({"rope_type": "linear"}, "has no factor"),
+        ({"rope_type": "linear", "factor": 0}, "has 0 as factor"),
+        ({**LLAMA3, "factor": "8"}, "has '8' as factor"),
+        ({**LLAMA3, "original_max_position_embeddings": None}, "has no original_max_position_embeddings"),
+        ({**LLAMA3, "high_freq_factor": 1.0}, "low_freq_factor that is not below its high_freq_factor"),
+        ({"rope_theta": "x"}, "has 'x' as rope_theta"),
+    )),
+    *(("eagle3", {**MID, key: value}, make.eagle3_state(), f"the config.json of .*{key}")
+      for key in ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
+      for value in (None, "sixteen", -1, True, 2.5)),
+    *(("eagle3", {**MID, key: value}, make.eagle3_state(), f"^the config.json of .* has .{{1,300}} as {key}. Download the head again.$")
+      for key in ("rms_norm_eps", "rope_theta")
+      for value in ("tiny", 0, -1.0, True, [], float("nan"), float("inf"), 10**400)),
+    # another kind, or no head
+    ("eagle3", make.LLAMA, make.eagle1_state(), "holds an EAGLE head, and this lane drafts with an EAGLE-3 head. Use method eagle or "
+     r"eagle2, or name another head: draft=FOLDER \(or eagle3.head=FOLDER in a combined method\).$"),
+    ("eagle", {"model_type": "odd"}, {"a.b": torch.zeros(2), "c": torch.zeros(1)},
+     r"holds no head of a layout that specview knows \(its tensors: a.b, c, ...\)"),
+    ("eagle", {**make.LLAMA, "pard_token": 7, "spd_type": "pard"}, make.llama_layer(make.Weights(0), "model.layers.0", make.HIDDEN),
+     r"drafts in parallel \(PARD\), no head. Name it as the draft of method pard"),
+    ("eagle", make.LLAMA, make.llama_layer(make.Weights(0), "model.layers.0", make.HIDDEN), "is a whole model, no head"),
+    ("eagle", {**make.LLAMA, "architectures": ["DFlashDraftModel"], "block_size": 8}, make.eagle1_state(), "is a DFlash head"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "case"), [*NO_FIT, *(({}, case) for case in BAD)], ids=lambda value: value[3][:60] if isinstance(value, tuple) else str(value))
+def test_a_head_that_cannot_serve_is_refused_in_one_line(tmp_path: Path, target: dict[str, Any], case: Case) -> None:
+    kind, config, tensors, said = case
+    folder = make.write(tmp_path / "head", config, tensors)
+    assert re.search(said, refused(folder, kind, make.FakeTarget(**target)))
+
+
 # -- not this target -----------------------------------------------------------------------------------
-
-
-def test_a_head_for_another_hidden_size(tmp_path: Path) -> None:
-    folder = make.write(tmp_path / "head", make.speculators_config(), make.eagle3_state(first="layers.0"))
-    text = refused(folder, target=make.FakeTarget(hidden=32, name="big"))
-    assert text.startswith("head holds an EAGLE-3 head for lab/toy-target that reads hidden states of 16 numbers")
-    assert "those of big have 32" in text
-
-
-def test_a_head_for_another_vocabulary(tmp_path: Path) -> None:
-    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
-    text = refused(folder, target=make.FakeTarget(vocab=5000))
-    assert "with a vocabulary of 40 tokens, and toy-target has 5,000" in text
 
 
 def test_a_padded_vocabulary_is_no_hindrance(tmp_path: Path) -> None:
@@ -65,26 +161,6 @@ def test_a_padded_vocabulary_is_no_hindrance(tmp_path: Path) -> None:
     assert "padded to 40 and 48 tokens" in " ".join(head.facts.notes)
     rows = HeadRun(head, head.facts.aux_layers).spread(torch.zeros(1, make.DRAFT_VOCAB), -torch.inf)
     assert rows.shape == (1, 48) and torch.isfinite(rows).sum() == make.DRAFT_VOCAB
-
-
-def test_a_smaller_vocabulary_than_the_drafted_tokens_need(tmp_path: Path) -> None:
-    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
-    with pytest.raises(SpecviewError, match="drafts token 39, and toy-target has 36 tokens"):
-        load_head("eagle3", str(folder), make.FakeTarget(vocab=36))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("layers", "named"), [(4, "reads layer 7"), (6, "reads layer 7")])
-def test_a_target_without_the_layers(tmp_path: Path, layers: int, named: str) -> None:
-    config = make.speculators_config(eagle_aux_hidden_state_layer_ids=[1, 4, 7])
-    folder = make.write(tmp_path / "head", config, make.eagle3_state(first="layers.0"))
-    assert named in refused(folder, target=make.FakeTarget(layers=layers))
-
-
-def test_usual_layers_that_a_shallow_target_has_not(tmp_path: Path) -> None:
-    folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
-    assert "reads the hidden states after layers 2, 2, 1, and toy-target has 4 layers" in refused(
-        folder, target=make.FakeTarget(layers=4)
-    )
 
 
 def test_a_target_without_features(tmp_path: Path) -> None:
@@ -104,18 +180,6 @@ def test_another_trained_for_name_is_a_note(tmp_path: Path) -> None:
         assert fits(facts, same).notes == (), name
 
 
-def test_mtp_modules_of_another_target(tmp_path: Path) -> None:
-    config = {**make.LLAMA, "model_type": "mimo", "num_hidden_layers": make.LAYERS}
-    folder = make.write(tmp_path / "mimo", config, make.mimo_state())
-    assert "of a target of 8 layers, and toy-target has 9" in refused(folder, "mtp", make.FakeTarget(layers=9))
-
-
-def test_a_target_without_mtp_modules(tmp_path: Path) -> None:
-    tensors = {name: tensor for name, tensor in make.mimo_state().items() if "mtp" not in name}
-    folder = make.write(tmp_path / "plain", {**make.LLAMA, "num_hidden_layers": 8}, tensors)
-    assert refused(folder, "mtp").startswith("plain has no next-token-prediction modules.")
-
-
 def test_a_gguf_file_without_mtp_modules(tmp_path: Path, make_gguf: Any) -> None:  # noqa: F811
     assert "has no next-token-prediction modules." in refused(make_gguf("target.gguf"), "mtp")
     (tmp_path / "cut.gguf").write_bytes(b"GGUF")
@@ -125,60 +189,11 @@ def test_a_gguf_file_without_mtp_modules(tmp_path: Path, make_gguf: Any) -> None
 # -- not whole -----------------------------------------------------------------------------------------
 
 
-def test_missing_tensors_are_named_a_few(tmp_path: Path) -> None:
-    tensors = {n: t for n, t in make.eagle3_state().items() if "mlp" not in n and n != "norm.weight"}
-    text = refused(make.write(tmp_path / "head", make.midlayer_config(), tensors))
-    assert "lacks tensors of an EAGLE-3 head: layers.0.mlp.gate_proj.weight, layers.0.mlp.up_proj.weight, " in text
-    assert "and 1 more" in text
-
-
-@pytest.mark.parametrize(
-    ("kind", "config", "tensors", "gone"),
-    [
-        ("eagle3", make.midlayer_config(), make.eagle3_state(), "d2t"),
-        ("eagle3", make.midlayer_config(), make.eagle3_state(), "fc.weight"),
-        ("p-eagle", make.speculators_config("peagle", mask_token_id=3),
-         make.eagle3_state(first="layers.0", mask_hidden=True), "mask_hidden"),
-        ("eagle", make.LLAMA, make.eagle1_state(), "layers.0.post_attention_layernorm.weight"),
-        ("medusa", {"medusa_num_heads": 3}, make.medusa_state(), "1.0.linear.weight"),
-        ("medusa", {"medusa_num_heads": 3}, make.medusa_state(), "2.1.weight"),
-        ("mlp-speculator", make.mlp_speculator_config(), make.mlp_speculator_state(), "speculator.ln.2.bias"),
-    ],
-)  # fmt: skip
-def test_every_kind_misses_its_tensors(
-    tmp_path: Path, kind: str, config: dict[str, Any], tensors: make.State, gone: str
-) -> None:
-    left = {name: tensor for name, tensor in tensors.items() if name != gone}
-    text = refused(make.write(tmp_path / "head", config, left), kind)
-    assert "lacks tensors of" in text
-
-
-def test_tensors_of_another_shape(tmp_path: Path) -> None:
-    tensors = make.eagle3_state()
-    tensors["midlayer.self_attn.q_proj.weight"] = torch.zeros(16, 16)
-    text = refused(make.write(tmp_path / "head", make.midlayer_config(), tensors))
-    assert "layers.0.self_attn.q_proj.weight [16, 16] instead of [16, 32]" in text
-
-
-def test_tensors_that_no_layout_names(tmp_path: Path) -> None:
-    tensors = {**make.eagle3_state(), "midlayer.router.weight": torch.zeros(2)}
-    text = refused(make.write(tmp_path / "head", make.midlayer_config(), tensors))
-    assert "has tensors that an EAGLE-3 head of a layout known here has not: layers.0.router.weight" in text
-
-
 def test_what_is_computed_or_copied_does_no_harm(tmp_path: Path) -> None:
     extra = {"midlayer.self_attn.rotary_emb.inv_freq": torch.zeros(2), "verifier_norm.weight": torch.zeros(16),
              "verifier_lm_head.weight": torch.zeros(40, 16)}  # fmt: skip
     folder = make.write(tmp_path / "head", make.midlayer_config(), {**make.eagle3_state(), **extra})
     assert load_head("eagle3", str(folder), make.FakeTarget()).module is not None  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-def test_quantized_weights_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
-    tensors = make.eagle3_state()
-    tensors["fc.weight"] = tensors["fc.weight"].to(dtype)
-    text = refused(make.write(tmp_path / "head", make.midlayer_config(), tensors))
-    assert "fc.weight of type" in text and "which is not read here" in text
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -207,28 +222,6 @@ def test_a_config_that_is_no_json_object(tmp_path: Path, content: str) -> None:
     assert "config.json is damaged (not a JSON object)" in refused(folder)
 
 
-@pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"])
-@pytest.mark.parametrize("value", [None, "sixteen", -1, True, 2.5])
-def test_a_config_without_a_size(tmp_path: Path, key: str, value: Any) -> None:
-    folder = make.write(tmp_path / "head", {**make.midlayer_config(), key: value}, make.eagle3_state())
-    text = refused(folder)
-    assert f"the config.json of {folder}" in text and key in text
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "by yarn"),
-        ({"partial_rotary_factor": 0.5}, "only 0.5 of each attention head"),
-        ({"hidden_act": "gelu"}, "the activation gelu"),
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}}, "names 2 layers of the target"),
-        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": "low"}}, "has 'low' as eagle_aux"),
-    ],
-)
-def test_what_is_not_read_is_said(tmp_path: Path, more: dict[str, Any], said: str) -> None:
-    assert said in refused(make.write(tmp_path / "head", make.midlayer_config(**more), make.eagle3_state()))
-
-
 def test_a_folder_without_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     assert refused(tmp_path).startswith(f"{tmp_path} has no weights.")
@@ -236,14 +229,6 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
         json.dumps({"weight_map": {"fc.weight": "../../../etc/model-00001.safetensors"}}), encoding="utf-8"
     )
     assert "lacks its weights file model-00001.safetensors" in refused(tmp_path)
-
-
-def test_a_vocabulary_map_that_is_none(tmp_path: Path) -> None:
-    tensors = make.eagle3_state()
-    for offsets in (torch.zeros(make.DRAFT_VOCAB, dtype=torch.int64) - 1, torch.arange(make.DRAFT_VOCAB) * -1):
-        folder = make.write(tmp_path / "head", make.midlayer_config(), {**tensors, "d2t": offsets})
-        with pytest.raises(SpecviewError, match="maps its tokens to no distinct ones of the target"):
-            load_head("eagle3", str(folder), make.FakeTarget())  # type: ignore[arg-type]
 
 
 def test_small_parts_that_are_no_fit_are_told_from_files(tmp_path: Path) -> None:
@@ -272,114 +257,7 @@ def test_a_mask_without_an_embedding(tmp_path: Path, mask: int, own: bool, fine:
     assert reason is None if fine else "has token 40 as its mask, and there are 40 embeddings. Write the" in str(reason)
 
 
-def test_a_layer_that_is_named_twice(tmp_path: Path) -> None:
-    config = make.speculators_config(eagle_aux_hidden_state_layer_ids=[2, 2, 4])
-    folder = make.write(tmp_path / "head", config, make.eagle3_state(first="layers.0"))
-    assert "names a layer twice (2, 2, 4). Download" in refused(folder)
-
-
-@pytest.mark.parametrize("value", ["tiny", 0, -1.0, True, [], float("nan"), float("inf"), 10**400])
-@pytest.mark.parametrize("key", ["rms_norm_eps", "rope_theta"])
-def test_a_number_that_is_none(tmp_path: Path, key: str, value: Any) -> None:
-    folder = make.write(tmp_path / "head", {**make.midlayer_config(), key: value}, make.eagle3_state())
-    text = refused(folder)
-    assert text.startswith(f"the config.json of {folder} has ") and text.endswith(f" as {key}. Download the head again.")
-    assert len(text) < 400
-
-
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 32}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("scaling", "said"),
-    [
-        ({"rope_type": "linear"}, "has no factor"),
-        ({"rope_type": "linear", "factor": 0}, "has 0 as factor"),
-        ({**LLAMA3, "factor": "8"}, "has '8' as factor"),
-        ({**LLAMA3, "original_max_position_embeddings": None}, "has no original_max_position_embeddings"),
-        ({**LLAMA3, "high_freq_factor": 1.0}, "low_freq_factor that is not below its high_freq_factor"),
-        ({"rope_theta": "x"}, "has 'x' as rope_theta"),
-    ],
-)
-def test_a_scaling_with_a_number_that_is_none(tmp_path: Path, scaling: dict[str, Any], said: str) -> None:
-    config = make.midlayer_config(rope_scaling=scaling)
-    if "rope_theta" in scaling:
-        del config["rope_theta"]
-    assert said in refused(make.write(tmp_path / "head", config, make.eagle3_state()))
-
-
-def test_an_eagle_1_head_with_another_activation(tmp_path: Path) -> None:
-    config = {**make.LLAMA, "hidden_act": "gelu"}
-    assert "has the activation gelu" in refused(make.write(tmp_path / "head", config, make.eagle1_state()), "eagle")
-
-
-def test_modules_with_a_number_that_is_none(tmp_path: Path) -> None:
-    config = {**make.LLAMA, "model_type": "mimo", "num_hidden_layers": make.LAYERS, "rms_norm_eps": "small"}
-    assert "has 'small' as rms_norm_eps" in refused(make.write(tmp_path / "mimo", config, make.mimo_state()), "mtp")
-
-
-@pytest.mark.parametrize(
-    ("layer", "said"),
-    [
-        ({"model_type": "gpt2"}, "has layers of the type 'gpt2', which is not read here. Choose another head."),
-        ({"hidden_act": "gelu"}, "has the activation gelu, which is not read here. Choose another head."),
-        ({"num_attention_heads": 0}, "has 0 heads for 2 key-value heads. Download the head again."),
-        ({"head_dim": 10**9}, "has attention heads 1000000000 wide. Download the head again."),
-        ({"head_dim": 3}, "has attention heads 3 wide."),
-    ],
-)
-def test_a_layer_that_is_none_that_is_read(tmp_path: Path, layer: dict[str, Any], said: str) -> None:
-    config = make.speculators_config(layer=layer)
-    assert said in refused(make.write(tmp_path / "head", config, make.eagle3_state(first="layers.0")))
-
-
-def test_every_refusal_of_tensors_has_its_mend(tmp_path: Path) -> None:
-    state = make.eagle3_state()
-    for change, mend in (
-        ({"fc.weight": state["fc.weight"].to(torch.int8)}, "Choose a head with weights in float32"),
-        ({"d2t": state["d2t"].float()}, "whole numbers as its vocabulary map."),
-        ({"d2t": state["d2t"][:-1]}, "Download its config.json and its weights again"),
-    ):
-        assert mend in refused(make.write(tmp_path / "head", make.midlayer_config(), {**state, **change}))
-    head = make.eagle3_state(first="layers.0", mask_hidden=True)
-    folder = make.write(tmp_path / "pe", make.speculators_config("peagle"), head)
-    assert "names no mask token (mask_token_id, pard_token or ptd_token_id). Write the token" in refused(folder, "p-eagle")
-
-
 # -- no head, or another kind --------------------------------------------------------------------------
-
-
-def test_names_nobody_knows(tmp_path: Path) -> None:
-    folder = make.write(tmp_path / "odd", {"model_type": "odd"}, {"a.b": torch.zeros(2), "c": torch.zeros(1)})
-    with pytest.raises(NoHead) as error:
-        read_head(folder)
-    assert "holds no head of a layout that specview knows (its tensors: a.b, c, ...)" in one_line(error)
-
-
-def test_a_pard_model_is_recognised(tmp_path: Path) -> None:
-    weights = make.Weights(0)
-    tensors = make.llama_layer(weights, "model.layers.0", make.HIDDEN)
-    folder = make.write(tmp_path / "pard", {**make.LLAMA, "pard_token": 7, "spd_type": "pard"}, tensors)
-    with pytest.raises(NoHead, match="drafts in parallel .PARD., no head. Name it as the draft of method pard"):
-        read_head(folder)
-
-
-def test_a_whole_model_and_a_dflash_head_are_recognised(tmp_path: Path) -> None:
-    tensors = make.llama_layer(make.Weights(0), "model.layers.0", make.HIDDEN)
-    with pytest.raises(NoHead, match="is a whole model, no head"):
-        read_head(make.write(tmp_path / "model", make.LLAMA, tensors))
-    config = {**make.LLAMA, "architectures": ["DFlashDraftModel"], "block_size": 8}
-    with pytest.raises(NoHead, match="is a DFlash head"):
-        read_head(make.write(tmp_path / "dflash", config, make.eagle1_state()))
-
-
-def test_a_head_of_another_kind_than_the_lanes(tmp_path: Path) -> None:
-    folder = make.write(tmp_path / "head", make.LLAMA, make.eagle1_state())
-    assert refused(folder).endswith(
-        "holds an EAGLE head, and this lane drafts with an EAGLE-3 head. Use method eagle or eagle2, or name another "
-        "head: draft=FOLDER (or eagle3.head=FOLDER in a combined method)."
-    )
 
 
 def test_a_reference_that_means_nothing(tmp_path: Path) -> None:
@@ -409,10 +287,6 @@ def settled(config: dict[str, Any], layers: int = make.LAYERS, **answers: str) -
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path) -> None:
     settled.folder = tmp_path / "settled"  # type: ignore[attr-defined]
-
-
-NESTED = "eagle_config"
-IDS = "eagle_aux_hidden_state_layer_ids"
 
 
 def test_layer_numbers_by_layout() -> None:
@@ -463,11 +337,6 @@ def test_norm_before_residual_is_told_or_asked_for(tmp_path: Path) -> None:
     assert residual(missing, norm_before_residual="true") is True
     assert residual(missing, norm_before_residual="false") is False
     assert residual(make.speculators_config(norm_before_residual=True), norm_before_residual="false") is False
-
-
-def test_many_layers_need_numbers(tmp_path: Path) -> None:
-    folder = make.write(tmp_path / "head", make.speculators_config(), make.eagle3_state(first="layers.0", aux=4))
-    assert "does not say which 4 layers the head reads" in refused(folder)
 
 
 # -- pickles -------------------------------------------------------------------------------------------

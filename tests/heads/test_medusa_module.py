@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from specview.heads.medusa import MedusaHeads, MedusaShape
+from tests.heads import reference
 
 HIDDEN, VOCAB, HEADS = 12, 20, 3
 
@@ -17,20 +18,6 @@ def heads(seed: int = 0, **changes) -> MedusaHeads:
     return module.requires_grad_(False)
 
 
-def reference(module: MedusaHeads, hidden: np.ndarray) -> np.ndarray:
-    """z = x + silu(W x + b) per block, each head apart: [heads, n, hidden]."""
-    state = {name: value.numpy().astype(np.float64) for name, value in module.state_dict().items()}
-    out = []
-    for head in range(module.shape.heads):
-        x = hidden.astype(np.float64)
-        for layer in range(module.shape.layers):
-            name = f"blocks.{head}.layers.{layer}"
-            y = x @ state[f"{name}.weight"].T + state.get(f"{name}.bias", 0.0)
-            x = x + y / (1 + np.exp(-y))
-        out.append(x)
-    return np.array(out)
-
-
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("output", ["own", "shared", "target"])
@@ -38,7 +25,7 @@ def test_equals_the_formula(layers, bias, output):
     module = heads(layers=layers, bias=bias, output=output)
     hidden = np.random.default_rng(1).normal(size=(4, HIDDEN)).astype(np.float32)
     states = module(torch.from_numpy(hidden))
-    expected = reference(module, hidden)
+    expected = np.array(reference.medusa_states(module.state_dict(), hidden, HEADS, layers, "blocks.{head}.layers.{layer}"))
     assert states.numpy() == pytest.approx(expected, abs=1e-5)
     assert module(torch.from_numpy(hidden), 2).numpy() == pytest.approx(expected[:2], abs=1e-5)
     logits = module.logits(states)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
-from specview.heads.mlp_speculator import GATES, MlpSpeculator, MlpSpeculatorShape
+from specview.heads.mlp_speculator import MlpSpeculator, MlpSpeculatorShape
+from tests.heads import reference
 
 HIDDEN, INNER, VOCAB, PREDICTS = 10, 6, 17, 4
 
@@ -21,50 +20,6 @@ def speculator(**changes) -> MlpSpeculator:
         if "ln" in name:  # gains and biases that matter
             parameter.copy_(torch.randn(parameter.shape))
     return module
-
-
-def gelu(x: np.ndarray) -> np.ndarray:
-    return np.array([value * (1 + math.erf(value / math.sqrt(2))) / 2 for value in x])
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
-
-
-def rms(x: np.ndarray) -> np.ndarray:
-    return x / np.sqrt((x * x).mean() + 1e-6)
-
-
-def weights(module: MlpSpeculator) -> dict[str, np.ndarray]:
-    return {name: value.numpy().astype(np.float64) for name, value in module.state_dict().items()}
-
-
-def reference(module: MlpSpeculator, hidden: np.ndarray, tokens: list[int]) -> list[np.ndarray]:
-    """Logits of every step, the token fed to step i being tokens[i]."""
-    shape, state = module.shape, weights(module)
-    width = shape.inner or shape.hidden
-    state_weight = 0.5 ** (0.5 / shape.predicts)
-    token_weight = math.sqrt((1 - state_weight**2) * width / 2) / state_weight
-    s, c = hidden.astype(np.float64), np.zeros(width)
-    if shape.scale_input:
-        s = rms(s) / math.sqrt(2)
-    rows = []
-    for i, token in enumerate(tokens):
-        if shape.lstm:
-            a = {
-                gate: state[f"{gate}_proj.{min(i, 1)}.weight"] @ s
-                + token_weight * state[f"{gate}_emb.0.weight"][token]
-                for gate in GATES
-            }
-            cell = gelu(rms(a["cell"]) * state["cell_ln.0.weight"] + state["cell_ln.0.bias"])
-            c = sigmoid(a["forget"]) * c + sigmoid(a["input"]) * cell
-            normed = rms(c) * state["state_ln.0.weight"] + state["state_ln.0.bias"]
-            s = sigmoid(a["output"]) * gelu(normed)
-        else:
-            mixed = state[f"proj.{i}.weight"] @ s + token_weight * state[f"emb.{i}.weight"][token]
-            s = gelu(rms(mixed) * state[f"ln.{i}.weight"] + state[f"ln.{i}.bias"])
-        rows.append(state[f"head.{i}.weight"] @ s)
-    return rows
 
 
 @pytest.mark.parametrize(
@@ -83,15 +38,18 @@ def reference(module: MlpSpeculator, hidden: np.ndarray, tokens: list[int]) -> l
 )
 def test_equals_the_formula(changes):
     module = speculator(**changes)
+    shape, state = module.shape, module.state_dict()
     rng = np.random.default_rng(5)
-    hidden = rng.normal(size=HIDDEN).astype(np.float32)
-    tokens = rng.integers(0, VOCAB, size=module.shape.predicts).tolist()
-    expected = reference(module, hidden, tokens)
-    state = module.begin(torch.from_numpy(hidden)[None])
+    hidden = rng.normal(size=(1, HIDDEN)).astype(np.float32)
+    tokens = rng.integers(0, VOCAB, size=shape.predicts).tolist()
+    expected = reference.speculator(
+        state, hidden, tokens, lstm=shape.lstm, tied=shape.tie_weights, scale_input=shape.scale_input, prefix=""
+    )
+    made = module.begin(torch.from_numpy(hidden))
     for index, token in enumerate(tokens):
-        state, logits = module.step(index, state, [token])
+        made, logits = module.step(index, made, [token])
         assert logits.shape == (1, VOCAB)
-        assert logits[0].numpy() == pytest.approx(expected[index], abs=2e-5)
+        assert logits.numpy() == pytest.approx(expected[index], abs=2e-5)
 
 
 def test_tied_weights_may_be_stored_once():
