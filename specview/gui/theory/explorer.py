@@ -41,6 +41,16 @@ _LEAST_K_SHOWN = 12
 _LEAST_COST_SHOWN = 2.0
 _HEAT_COLUMNS, _HEAT_ROWS = 40, 26
 _MARGIN_PX = 12
+_FACTS = (
+    ("speedup", "64.00×", "(expected tokens) / (k c + v), Leviathan et al. 2023, theorem 3.8; v is 1 there"),
+    ("tokens per pass", "65.00", "expected tokens = (1 - α^(k+1)) / (1 - α), Leviathan et al. 2023, equation 1"),
+    ("best k", "64 (64.00×)", f"the k from 0 (plain) to {MAX_K} with the highest speedup at this α, c and v(k)"),
+    ("breaks even at α", "never", "the acceptance at which drafting k tokens just pays: speedup 1"),
+    ("α k says", "60.00 accepted, 60.00 too many",
+     "α k is often quoted for the accepted tokens of a round. It counts tokens behind a rejection too: (expected tokens) - 1 "
+     "are accepted"),
+)  # fmt: skip
+"""Caption, longest text and formula of the figures in a row."""
 _RANGES: dict[str, tuple[Any, Any]] = {
     "alpha": (0.0, 1.0), "k": (1, MAX_K), "c": (0.0, 1000.0), "value": (0.01, 1000.0), "per_row": (0.01, 1000.0)
 }  # fmt: skip
@@ -67,10 +77,15 @@ class Point:
             return theory.line_v(self.per_row)(k)
         return self.value
 
+    @property
+    def typed(self) -> str:
+        """The figure that v(k) is set by: none where it is measured."""
+        return {"constant": "value", "line": "per_row"}.get(self.mode, "")
+
     def speedup(self, alpha: float | None = None, k: int | None = None) -> float:
-        """Speedup here, or with one of the figures another."""
+        """Speedup here, or with one of the figures another; k 0 is plain decoding."""
         length = self.k if k is None else k
-        return theory.speedup(self.alpha if alpha is None else alpha, length, self.c, self.v(length))
+        return 1.0 if not length else theory.speedup(self.alpha if alpha is None else alpha, length, self.c, self.v(length))
 
 
 class Fact(QWidget):
@@ -94,7 +109,6 @@ class Fact(QWidget):
         self.value.setMinimumWidth(QFontMetrics(theme.ui_font(bold=True)).horizontalAdvance(self._longest) + theme.px(2))
 
 
-
 class TheoryPanel(QWidget):
     """Fields, facts, five charts and the literature's tables; `point` is where it stands.
 
@@ -116,7 +130,7 @@ class TheoryPanel(QWidget):
         self._build_charts()
         self._lay_out()
         theme.signals.changed.connect(self._later.start)
-        self._fill_fields()
+        self._fill()
         self.draw()
 
     # -- layout ----------------------------------------------------------------------------------
@@ -135,18 +149,7 @@ class TheoryPanel(QWidget):
             edit.edited.connect(self._edited)
         self.mode.currentIndexChanged.connect(lambda _: self._mode_chosen())
         self.lane.currentIndexChanged.connect(lambda _: self._lane_chosen())
-        self.facts = {
-            "speedup": Fact("speedup", "64.00×",
-                            "(expected tokens) / (k c + v), Leviathan et al. 2023, theorem 3.8; v is 1 there"),
-            "tokens": Fact("tokens per pass", "65.00",
-                           "expected tokens = (1 - α^(k+1)) / (1 - α), Leviathan et al. 2023, equation 1"),
-            "best": Fact("best k", "64 (64.00×)",
-                         f"the k from 0 (plain) to {MAX_K} with the highest speedup at this α, c and v(k)"),
-            "even": Fact("breaks even at α", "never", "the acceptance at which drafting k tokens just pays: speedup 1"),
-            "thumb": Fact("α k says", "60.00 accepted, 60.00 too many",
-                          "α k is often quoted for the accepted tokens of a round. It counts tokens behind a rejection "
-                          "too: (expected tokens) - 1 are accepted"),
-        }  # fmt: skip
+        self.facts = {caption: Fact(caption, longest, tip) for caption, longest, tip in _FACTS}
 
     def _build_charts(self) -> None:
         self.over_k = Chart("Speedup over draft length", "E(α, k) / (k c + v(k))",
@@ -244,7 +247,11 @@ class TheoryPanel(QWidget):
     def set_point(self, point: Point) -> None:
         """Stand there."""
         self.point = point
-        self._fill_fields()
+        self._stand()
+
+    def _stand(self) -> None:
+        """The point is another: show it."""
+        self._fill()
         self._later.start()
 
     def kept(self) -> dict[str, Any]:
@@ -283,28 +290,21 @@ class TheoryPanel(QWidget):
         self.lane.set_items((("", "own figures"), *((str(place), brief(point.name)) for place, point in self.lanes)))
         self._filling = False
         if was_measured:
-            self._fill_cost()
+            self._fill(typed=False)
         self._later.start()
 
-    def _fill_fields(self) -> None:
+    def _fill(self, *, typed: bool = True) -> None:
+        """Show where it stands: how v(k) is set, and, if typed, α, k and c too."""
         self._filling = True
         point = self.point
-        for edit, value in ((self.alpha, point.alpha), (self.k, point.k), (self.c, point.c)):
+        v = getattr(point, point.typed) if point.typed else point.v(point.k)
+        values = {self.alpha: point.alpha, self.k: point.k, self.c: point.c} if typed else {}
+        for edit, value in (values | {self.v: v}).items():
             if edit.problem() or edit.value() != value:
                 edit.set_value(value if isinstance(value, int) else round(value, 4))
-        self._filling = False
-        self._fill_cost()
-
-    def _fill_cost(self) -> None:
-        """Show v(k): how it is set, and what of it can be typed."""
-        self._filling = True
-        point = self.point
         self.mode.set_value(point.mode)
-        shown = {"constant": point.value, "line": point.per_row, "measured": point.v(point.k)}[point.mode]
-        self.v_field.caption.setText({"constant": "v", "line": "r", "measured": f"v({point.k})"}[point.mode])
-        self.v.setEnabled(point.mode != "measured")
-        if self.v.problem() or self.v.value() != shown:
-            self.v.set_value(round(shown, 4))
+        self.v_field.caption.setText({"value": "v", "per_row": "r"}.get(point.typed, f"v({point.k})"))
+        self.v.setEnabled(bool(point.typed))
         self._filling = False
 
     def _edited(self) -> None:
@@ -313,10 +313,8 @@ class TheoryPanel(QWidget):
         point = self.point
         try:
             point.alpha, point.k, point.c = self.alpha.value(), self.k.value(), self.c.value()
-            if point.mode == "constant":
-                point.value = self.v.value()
-            elif point.mode == "line":
-                point.per_row = self.v.value()
+            if point.typed:
+                setattr(point, point.typed, self.v.value())
         except UsageError:
             return  # the field itself says what is wrong
         self._own_figures()
@@ -326,19 +324,17 @@ class TheoryPanel(QWidget):
         if self._filling:
             return
         if self.mode.value() == MEASURE[0]:
-            self._fill_fields()  # back to what holds until it is measured
+            self._fill()  # back to what holds until it is measured
             self.measure_asked.emit()
             return
         self.point.mode = self.mode.value()
-        self._fill_fields()
-        self._later.start()
+        self._stand()
 
     def show_measured(self) -> None:
         """Take v(k) as measured, where it is there."""
         if self.point.passes:
             self.point.mode = "measured"
-            self._fill_fields()
-            self._later.start()
+            self._stand()
 
     def _lane_chosen(self) -> None:
         chosen = next((point for place, point in self.lanes if str(place) == self.lane.value()), None)
@@ -349,8 +345,7 @@ class TheoryPanel(QWidget):
         point.c = point.c if chosen.c is None else chosen.c
         if chosen.v is not None:
             point.mode, point.value = "constant", chosen.v
-        self._fill_fields()
-        self._later.start()
+        self._stand()
 
     def _own_figures(self) -> None:
         self._filling = True
@@ -358,20 +353,15 @@ class TheoryPanel(QWidget):
         self._filling = False
 
     def _moved(self, name: str, value: float) -> None:
-        point, value = self.point, round(value, 3)  # a hand is no finer, and the fields show it whole
-        if name == "α":
-            point.alpha = min(max(value, 0.0), 1.0)
-        elif name == "k":
-            point.k = min(max(round(value), 1), MAX_K)
-        elif name == "c":
-            point.c = max(value, 0.0)
-        elif point.mode == "constant":
-            point.value = max(value, 0.01)
-        elif point.mode == "line":
-            point.per_row = max(round((value - 1) / point.k, 3), 0.01)
+        point = self.point
+        figure = {"α": "alpha", "v": point.typed}.get(name, name)
+        if figure == "per_row":
+            value = (value - 1) / point.k
+        low, high = _RANGES[figure]
+        value = round(value) if figure == "k" else round(value, 3)  # a hand is no finer, and the fields show it whole
+        setattr(point, figure, min(max(value, low), high))
         self._own_figures()
-        self._fill_fields()
-        self._later.start()
+        self._stand()
 
     # -- drawing ---------------------------------------------------------------------------------
 
@@ -386,15 +376,18 @@ class TheoryPanel(QWidget):
 
     def _show_facts(self) -> None:
         point = self.point
-        tokens = theory.expected_tokens(point.alpha, point.k)
         best = theory.best_k(point.alpha, point.c, point.v, MAX_K)
         even = theory.break_even_alpha(point.k, point.c, point.v(point.k))
-        self.facts["speedup"].value.setText(times(point.speedup()))
-        self.facts["tokens"].value.setText(number(tokens))
-        self.facts["best"].value.setText(f"{best} ({times(point.speedup(k=best))})" if best else "plain")
-        self.facts["even"].value.setText("never" if even is None else number(even))
         error = theory.rule_of_thumb_error(point.alpha, point.k)
-        self.facts["thumb"].value.setText(f"{point.alpha * point.k:.2f} accepted, {error:.2f} too many")
+        texts = (
+            times(point.speedup()),
+            number(theory.expected_tokens(point.alpha, point.k)),
+            f"{best} ({times(point.speedup(k=best))})" if best else "plain",
+            "never" if even is None else number(even),
+            f"{point.alpha * point.k:.2f} accepted, {error:.2f} too many",
+        )
+        for fact, text in zip(self.facts.values(), texts, strict=True):
+            fact.value.setText(text)
 
     @property
     def _most_k(self) -> int:
@@ -403,12 +396,8 @@ class TheoryPanel(QWidget):
     def _draw_over_k(self, chart: Chart) -> None:
         point, most = self.point, self._most_k
         lengths = list(range(most + 1))
-        colours = _ramp(len(_FAMILY))
-        for alpha, colour in zip(_FAMILY, colours, strict=True):
-            speedups = [point.speedup(alpha=alpha, k=k) if k else 1.0 for k in lengths]
-            chart.curve(f"α {alpha:g}", lengths, speedups, colour=colour, width_px=1.0, in_key=False, end=f"α {alpha:g}")
-        own = [point.speedup(k=k) if k else 1.0 for k in lengths]
-        chart.curve(f"α {point.alpha:.2f}, as set", lengths, own, colour="focus", width_px=2.4)
+        family = {f"α {alpha:g}": [point.speedup(alpha, k) for k in lengths] for alpha in _FAMILY}
+        _draw_family(chart, lengths, family, f"α {point.alpha:.2f}", [point.speedup(k=k) for k in lengths])
         best = theory.best_k(point.alpha, point.c, point.v, MAX_K)
         if best <= most:
             chart.mark("best", x=best, text=f"best k {best}" if best else "plain is best", colour="accepted")
@@ -420,11 +409,8 @@ class TheoryPanel(QWidget):
     def _draw_over_alpha(self, chart: Chart) -> None:
         point = self.point
         alphas = [step / 100 for step in range(101)]
-        for k, colour in zip(_LENGTHS, _ramp(len(_LENGTHS)), strict=True):
-            speedups = [point.speedup(alpha=alpha, k=k) for alpha in alphas]
-            chart.curve(f"k {k}", alphas, speedups, colour=colour, width_px=1.0, in_key=False, end=f"k {k}")
-        own = [point.speedup(alpha=alpha) for alpha in alphas]
-        chart.curve(f"k {point.k}, as set", alphas, own, colour="focus", width_px=2.4)
+        family = {f"k {k}": [point.speedup(alpha, k) for alpha in alphas] for k in _LENGTHS}
+        _draw_family(chart, alphas, family, f"k {point.k}", [point.speedup(alpha) for alpha in alphas])
         even = theory.break_even_alpha(point.k, point.c, point.v(point.k))
         if even is not None:
             chart.mark("even", x=even, text=f"breaks even at {even:.2f}", colour="corrected")
@@ -520,12 +506,14 @@ def lane_words(lane: LanePoint) -> str:
     )
 
 
-def _ramp(count: int) -> list[str]:
-    """Greys from faint to ink, so that a family of curves recedes behind the one that is set."""
-    now = theme.current()
-    low, high = (_rgb(now.border), _rgb(now.muted))
-    shares = [0.45 + 0.55 * place / max(count - 1, 1) for place in range(count)]
-    return ["#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(low, high, strict=True)) for share in shares]
+def _draw_family(chart: Chart, x: Sequence[float], family: Mapping[str, Sequence[float]], own: str, values: Sequence[float]) -> None:
+    """Draw curves in greys from faint to ink, so that they recede behind the one that is set."""
+    low, high = _rgb(theme.current().border), _rgb(theme.current().muted)
+    for place, (name, speedups) in enumerate(family.items()):
+        share = 0.45 + 0.55 * place / (len(family) - 1)
+        colour = "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(low, high, strict=True))
+        chart.curve(name, x, speedups, colour=colour, width_px=1.0, in_key=False, end=name)
+    chart.curve(f"{own}, as set", x, values, colour="focus", width_px=2.4)
 
 
 def _rgb(colour: str) -> tuple[int, int, int]:

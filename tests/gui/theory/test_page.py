@@ -90,11 +90,11 @@ def test_the_facts_are_the_formulas_at_the_fields(panel, qtbot):
     assert panel.point.speedup() == pytest.approx(theory.speedup(0.62, 3, 0.2, 1.5))
     facts = {name: fact.value.text() for name, fact in panel.facts.items()}
     assert facts["speedup"] == f"{theory.speedup(0.62, 3, 0.2, 1.5):.2f}×"
-    assert facts["tokens"] == f"{theory.expected_tokens(0.62, 3):.2f}"
-    assert facts["even"] == f"{theory.break_even_alpha(3, 0.2, 1.5):.2f}"
+    assert facts["tokens per pass"] == f"{theory.expected_tokens(0.62, 3):.2f}"
+    assert facts["breaks even at α"] == f"{theory.break_even_alpha(3, 0.2, 1.5):.2f}"
     best = theory.best_k(0.62, 0.2, theory.constant_v(1.5), 64)
-    assert facts["best"].startswith("plain" if best == 0 else str(best))
-    assert facts["thumb"] == f"{0.62 * 3:.2f} accepted, {theory.rule_of_thumb_error(0.62, 3):.2f} too many"
+    assert facts["best k"].startswith("plain" if best == 0 else str(best))
+    assert facts["α k says"] == f"{0.62 * 3:.2f} accepted, {theory.rule_of_thumb_error(0.62, 3):.2f} too many"
     assert "i.i.d." in panel.assumption.full
     places = [fact.pos() for fact in panel.facts.values()]
     for edit, step in ((panel.alpha, 0.01), (panel.k, 1), (panel.c, 0.01), (panel.v, 0.05)):  # the keyboard moves everything
@@ -111,7 +111,7 @@ def test_the_facts_are_the_formulas_at_the_fields(panel, qtbot):
         assert panel.point.alpha == pytest.approx(0.63), text
     panel.set_point(Point(0.99, 64, 0.0))
     settle()
-    assert panel.facts["best"].value.text().startswith("64 (")
+    assert panel.facts["best k"].value.text().startswith("64 (")
     assert [fact.pos() for fact in panel.facts.values()] == places  # they stand still while their figures change
 
 
