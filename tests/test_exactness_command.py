@@ -10,6 +10,7 @@ import pytest
 from specview import cli
 from specview.commands import exactness as command
 from specview.lab import exactness, pair_exactness, policy_exactness
+from specview.lab import toy as toys
 from specview.lab.toy import SAMPLERS
 from tests.racing.world import World
 
@@ -83,7 +84,7 @@ def test_sizes_and_seed_are_taken(capsys):
 
 
 def test_a_proof_that_fails_is_an_error(capsys, monkeypatch):
-    monkeypatch.setattr(exactness, "rule_distribution", lambda toy, rows: exactness.target_distribution(toy))
+    monkeypatch.setattr(toys, "rule_distribution", lambda toy, rows: toys.target_distribution(toy))
     code, out, err = run(capsys, "--samples", "20000")
     assert code == 1
     assert "NOT follow its closed form" in out

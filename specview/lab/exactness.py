@@ -18,41 +18,8 @@ from specview.errors import Stopped, require
 from specview.files.report import Block, Report, Table, Text
 from specview.files.schema import plain
 from specview.files.tables import Column
-from specview.lab.exact_statistics import (
-    CHI2_TIP,
-    POWER,
-    SIGNIFICANCE,
-    TV_TIP,
-    Counts,
-    Fit,
-    Floats,
-    chance_of_refusal,
-    goodness_of_fit,
-    is_lossy,
-    labelled,
-    least_caught,
-    p_text,
-    refused,
-    total_variation,
-    uniform_p,
-    verdict,
-)
-from specview.lab.toy import (
-    SAMPLERS,
-    Rates,
-    RuleRows,
-    Tally,
-    Toy,
-    ToySampler,
-    ToySettings,
-    alpha_per_context,
-    exact_rates,
-    make_toy,
-    random_numbers,
-    rule_distribution,
-    rule_rows,
-    target_distribution,
-)
+from specview.lab import exact_statistics as statistics
+from specview.lab import toy as toys
 
 ShouldStop = Callable[[], bool]
 
@@ -78,31 +45,31 @@ class ClosedForms:
     two. alphas per sampler and context: of rejection sum min(p, q), of match sum p q; rates of endless runs.
     """
 
-    rows: Mapping[str, RuleRows]
-    target: Floats
-    own: Mapping[str, Floats]
+    rows: Mapping[str, toys.RuleRows]
+    target: statistics.Floats
+    own: Mapping[str, statistics.Floats]
     bias: Mapping[str, float]
-    alphas: Mapping[str, Floats]
-    rates: Mapping[str, Rates]
+    alphas: Mapping[str, statistics.Floats]
+    rates: Mapping[str, toys.Rates]
 
 
-def closed_forms(toy: Toy) -> ClosedForms:
+def closed_forms(toy: toys.Toy) -> ClosedForms:
     """Enumerate everything: all outcomes of all samplers, and their rates."""
-    target = target_distribution(toy)
-    rows = {name: rule_rows(name, toy.target, toy.draft) for name in SAMPLERS if name != "plain"}
-    own = {"plain": target} | {name: rule_distribution(toy, one) for name, one in rows.items()}
+    target = toys.target_distribution(toy)
+    rows = {name: toys.rule_rows(name, toy.target, toy.draft) for name in toys.SAMPLERS if name != "plain"}
+    own = {"plain": target} | {name: toys.rule_distribution(toy, one) for name, one in rows.items()}
     return ClosedForms(
         rows=rows,
         target=target,
         own=own,
-        bias={name: total_variation(found, target) for name, found in own.items()},
-        alphas={name: alpha_per_context(one) for name, one in rows.items()},
-        rates={name: exact_rates(one, toy.settings.k) for name, one in rows.items()},
+        bias={name: statistics.total_variation(found, target) for name, found in own.items()},
+        alphas={name: toys.alpha_per_context(one) for name, one in rows.items()},
+        rates={name: toys.exact_rates(one, toy.settings.k) for name, one in rows.items()},
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerResult(Fit):
+class SamplerResult(statistics.Fit):
     """One sampler's samples against the target, and against its own closed form.
 
     exact_tv is its exact total variation to the target; own_chi2_p the chi-square p against its own exact
@@ -122,7 +89,7 @@ class SamplerResult(Fit):
     @property
     def holds(self) -> bool:
         """Whether it came out as it should: exact ones without a difference, biased ones as their closed form says."""
-        return self.outcome != "differs" and not refused(self.own_chi2_p)
+        return self.outcome != "differs" and not statistics.refused(self.own_chi2_p)
 
     @property
     def detail(self) -> str:
@@ -132,7 +99,7 @@ class SamplerResult(Fit):
         if self.outcome not in ("caught", "not caught"):
             return ""
         how = f": its exact bias is {self.exact_tv:.4f}"
-        how += ", and the samples do NOT follow its closed form" if refused(self.own_chi2_p) else ""
+        how += ", and the samples do NOT follow its closed form" if statistics.refused(self.own_chi2_p) else ""
         return how + (", too little for so few samples" if self.outcome == "not caught" else "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -153,17 +120,17 @@ class SeedResult:
     @classmethod
     def of(cls, rule: str, p_values: Sequence[float]) -> SeedResult:
         """A sampler's p values and whether they are uniform."""
-        return cls(rule, tuple(p_values), uniform_p(p_values))
+        return cls(rule, tuple(p_values), statistics.uniform_p(p_values))
 
     @property
     def holds(self) -> bool:
         """Whether an exact sampler's p values are spread over 0..1; of a lossy one nothing is asked."""
-        return is_lossy(self.rule) or not refused(self.uniform_p)
+        return statistics.is_lossy(self.rule) or not statistics.refused(self.uniform_p)
 
     @property
     def refused(self) -> int:
         """How many seeds the test refuses."""
-        return sum(map(refused, self.p_values))
+        return sum(map(statistics.refused, self.p_values))
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as JSON values."""
@@ -172,7 +139,7 @@ class SeedResult:
     @property
     def words(self) -> str:
         """The verdict in words."""
-        if is_lossy(self.rule):
+        if statistics.is_lossy(self.rule):
             return "lossy: p values near 0" if self.refused else "lossy"
         return "spread over 0..1" if self.holds else "NOT spread over 0..1"
 
@@ -181,11 +148,11 @@ class SeedResult:
 class ToyResult:
     """The toy experiment as far as it went; `curves` per sampler, each at the same numbers of samples."""
 
-    settings: ToySettings
+    settings: toys.ToySettings
     seed: int
     asked: int
     exact: ClosedForms
-    curves: dict[str, tuple[Fit, ...]] = field(default_factory=dict)
+    curves: dict[str, tuple[statistics.Fit, ...]] = field(default_factory=dict)
     samplers: dict[str, SamplerResult] = field(default_factory=dict)
     seeds: dict[str, SeedResult] = field(default_factory=dict)
     seed_samples: int = SEED_SAMPLES
@@ -210,7 +177,7 @@ class ToyResult:
     @property
     def least_caught(self) -> float | None:
         """The smallest total variation that the test would have caught, whatever its shape."""
-        return least_caught(self.freedom, self.samples)
+        return statistics.least_caught(self.freedom, self.samples)
 
     @property
     def holds(self) -> bool:
@@ -232,7 +199,7 @@ class ToyResult:
         if not self.samplers:
             return "Nothing was tested."
         found = self.samplers.values()
-        wrong = [one.rule for one in self._all if not is_lossy(one.rule) and not one.holds]
+        wrong = [one.rule for one in self._all if not statistics.is_lossy(one.rule) and not one.holds]
         tested = f"{self.samples:,} samples of {self.settings.outcomes:,} outcomes"
         if 0 < self.freedom < self.settings.outcomes - 1:
             tested += f" ({self.freedom + 1:,} cells: rare ones are pooled)"
@@ -254,7 +221,7 @@ class ToyResult:
     @property
     def verdict(self) -> Text:
         """The sentence, and how it is meant."""
-        return verdict(self.sentence, self.holds, self.conclusive, self.stopped)
+        return statistics.verdict(self.sentence, self.holds, self.conclusive, self.stopped)
 
 
 def _names(names: Iterable[str]) -> str:
@@ -282,7 +249,7 @@ def checkpoints(samples: int) -> list[int]:
 
 
 def run_toy(
-    settings: ToySettings | None = None,
+    settings: toys.ToySettings | None = None,
     samples: int = SAMPLES,
     seed: int = 0,
     seeds: int = 0,
@@ -293,46 +260,46 @@ def run_toy(
     check_samples(samples)
     check_seeds(seeds)
     began = time.monotonic()
-    toy = make_toy(settings)
+    toy = toys.make_toy(settings)
     exact = closed_forms(toy)
     result = ToyResult(toy.settings, seed, samples, exact)
-    samplers = {name: ToySampler(toy, name, exact.rows["rejection" if name == "plain" else name]) for name in SAMPLERS}
+    samplers = {name: toys.ToySampler(toy, name, exact.rows["rejection" if name == "plain" else name]) for name in toys.SAMPLERS}
     rates = {
         name: sampler.run_rounds(exact.rates[name].starts, RATE_CHAINS, RATE_ROUNDS, np.random.default_rng([seed, 7, index]))
         for index, (name, sampler) in enumerate(samplers.items())
         if name in exact.rates
     }
 
-    def draw(name: str, count: int, rng: np.random.Generator, tally: Tally | None = None) -> Counts:
+    def draw(name: str, count: int, rng: np.random.Generator, tally: toys.Tally | None = None) -> statistics.Counts:
         """Counts [outcomes] of so many sequences; raises Stopped."""
         counts = np.zeros(toy.settings.outcomes, dtype=np.int64)
         for start in range(0, count, CHUNK):
-            found = samplers[name].outcomes(min(CHUNK, count - start), random_numbers(rng), tally)
+            found = samplers[name].outcomes(min(CHUNK, count - start), toys.random_numbers(rng), tally)
             counts += np.bincount(found, minlength=len(counts))
             if should_stop():
                 raise Stopped
         return counts
 
-    rngs = [np.random.default_rng([seed, index]) for index in range(len(SAMPLERS))]
-    counts = {name: np.zeros(toy.settings.outcomes, dtype=np.int64) for name in SAMPLERS}
-    tallies = {name: Tally.empty(toy.vocab) for name in SAMPLERS}
-    p_values: dict[str, list[float]] = {name: [] for name in SAMPLERS}
+    rngs = [np.random.default_rng([seed, index]) for index in range(len(toys.SAMPLERS))]
+    counts = {name: np.zeros(toy.settings.outcomes, dtype=np.int64) for name in toys.SAMPLERS}
+    tallies = {name: toys.Tally.empty(toy.vocab) for name in toys.SAMPLERS}
+    p_values: dict[str, list[float]] = {name: [] for name in toys.SAMPLERS}
     done = 0
     try:
         for point in checkpoints(samples):
-            for name, rng in zip(SAMPLERS, rngs, strict=True):
+            for name, rng in zip(toys.SAMPLERS, rngs, strict=True):
                 counts[name] += draw(name, point - done, rng, tallies[name])
             done = point  # all are in step; where it was stopped before, the point is left out
-            for name in SAMPLERS:
+            for name in toys.SAMPLERS:
                 found = _tested(name, counts[name], exact, tallies[name], rates.get(name))
                 result.samplers[name] = found
                 result.curves[name] = (*result.curves.get(name, ()), found)
             result.seconds = time.monotonic() - began
             on_part(result, f"{done:,} of {samples:,} samples", done / samples)
         for number in range(seeds):
-            for index, name in enumerate(SAMPLERS):
+            for index, name in enumerate(toys.SAMPLERS):
                 drawn = draw(name, result.seed_samples, np.random.default_rng([seed, 11, number, index]))
-                p, _ = goodness_of_fit(drawn, exact.target)
+                p, _ = statistics.goodness_of_fit(drawn, exact.target)
                 p_values[name] += [] if p is None else [p]
                 result.seeds[name] = SeedResult.of(name, p_values[name])
             on_part(result, f"Seed {number + 1} of {seeds}", (number + 1) / seeds)
@@ -342,7 +309,7 @@ def run_toy(
     return result
 
 
-def _tested(name: str, counts: Counts, exact: ClosedForms, tally: Tally, rates: Tally | None) -> SamplerResult:
+def _tested(name: str, counts: statistics.Counts, exact: ClosedForms, tally: toys.Tally, rates: toys.Tally | None) -> SamplerResult:
     """What a sampler's counts [outcomes] say; tally is of its sequences, rates of endless runs."""
     own, target, known = exact.own[name], exact.target, exact.rates.get(name)
     found = SamplerResult.of(
@@ -350,7 +317,7 @@ def _tested(name: str, counts: Counts, exact: ClosedForms, tally: Tally, rates: 
         counts,
         target,
         exact_tv=exact.bias[name],
-        own_chi2_p=goodness_of_fit(counts, own)[0],
+        own_chi2_p=statistics.goodness_of_fit(counts, own)[0],
         power=None,
         alpha=float(rates.accepted.sum() / rates.judged.sum()) if rates is not None else None,
         exact_alpha=known.alpha if known is not None else None,
@@ -368,7 +335,7 @@ def _tested(name: str, counts: Counts, exact: ClosedForms, tally: Tally, rates: 
     shift = found.samples * float(np.sum(apart))  # the statistic's non-centrality
     # beyond any doubt, and beyond what the series is good for
     sure = shift > 1e4 + 20 * found.freedom
-    return replace(found, power=1.0 if sure else chance_of_refusal(found.freedom, shift))
+    return replace(found, power=1.0 if sure else statistics.chance_of_refusal(found.freedom, shift))
 
 
 def toy_document(result: ToyResult) -> dict[str, Any]:
@@ -392,8 +359,8 @@ def toy_document(result: ToyResult) -> dict[str, Any]:
         },
         "samplers": {name: one.as_dict() for name, one in result.samplers.items()},
         "least_tv_caught": result.least_caught,
-        "significance": SIGNIFICANCE,
-        "power": POWER,
+        "significance": statistics.SIGNIFICANCE,
+        "power": statistics.POWER,
         "convergence": {
             "samples": [samples for samples, _ in result.line],
             "expected_tv": [tv for _, tv in result.line],
@@ -411,10 +378,10 @@ def toy_document(result: ToyResult) -> dict[str, Any]:
 COLUMNS = (
     Column("sampler", "sampler"),
     Column("verdict", "verdict"),
-    Column("tv", "TV", TV_TIP, 4),
+    Column("tv", "TV", statistics.TV_TIP, 4),
     Column("exact_tv", "exact bias", "The sampler's own exact distribution against the target's, enumerated over all outcomes", 4),
-    Column("chi2_p", "χ² p", CHI2_TIP, 3, form=p_text),
-    Column("own_chi2_p", "own χ² p", "Chi-square p of the samples following the sampler's own closed form", 3, form=p_text),
+    Column("chi2_p", "χ² p", statistics.CHI2_TIP, 3, form=statistics.p_text),
+    Column("own_chi2_p", "own χ² p", "Chi-square p of the samples following the sampler's own closed form", 3, form=statistics.p_text),
     Column("alpha", "α", "Accepted / judged, measured over endless runs", 3),
     Column("exact_alpha", "α exact", "The same by closed form, weighed by how often each context comes about", 3),
     Column("tokens_per_pass", "tok/pass", "Emitted / target passes, measured over endless runs", 3),
@@ -428,13 +395,13 @@ _SEED_COLUMNS = (
     Column("seeds", "seeds", "", 0),
     Column("low", "p below 0.05", "", 0),
     Column("refused", "refused", "", 0),
-    Column("uniform_p", "p of being uniform", "", 3, form=p_text),
+    Column("uniform_p", "p of being uniform", "", 3, form=statistics.p_text),
 )
 
 
 def rows_of(result: ToyResult) -> list[dict[str, Any]]:
     """A row under `COLUMNS` for each sampler."""
-    return [one.as_dict() | {"sampler": labelled(name)} for name, one in result.samplers.items()]
+    return [one.as_dict() | {"sampler": statistics.labelled(name)} for name, one in result.samplers.items()]
 
 
 def toy_report(result: ToyResult) -> Report:
@@ -451,7 +418,7 @@ def toy_report(result: ToyResult) -> Report:
         line = f"An exact sampler's total variation at {samples:,} samples is {result.line[-1][1]:.4f} on average, the 1/√N line."
         blocks += [Text(line, "note"), Text(f"α per context, Σ min(p, q): {alphas}{more}.", "note")]
     if result.seeds:
-        rows = [{"sampler": labelled(name), "seeds": len(one.p_values), "low": sum(p < 0.05 for p in one.p_values),
+        rows = [{"sampler": statistics.labelled(name), "seeds": len(one.p_values), "low": sum(p < 0.05 for p in one.p_values),
                  "refused": one.refused, "uniform_p": one.uniform_p, "verdict": one.words}
                 for name, one in result.seeds.items()]  # fmt: skip
         blocks.append(Table(_SEED_COLUMNS, rows, f"Chi-square p over seeds, {result.seed_samples:,} samples each"))

@@ -24,16 +24,8 @@ from specview.decoding.verification import TYPICAL_DELTA, TYPICAL_EPSILON, entro
 from specview.drafting import universal
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped, require
+from specview.lab import exact_statistics as statistics
 from specview.lab.exact_cache import CachedEngine
-from specview.lab.exact_statistics import (
-    FIRST_PERMUTATIONS,
-    PERMUTATIONS,
-    Continuation,
-    Floats,
-    compare_depth,
-    is_lossy,
-    total_variation,
-)
 from specview.lab.pair_results import (
     MIN_SAMPLES,
     Bias,
@@ -64,10 +56,10 @@ UPDATE_S, REPORT_S = 0.1, 1.0
 
 def samplers_of(rule: str) -> tuple[str, ...]:
     """The samplers that are run: plain decoding, the lane's rule, and the two lossy ones as controls."""
-    return tuple(dict.fromkeys(["plain", rule, *(["rejection"] if is_lossy(rule) else []), "naive", "typical"]))
+    return tuple(dict.fromkeys(["plain", rule, *(["rejection"] if statistics.is_lossy(rule) else []), "naive", "typical"]))
 
 
-def accepts(name: str, p: Floats, q: Floats) -> Floats:
+def accepts(name: str, p: statistics.Floats, q: statistics.Floats) -> statistics.Floats:
     """The chance [vocab] that a lossy rule keeps each drafted token: Leviathan's ratio, or Medusa's threshold."""
     if name == "typical":
         threshold = min(TYPICAL_EPSILON, TYPICAL_DELTA * math.exp(-entropy_of(p)))
@@ -75,7 +67,7 @@ def accepts(name: str, p: Floats, q: Floats) -> Floats:
     return np.minimum(1.0, np.divide(p, q, out=(p > 0).astype(np.float64), where=q > 0))
 
 
-def first_token_bias(name: str, p: Floats, q: Floats) -> float:
+def first_token_bias(name: str, p: statistics.Floats, q: statistics.Floats) -> float:
     """Exact total variation between p and a lossy rule's first token: half of sum |q a + (1 - sum q a) p - p|."""
     kept = q * accepts(name, p, q)
     return float(np.abs(kept - float(kept.sum()) * p).sum()) / 2
@@ -217,10 +209,10 @@ class _Continuations:
         self.ready, self.target, self.draft = ready, target, draft
         self.prompt = tuple(ready.record.prompt_ids)
         self.names = samplers_of(self.result.rule)
-        self.lossy = [name for name in self.names if is_lossy(name)]
-        self.outcomes: dict[str, Counter[Continuation]] = {name: Counter() for name in self.names}
+        self.lossy = [name for name in self.names if statistics.is_lossy(name)]
+        self.outcomes: dict[str, Counter[statistics.Continuation]] = {name: Counter() for name in self.names}
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in self.names}
-        self._steps: dict[Continuation, tuple[dict[int, float], dict[str, tuple[float, dict[int, float]]]]] = {}
+        self._steps: dict[statistics.Continuation, tuple[dict[int, float], dict[str, tuple[float, dict[int, float]]]]] = {}
 
     # -- drawing -----------------------------------------------------------------------------------------
 
@@ -246,7 +238,7 @@ class _Continuations:
                 report_at = time.monotonic() + max(REPORT_S, 9 * (time.monotonic() - begun))
             self.experiment.tell("Continuations", self.experiment.done)
 
-    def _continue(self, name: str, seed: int) -> tuple[Continuation, Counter[str]]:
+    def _continue(self, name: str, seed: int) -> tuple[statistics.Continuation, Counter[str]]:
         """One continuation by a lane of the product's own; tokens judged, accepted and emitted, and rounds."""
         plain, ready = name == "plain", self.ready
         chosen = LaneSettings() if plain else replace(self.experiment.lane, rule=name)
@@ -274,11 +266,11 @@ class _Continuations:
         result, depths = self.result, self.pair.tokens
         if result.samples < MIN_SAMPLES // 2:
             return
-        most = FIRST_PERMUTATIONS if result.stopped else PERMUTATIONS
+        most = statistics.FIRST_PERMUTATIONS if result.stopped else statistics.PERMUTATIONS
         for index, name in enumerate(self.names[1:]):
             rng = np.random.default_rng([self.settings.sampling.seed, 13, index]) if final else None
             tests = tuple(
-                compare_depth(self.outcomes["plain"], self.outcomes[name], depth, depths, rng, most)
+                statistics.compare_depth(self.outcomes["plain"], self.outcomes[name], depth, depths, rng, most)
                 for depth in range(1, depths + 1)
             )
             judged, accepted, emitted, rounds = (self.counts[name][what] for what in ("judged", "accepted", "emitted", "rounds"))
@@ -321,21 +313,21 @@ class _Continuations:
 
     # -- rows --------------------------------------------------------------------------------------------
 
-    def logits(self, engine: CachedEngine, prefix: Continuation) -> Array:
+    def logits(self, engine: CachedEngine, prefix: statistics.Continuation) -> Array:
         """The logit row [vocab] after the prompt and a prefix."""
         context = (*self.prompt, *prefix)
         return engine.rows(context[:-1], len(self.prompt) - 1, [context[-1]])[0]["logits"]
 
-    def decided(self, row: Array) -> Floats:
+    def decided(self, row: Array) -> statistics.Floats:
         """The decision distribution [vocab] of a logit row, in float64 that sums to 1 there too."""
         found = np.asarray(probabilities(row, self.settings.sampling), dtype=np.float64)
         return found / found.sum()
 
-    def p(self, prefix: Continuation) -> Floats:
+    def p(self, prefix: statistics.Continuation) -> statistics.Floats:
         """The target's decision distribution after a prefix."""
         return self.decided(self.logits(self.target, prefix))
 
-    def q(self, prefix: Continuation) -> Floats:
+    def q(self, prefix: statistics.Continuation) -> statistics.Floats:
         """The draft's decision distribution after a prefix, in the target's width."""
         assert self.draft is not None
         width = self.ready.target.vocab_size
@@ -344,7 +336,7 @@ class _Continuations:
 
     def drift(self, single: CachedEngine) -> Drift | None:
         """Compare the rows of the most visited prefixes with those of one-row passes."""
-        visits: Counter[Continuation] = Counter()
+        visits: Counter[statistics.Continuation] = Counter()
         ends = self.ready.target.eos_ids
         for outcome, count in self.outcomes["plain"].items():
             for depth in range(self.pair.tokens):
@@ -355,7 +347,7 @@ class _Continuations:
         chosen = visits.most_common(DRIFT_PREFIXES)
         if not chosen:
             return None
-        apart: dict[Continuation, float] = {}
+        apart: dict[statistics.Continuation, float] = {}
         logit, flips = 0.0, 0
         for number, (prefix, _) in enumerate(sorted(chosen)):
             self.experiment.done = number / len(chosen)
@@ -363,7 +355,7 @@ class _Continuations:
             both = np.isfinite(several) & np.isfinite(one)
             logit = max(logit, float(np.abs(several[both].astype(np.float64) - one[both]).max()))
             flips += int(np.argmax(several) != np.argmax(one))
-            apart[prefix] = total_variation(self.decided(several), self.decided(one))
+            apart[prefix] = statistics.total_variation(self.decided(several), self.decided(one))
         mean = sum(count * apart[prefix] for prefix, count in chosen) / sum(count for _, count in chosen)
         bound = min(1.0, mean * self.pair.tokens)
         return Drift(len(chosen), apart.get((), 0.0), mean, max(apart.values()), bound, logit, flips)
@@ -408,9 +400,9 @@ class _Continuations:
             bias = Bias(first, closed, measured, error, p)
             self.result.rules[name] = replace(self.result.rules[name], bias=bias)
 
-    def keep_steps(self, outcomes: Iterable[Continuation]) -> None:
+    def keep_steps(self, outcomes: Iterable[statistics.Continuation]) -> None:
         """Keep of each prefix what the closed forms need: scalars, so that rows may be dropped."""
-        wanted: dict[Continuation, set[int]] = {}
+        wanted: dict[statistics.Continuation, set[int]] = {}
         for outcome in outcomes:
             for depth, token in enumerate(outcome):
                 wanted.setdefault(outcome[:depth], set()).add(token)
@@ -426,7 +418,7 @@ class _Continuations:
                     cases[name] = (1 - float(kept.sum()), {token: float(kept[token]) for token in tokens})
             self._steps[prefix] = ({token: float(p[token]) for token in tokens}, cases)
 
-    def ratio(self, name: str, outcome: Continuation) -> float:
+    def ratio(self, name: str, outcome: statistics.Continuation) -> float:
         """The rule's exact probability of a continuation over the target's: enumerated along its prefixes.
 
         weights[left] is the chance, over p's, of having come so far with `left` tokens of the draft still to be judged.

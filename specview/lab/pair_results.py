@@ -11,7 +11,7 @@ from specview.errors import require
 from specview.files.report import Block, Report, Table, Text, Tone
 from specview.files.schema import plain
 from specview.files.tables import Column
-from specview.lab.exact_statistics import POWER, SIGNIFICANCE, DepthTest, is_lossy, labelled, p_text, refused
+from specview.lab import exact_statistics as statistics
 from specview.settings.events import Equality
 from specview.settings.run import RunSettings
 
@@ -61,7 +61,7 @@ class Bias:
     @property
     def agrees(self) -> bool:
         """Whether the sampled bias is the closed form's."""
-        return not refused(self.p)
+        return not statistics.refused(self.p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RuleResult:
 
     name: str
     samples: int
-    tests: tuple[DepthTest, ...]
+    tests: tuple[statistics.DepthTest, ...]
     judged: int
     accepted: int
     emitted: int
@@ -80,7 +80,7 @@ class RuleResult:
     @property
     def lossy(self) -> bool:
         """Whether the rule does not claim to be exact."""
-        return is_lossy(self.name)
+        return statistics.is_lossy(self.name)
 
     @property
     def p(self) -> float | None:
@@ -91,7 +91,7 @@ class RuleResult:
     @property
     def differs(self) -> bool | None:
         """Whether the chi-square tests found a difference, over all depths together; None where none could be made."""
-        return None if self.p is None else refused(self.p)
+        return None if self.p is None else statistics.refused(self.p)
 
     @property
     def least_caught(self) -> float | None:
@@ -120,10 +120,10 @@ class RuleResult:
         """The verdict in words."""
         if self.differs is None:
             return "too few continuations to test"
-        p = f"p {p_text(self.p)}" + (f" over {len(self.tests)} depths" if len(self.tests) > 1 else "")
+        p = f"p {statistics.p_text(self.p)}" + (f" over {len(self.tests)} depths" if len(self.tests) > 1 else "")
         if not self.lossy:
             return f"DIFFERS from plain decoding ({p})" if self.differs else f"no difference from plain found ({p})"
-        text = f"lossy, and caught ({p})" if self.differs else f"lossy, not caught ({p}, not under {SIGNIFICANCE:g})"
+        text = f"lossy, and caught ({p})" if self.differs else f"lossy, not caught ({p}, not under {statistics.SIGNIFICANCE:g})"
         if self.bias is not None:
             agreement = "agreeing with" if self.bias.agrees else "NOT agreeing with"
             text += f"; bias {self.bias.measured:.3f} measured, {agreement} its closed form {self.bias.closed:.3f}"
@@ -289,8 +289,8 @@ def pair_document(result: PairResult) -> dict[str, Any]:
             "greedy": None if result.greedy is None else asdict(result.greedy),
             "first_tokens": [asdict(one) for one in result.first],
             "cache": dict(result.cached),
-            "significance": SIGNIFICANCE,
-            "power": POWER,
+            "significance": statistics.SIGNIFICANCE,
+            "power": statistics.POWER,
         },
         "stopped": result.stopped,
         "holds": result.holds,
@@ -306,10 +306,10 @@ COLUMNS = (
     Column("cells", "cells", "Outcomes told apart; rare ones are put together with their siblings", 0),
     Column("tv", "TV", "Total variation between this rule's sample and plain decoding's, over the cells", 4),
     Column("bound", "bound", "What two samples of one distribution stay under 99 times in 100, by dealing them anew", 4),
-    Column("permutation_p", "permutation p", "Share of such dealings that are as far apart", 3, form=p_text),
-    Column("chi2_p", "χ² p", "Of both samples having one distribution", 3, form=p_text),
+    Column("permutation_p", "permutation p", "Share of such dealings that are as far apart", 3, form=statistics.p_text),
+    Column("chi2_p", "χ² p", "Of both samples having one distribution", 3, form=statistics.p_text),
     Column("least_caught", "would catch",
-           f"The smallest total variation that the chi-square test would have caught, {10 * POWER:.0f} times in 10", 4),
+           f"The smallest total variation that the chi-square test would have caught, {10 * statistics.POWER:.0f} times in 10", 4),
     Column("acceptance_rate", "α", "Accepted / judged tokens of all the rule's continuations", 3),
 )  # fmt: skip
 """Of one rule and depth."""
@@ -318,7 +318,7 @@ COLUMNS = (
 def rows_of(result: PairResult) -> list[dict[str, Any]]:
     """A row under `COLUMNS` for each rule and depth."""
     return [
-        {"rule": labelled(name), "acceptance_rate": one.acceptance_rate, **asdict(test)}
+        {"rule": statistics.labelled(name), "acceptance_rate": one.acceptance_rate, **asdict(test)}
         for name, one in result.rules.items()
         for test in one.tests
     ]
@@ -356,7 +356,7 @@ def pair_report(result: PairResult) -> Report:
         note = (
             "TV: total variation from plain decoding's sample; bound: what two samples of one distribution stay under 99 "
             "times in 100 (permutations); would catch: the smallest total variation that the chi-square test would have "
-            f"caught {10 * POWER:.0f} times in 10. Rare outcomes are pooled into cells."
+            f"caught {10 * statistics.POWER:.0f} times in 10. Rare outcomes are pooled into cells."
         )
         blocks += [Table(COLUMNS, rows_of(result), name="pair-exactness"), Text(note, "note")]
     if result.first:

@@ -29,18 +29,7 @@ from specview.drafting.registry import DEFAULT_METHOD, METHODS
 from specview.files.report import Report, Table, Text
 from specview.files.schema import plain
 from specview.files.tables import Column
-from specview.lab.exact_statistics import (
-    CHI2_TIP,
-    SIGNIFICANCE,
-    TV_TIP,
-    Fit,
-    Floats,
-    goodness_of_fit,
-    labelled,
-    p_text,
-    refused,
-    verdict,
-)
+from specview.lab import exact_statistics as statistics
 from specview.lab.exactness import ShouldStop, check_samples
 from specview.lab.toy import BOS, Toy, ToySettings, logits_of, make_toy, target_distribution
 from specview.settings.options import resolve
@@ -66,7 +55,7 @@ _TOUCHY: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyResult(Fit):
+class PolicyResult(statistics.Fit):
     """A rule with a length policy (or a combined method): its sequences against the target.
 
     behind_unjudged_p is the chi-square p of the first tokens of as many rounds that followed unjudged tokens.
@@ -80,7 +69,7 @@ class PolicyResult(Fit):
     @property
     def differs(self) -> bool:
         """Whether the samples, or what followed unjudged tokens, are not the target's."""
-        return any(map(refused, (self.chi2_p, self.behind_unjudged_p))) or self.tv > self.tv_bound
+        return any(map(statistics.refused, (self.chi2_p, self.behind_unjudged_p))) or self.tv > self.tv_bound
 
     @property
     def detail(self) -> str:
@@ -132,7 +121,7 @@ class PoliciesResult:
     def verdict(self) -> Text:
         """The sentence, and how it is meant."""
         caught = any(one.lossy and one.differs for one in self.cases)
-        return verdict(self.sentence, self.holds, caught, self.stopped)
+        return statistics.verdict(self.sentence, self.holds, caught, self.stopped)
 
 
 OnCase = Callable[[PoliciesResult, str, float], None]
@@ -205,7 +194,7 @@ class _Clock:
 class _TableSession:
     """A sequence of a model that is a table of logits [last token, next]; each row and pass takes its time."""
 
-    def __init__(self, rows: Floats, clock: _Clock, pass_s: float, row_s: float) -> None:
+    def __init__(self, rows: statistics.Floats, clock: _Clock, pass_s: float, row_s: float) -> None:
         self._rows, self._clock, self._pass_s, self._row_s = rows, clock, pass_s, row_s
         self.length = 0
 
@@ -230,7 +219,7 @@ class _TableSession:
 class _TableEngine:
     """What a draft model is made of."""
 
-    def __init__(self, rows: Floats, clock: _Clock, context_length: int) -> None:
+    def __init__(self, rows: statistics.Floats, clock: _Clock, context_length: int) -> None:
         self._rows, self._clock = rows, clock
         self.vocab_size = rows.shape[1]
         self.context_length = context_length
@@ -297,7 +286,7 @@ class _Case:
             p.ravel(),
             policy=self.name,
             behind_unjudged=behind,
-            behind_unjudged_p=goodness_of_fit(self.behind.ravel(), first.ravel())[0],
+            behind_unjudged_p=statistics.goodness_of_fit(self.behind.ravel(), first.ravel())[0],
             tokens_per_pass=self.samples * toy.length / self.rounds,
         )
 
@@ -306,11 +295,11 @@ COLUMNS = (
     Column("case", "rule and policy", f"auto and cascade are methods; {NOSY} is no policy of the program's: it looks at unjudged "
                                       "tokens as hard as it can"),
     Column("verdict", "verdict"),
-    Column("tv", "TV", TV_TIP, 4),
+    Column("tv", "TV", statistics.TV_TIP, 4),
     Column("expected_tv", "1/√N line", "What as many true samples show on average", 4),
-    Column("chi2_p", "χ² p", CHI2_TIP, 3, form=p_text),
+    Column("chi2_p", "χ² p", statistics.CHI2_TIP, 3, form=statistics.p_text),
     Column("behind_unjudged", "behind unjudged", "Rounds after one that left drafted tokens unjudged", 0),
-    Column("behind_unjudged_p", "their χ² p", "Of the first tokens of those rounds being the target's", 3, form=p_text),
+    Column("behind_unjudged_p", "their χ² p", "Of the first tokens of those rounds being the target's", 3, form=statistics.p_text),
     Column("tokens_per_pass", "tok/pass", "Emitted / target passes", 2),
 )  # fmt: skip
 """Of one rule with one policy."""
@@ -318,7 +307,7 @@ COLUMNS = (
 
 def rows_of(result: PoliciesResult) -> list[dict[str, Any]]:
     """A row under `COLUMNS` for each case."""
-    return [one.as_dict() | {"case": f"{labelled(one.rule)}, {one.policy}"} for one in result.cases]
+    return [one.as_dict() | {"case": f"{statistics.labelled(one.rule)}, {one.policy}"} for one in result.cases]
 
 
 def policies_report(result: PoliciesResult) -> Report:
@@ -346,7 +335,7 @@ def policies_document(result: PoliciesResult) -> dict[str, Any]:
         "seed": result.seed,
         "toy": result.settings.as_dict(),
         "cases": [one.as_dict() for one in result.cases],
-        "significance": SIGNIFICANCE,
+        "significance": statistics.SIGNIFICANCE,
         "holds": result.holds,
         "verdict": result.sentence,
         "seconds": result.seconds,

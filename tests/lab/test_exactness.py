@@ -10,6 +10,7 @@ import pytest
 
 from specview.errors import UsageError
 from specview.lab import exactness
+from specview.lab import toy as toys
 from specview.lab.exact_statistics import SIGNIFICANCE, expected_variation
 from specview.lab.exactness import (
     SeedResult,
@@ -95,15 +96,13 @@ def with_rule(monkeypatch, sampler: str, rule: str) -> None:
         def __init__(self, toy, name, rows=None):
             super().__init__(toy, name, rule_rows(rule, toy.target, toy.draft) if name == sampler else rows)
 
-    monkeypatch.setattr(exactness, "ToySampler", Wrong)
+    monkeypatch.setattr(toys, "ToySampler", Wrong)
 
 
 def half_the_bias(monkeypatch) -> None:
     """A build whose closed forms leave out half of each bias."""
-    honest = exactness.rule_distribution
-    monkeypatch.setattr(
-        exactness, "rule_distribution", lambda toy, rows: (honest(toy, rows) + exactness.target_distribution(toy)) / 2
-    )
+    honest = toys.rule_distribution
+    monkeypatch.setattr(toys, "rule_distribution", lambda toy, rows: (honest(toy, rows) + toys.target_distribution(toy)) / 2)
 
 
 @pytest.mark.parametrize(

@@ -20,23 +20,9 @@ from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
 from specview.gui.parts.widgets import Check, Choice, label
 from specview.gui.state.display_text import tooltip, visible
+from specview.lab import pair_results
 from specview.lab.exact_statistics import labelled, p_text
 from specview.lab.pair_exactness import run_pair
-from specview.lab.pair_results import (
-    COLUMNS,
-    GREEDY_TOKENS,
-    MAX_GREEDY_TOKENS,
-    MAX_SAMPLES,
-    MAX_TOKENS,
-    MIN_SAMPLES,
-    MIN_TOKENS,
-    SAMPLES,
-    TOKENS,
-    PairResult,
-    PairSettings,
-    cached_words,
-    rows_of,
-)
 from specview.racing.resolve import checked_run
 from specview.settings.run import LaneSettings, RunSettings
 
@@ -59,16 +45,16 @@ class PairPanel(ExactnessPanel):
         self._lanes: tuple[LaneSettings, ...] = ()
         self.lane = self.field("lane", Choice(), "Which of the race's lanes is compared with plain decoding")
         self.lane.setMinimumContentsLength(14)
-        self.samples = self.number("samples", SAMPLES, "Of each: plain, the lane's rule, and the lossy rules as controls",
-                                   caption="continuations", minimum=MIN_SAMPLES, maximum=MAX_SAMPLES, step=500, digits=7)  # fmt: skip
-        self.tokens = self.number("tokens", TOKENS, "Of a continuation; drafts end with it",
-                                  minimum=MIN_TOKENS, maximum=MAX_TOKENS, digits=3)  # fmt: skip
+        self.samples = self.number("samples", pair_results.SAMPLES, "Of each: plain, the lane's rule, and the lossy rules as controls",
+                                   caption="continuations", minimum=pair_results.MIN_SAMPLES, maximum=pair_results.MAX_SAMPLES, step=500, digits=7)  # fmt: skip
+        self.tokens = self.number("tokens", pair_results.TOKENS, "Of a continuation; drafts end with it",
+                                  minimum=pair_results.MIN_TOKENS, maximum=pair_results.MAX_TOKENS, digits=3)  # fmt: skip
         self.temperature = self.number("temperature", _TEMPERATURE, "0 leaves the greedy token-for-token check alone",
                                        whole=False, step=0.1, digits=4)  # fmt: skip
         self.top_k = self.number("top_k", _TOP_K, "Few tokens make few prefixes, each computed once; 0 is off",
                                  caption="top-k", digits=4)  # fmt: skip
-        self.greedy = self.number("greedy", GREEDY_TOKENS, "Length of the token-for-token check at temperature 0",
-                                  caption="greedy tokens", minimum=1, maximum=MAX_GREEDY_TOKENS, digits=4)  # fmt: skip
+        self.greedy = self.number("greedy", pair_results.GREEDY_TOKENS, "Length of the token-for-token check at temperature 0",
+                                  caption="greedy tokens", minimum=1, maximum=pair_results.MAX_GREEDY_TOKENS, digits=4)  # fmt: skip
         self.seed = self.number("seed", 0, "Of the continuations", maximum=2**63 - 1, digits=4)
         self.check_mode = self.field(
             " ", Check("check mode"), "Pad one-row passes: rows then have the same bits in every pass, and a correct loop must "
@@ -84,7 +70,7 @@ class PairPanel(ExactnessPanel):
                             "stay under 99 times in 100. An exact rule lies under it.",
                             x="first tokens compared", y="total variation")  # fmt: skip
         self.findings = tuple(Finding(title, tip) for title, tip in _FINDINGS)
-        self.table = ResultsTable(COLUMNS, name="pair-exactness")
+        self.table = ResultsTable(pair_results.COLUMNS, name="pair-exactness")
         self.table.setMaximumHeight(theme.px(330))
         cards = layout.grid(self.findings, len(self.findings), gap=theme.px(8), shares=(1, 0))
         charts = layout.row((self.first, 3), (self.depths, 2), gap=theme.px(8))
@@ -109,7 +95,7 @@ class PairPanel(ExactnessPanel):
         if self.isVisible():  # shown again, it asks for itself
             self.show_lanes()
 
-    def settings(self) -> tuple[RunSettings, PairSettings]:
+    def settings(self) -> tuple[RunSettings, pair_results.PairSettings]:
         """What Run would test; raises UsageError."""
         settings = self.context.run_settings()
         self.show_lanes()  # the setup bar's rule may be another one by now
@@ -122,7 +108,7 @@ class PairPanel(ExactnessPanel):
         settings = replace(
             settings, lanes=(LaneSettings(), lane), sampling=sampling, check_mode=self.check_mode.isChecked()
         )
-        return checked_run(settings), PairSettings(self.samples.value(), self.tokens.value(), self.greedy.value())
+        return checked_run(settings), pair_results.PairSettings(self.samples.value(), self.tokens.value(), self.greedy.value())
 
     def experiment(self) -> tuple[Experiment, RunSettings]:
         settings, pair = self.settings()
@@ -140,28 +126,28 @@ class PairPanel(ExactnessPanel):
 
     # -- drawing -----------------------------------------------------------------------------------------
 
-    def take(self, found: PairResult) -> None:
+    def take(self, found: pair_results.PairResult) -> None:
         """Show a result, finished or not, even before the first continuation."""
         self.found = found
         self.draw()
 
     def draw(self) -> None:
         """Draw what is shown."""
-        found: PairResult | None = self.found
+        found: pair_results.PairResult | None = self.found
         self._draw_first(found)
         self._draw_depths(found)
-        self.table.set_rows([] if found is None else rows_of(found))
+        self.table.set_rows([] if found is None else pair_results.rows_of(found))
         for card, finding in zip(self.findings, findings_of(found), strict=True):
             card.show_finding(finding)
         if found is None:
             self.say("")
             return
         words = [f"{found.samples:,} continuations of {found.asked.tokens} tokens of each sampler."]
-        words += [cached_words(found)] if found.cached else []
+        words += [pair_results.cached_words(found)] if found.cached else []
         words += [f"{found.no_bias[:1].upper()}{found.no_bias[1:]}."] if found.no_bias else []
         self.say(" ".join((["Stopped early."] if found.stopped else []) + words))
 
-    def _draw_first(self, found: PairResult | None) -> None:
+    def _draw_first(self, found: pair_results.PairResult | None) -> None:
         chart = self.first
         words = _EMPTY
         if found:
@@ -187,7 +173,7 @@ class PairPanel(ExactnessPanel):
         top = max(max(one.p, one.q or 0.0, *one.shares.values()) for one in found.first)
         chart.set_range(x=(-0.6, len(found.first) - 0.4), y=(0, top * 1.08))
 
-    def _draw_depths(self, found: PairResult | None) -> None:
+    def _draw_depths(self, found: pair_results.PairResult | None) -> None:
         chart, rules = self.depths, found.rules if found else {}
         words = "" if rules else "The distance of each rule from plain decoding, with what chance alone explains."
         if not begin(chart, words) or found is None:
@@ -252,7 +238,7 @@ class Finding(QFrame):
 _HEARD: dict[Tone, str] = {"good": "passed:", "bad": "failed:", "warning": "open:"}
 
 
-def findings_of(found: PairResult | None) -> list[Text]:
+def findings_of(found: pair_results.PairResult | None) -> list[Text]:
     """The four cards' words: what was found so far, or why there is nothing."""
     cards = []
     for title, tip in _FINDINGS:

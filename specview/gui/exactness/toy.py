@@ -13,19 +13,9 @@ from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.results_table import ResultsTable
+from specview.lab import exactness
+from specview.lab import toy as toys
 from specview.lab.exact_statistics import labelled, p_text
-from specview.lab.exactness import (
-    COLUMNS,
-    MAX_SAMPLES,
-    MAX_SEEDS,
-    MIN_SAMPLES,
-    SAMPLES,
-    ToyResult,
-    check_seeds,
-    rows_of,
-    run_toy,
-)
-from specview.lab.toy import BOS, MAX_K, MODEL_SEED, SAMPLERS, ToySettings
 
 SEEDS = 100
 BINS = 10
@@ -46,13 +36,13 @@ class ToyPanel(ExactnessPanel):
         self.vocab = self.number("vocab", 4, "Size of the toy's vocabulary", caption="tokens", minimum=2, maximum=64, digits=3)
         self.length = self.number("length", 4, "Tokens of a sequence: tokens to the power of length outcomes, each counted",
                                   minimum=1, maximum=16, digits=3)  # fmt: skip
-        self.k = self.number("k", 3, "Drafted tokens a round; every draft is that long", minimum=1, maximum=MAX_K, digits=3)
-        self.samples = self.number("samples", SAMPLES, "Sequences of each sampler",
-                                   minimum=MIN_SAMPLES, maximum=MAX_SAMPLES, step=100_000, digits=8)  # fmt: skip
+        self.k = self.number("k", 3, "Drafted tokens a round; every draft is that long", minimum=1, maximum=toys.MAX_K, digits=3)
+        self.samples = self.number("samples", exactness.SAMPLES, "Sequences of each sampler",
+                                   minimum=exactness.MIN_SAMPLES, maximum=exactness.MAX_SAMPLES, step=100_000, digits=8)  # fmt: skip
         self.seed = self.number("seed", 0, "Of the samples", maximum=2**63 - 1)
-        self.model_seed = self.number("model_seed", MODEL_SEED, "Of the random tables; 2 is the literature's toy", maximum=2**63 - 1)
+        self.model_seed = self.number("model_seed", toys.MODEL_SEED, "Of the random tables; 2 is the literature's toy", maximum=2**63 - 1)
         self.seeds = self.number("seeds", SEEDS, "Many-seed view: p values over so many seeds, 20,000 samples each; 0 leaves it out",
-                                 maximum=MAX_SEEDS, step=10, check=check_seeds)  # fmt: skip
+                                 maximum=exactness.MAX_SEEDS, step=10, check=exactness.check_seeds)  # fmt: skip
         self.chart = Chart("Total variation from the target", "½ Σ |frequency − p|",
                            "Over all outcomes. Dashed: what an exact sampler shows on average, √(2/πN) ½ Σ √(p(1−p)). "
                            "Dotted: the exact biases of the lossy rules, by enumeration.",
@@ -63,17 +53,17 @@ class ToyPanel(ExactnessPanel):
         self.contexts = Chart("Acceptance rate by context", "Σ min(p, q); match: Σ p q",
                               "By the last token. Bars: closed form; points: measured.",
                               x="last token", y="α")  # fmt: skip
-        self.table = ResultsTable(COLUMNS, identity="sampler", name="toy-proof")
+        self.table = ResultsTable(exactness.COLUMNS, identity="sampler", name="toy-proof")
         right = layout.column((self.histogram, 1), (self.contexts, 1), gap=theme.px(8))
         self.lay_out(self.verdict, (layout.row((self.chart, 3), (right, 2), gap=theme.px(8)), 1), self.table)
 
-    def settings(self) -> ToySettings:
+    def settings(self) -> toys.ToySettings:
         """The toy as set; raises UsageError."""
-        return ToySettings(self.vocab.value(), self.length.value(), self.k.value(), self.model_seed.value())
+        return toys.ToySettings(self.vocab.value(), self.length.value(), self.k.value(), self.model_seed.value())
 
     def experiment(self) -> tuple[Experiment, None]:
         settings, samples, seed, seeds = self.settings(), self.samples.value(), self.seed.value(), self.seeds.value()
-        return lambda pool, on_part, should_stop: run_toy(settings, samples, seed, seeds, on_part, should_stop), None
+        return lambda pool, on_part, should_stop: exactness.run_toy(settings, samples, seed, seeds, on_part, should_stop), None
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take what `kept` returned."""
@@ -89,18 +79,18 @@ class ToyPanel(ExactnessPanel):
     def draw(self) -> None:
         """Draw what is shown."""
         super().draw()
-        found: ToyResult | None = self.found
+        found: exactness.ToyResult | None = self.found
         self._draw_line(found)
         self._draw_seeds(found)
         self._draw_contexts(found)
-        self.table.set_rows([] if found is None else rows_of(found))
+        self.table.set_rows([] if found is None else exactness.rows_of(found))
         self.table.setFixedHeight(theme.px(210))  # it keeps its rows, whatever the font
 
-    def _draw_line(self, found: ToyResult | None) -> None:
+    def _draw_line(self, found: exactness.ToyResult | None) -> None:
         chart = self.chart
         if not begin(chart, "" if found else _EMPTY) or found is None:
             return
-        for lane, name in enumerate(SAMPLERS):
+        for lane, name in enumerate(toys.SAMPLERS):
             points = found.curves.get(name, ())
             tips = [
                 f"{name}, {point.samples:,} samples: total variation {point.tv:.4f}, chi-square p {p_text(point.chi2_p)}"
@@ -121,7 +111,7 @@ class ToyPanel(ExactnessPanel):
         chart.ticks("x", [(10.0**power, f"{10**power:,}") for power in range(2, 8)])
         chart.ticks("y", [(m * 10.0**e, f"{m * 10.0**e:g}") for e in range(-6, 1) for m in (1, 2, 5)])
 
-    def _draw_seeds(self, found: ToyResult | None) -> None:
+    def _draw_seeds(self, found: exactness.ToyResult | None) -> None:
         chart, seeds = self.histogram, found.seeds if found else {}
         if not begin(chart, "" if seeds else "The p values of many seeds: set seeds to 5 or more, and Run."):
             return
@@ -145,7 +135,7 @@ class ToyPanel(ExactnessPanel):
         chart.ticks("x", [(edge, f"{edge:.1f}") for edge in edges[::2]])
         chart.set_range(x=(0, 1), y=(0, max(most * 1.05, 0.3)))
 
-    def _draw_contexts(self, found: ToyResult | None) -> None:
+    def _draw_contexts(self, found: exactness.ToyResult | None) -> None:
         chart = self.contexts
         words = "By the last token: what the rules accept, by closed form and as measured."
         if found:
@@ -154,7 +144,7 @@ class ToyPanel(ExactnessPanel):
             return
         places = np.arange(found.settings.vocab, dtype=float)
         for shift, name in ((-0.2, "rejection"), (0.2, "match")):
-            lane = SAMPLERS.index(name)
+            lane = toys.SAMPLERS.index(name)
             values, measured = found.exact.alphas[name], found.samplers[name].alpha_per_context
             tips = [f"{name} after token {int(place)}: {value:.4f} exactly" for place, value in zip(places, values, strict=True)]
             chart.bars(f"{name}, exact", places + shift, values, width=0.36, lane=lane, tips=tips)
@@ -162,5 +152,5 @@ class ToyPanel(ExactnessPanel):
                         colour="ink", shape=lane, line=False, points=True,
                         tips=[f"{name} after token {at}: {'-' if one is None else f'{one:.4f}'} measured"
                               for at, one in enumerate(measured)])  # fmt: skip
-        chart.ticks("x", [(place, f"{int(place)}{' (start)' if place == BOS else ''}") for place in places])
+        chart.ticks("x", [(place, f"{int(place)}{' (start)' if place == toys.BOS else ''}") for place in places])
         chart.set_range(x=(-0.6, found.settings.vocab - 0.4), y=(0, 1.02))
