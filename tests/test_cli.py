@@ -12,7 +12,7 @@ import pytest
 
 from specview import __version__, cli
 from specview.commands import arguments, doctor, qt_libraries, window
-from specview.commands.terminal import ProgressLine, round_text, safe_text, table
+from specview.commands.terminal import ProgressLine, round_text, safe_text
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.drafting.lanes import takes
 from specview.drafting.registry import FIRST_METHODS
@@ -335,23 +335,11 @@ def test_model_text_cannot_drive_the_terminal() -> None:
     assert "\x1b[9;" in coloured and "\x1b[3;" in coloured
 
 
-def test_tables_align_wide_characters() -> None:
-    lines = table([["lane", "x"], ["日本", "1"], ["ab", "22"]]).splitlines()
-    assert lines == ["lane   x", "日本   1", "ab    22"]
-
-
 def test_progress_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
     progress = ProgressLine(sys.stderr)
     progress.show("Loading", 0.5)
     progress.clear()
     assert capsys.readouterr().err == ""
-
-
-def test_cells_of_tables_never_drive_the_terminal():
-    from specview.commands.terminal import pairs, table
-
-    assert "\x1b" not in table([["name", "x"], ["a\x1b[2J\nb", "1"]]) and "\n b" not in table([["a\nb"]])
-    assert "\x07" not in pairs({"rule": "r\x1b]0;t\x07"})
 
 
 def test_an_unknown_home_folder_is_a_path_like_any_other(capsys):

@@ -13,13 +13,11 @@ from specview.commands.arguments import (
     whole,
 )
 from specview.commands.outputs import add_keep_flag
-from specview.commands.running import STOPPED_CODE, Running, running
-from specview.commands.terminal import print_report
+from specview.commands.running import Running, running
 from specview.drafting.registry import FIRST_METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.files.documents import compare_document
 from specview.files.report import report_markdown
-from specview.files.schema import Json
 from specview.library.exporters import compare_csv, compare_markdown
 from specview.library.reports import compare_report
 from specview.racing.resolve import checked_run
@@ -72,23 +70,17 @@ def _compare(settings: RunSettings, repeats: int, run: Running) -> int:
 
     take = run.watch(settings.max_tokens * len(settings.lanes), repeats)
     result = compare(settings, repeats, run.models, take, run.should_stop)
-    run.close()
     if not result.lanes:  # stopped before any lane began
-        raise KeyboardInterrupt
+        return run.end(None)
     document = compare_document(result)
-    outputs = run.outputs
-    try:
-        outputs.document(document)
-        if outputs.wants("csv"):
-            outputs.text("csv", compare_csv(document))
-        if outputs.wants("markdown"):
-            outputs.text("markdown", compare_markdown(document))
-    finally:  # a full disk does not take the table too
-        if not outputs.to_stdout:
-            print_report(compare_report(document, [result.busy] if result.busy else []))
+    tables = {"csv": lambda: compare_csv(document), "markdown": lambda: compare_markdown(document)}
+    code = run.end(compare_report(document, [result.busy] if result.busy else []), stopped=result.end == "stopped", files=tables)
     if result.trouble:
         raise SpecviewError(f"lane {result.trouble}")
-    return _exit_code(document, stopped=result.end == "stopped")
+    for lane in document["lanes"]:  # of whichever repeat
+        if lane["output"]["end"] == "error" or lane.get("error"):
+            raise SpecviewError(f"lane {lane['name']}: {lane.get('error', 'it ended by an error')}")
+    return code
 
 
 def _compare_set(settings: RunSettings, prompts: Workload, repeats: int, run: Running) -> int:
@@ -125,11 +117,3 @@ def _compare_set(settings: RunSettings, prompts: Workload, repeats: int, run: Ru
             if lane.error:  # in this request, or in one of its repeats
                 raise SpecviewError(f"request {request.number}, lane {lane.name}: {lane.error}")
     return 0
-
-
-def _exit_code(document: Json, *, stopped: bool) -> int:
-    """Return 130 when the user stopped it, else 0; raise the first lane's error, of whichever repeat."""
-    for lane in document["lanes"]:
-        if lane["output"]["end"] == "error" or lane.get("error"):
-            raise SpecviewError(f"lane {lane['name']}: {lane.get('error', 'it ended by an error')}")
-    return STOPPED_CODE if stopped else 0

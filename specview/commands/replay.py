@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from specview.commands.arguments import Parser
 from specview.commands.run_files import locate, read_all, write_forms
-from specview.commands.runs import runs_text
+from specview.commands.runs import runs_report
+from specview.commands.terminal import print_report
 from specview.errors import SpecviewError
 from specview.library.library import RunLibrary, look_at
 
@@ -34,10 +34,10 @@ def main(argv: Sequence[str]) -> int:
     if arguments.json is not None:
         runs = write_forms({"json": arguments.json}, lambda: read_all(arguments.traces, library, ("json",)))
         if arguments.text and arguments.json != "-":
-            sys.stdout.write(runs_text(runs))
+            print_report(runs_report(runs))
         return 0
     if arguments.text:
-        sys.stdout.write(runs_text(read_all(arguments.traces, library)))
+        print_report(runs_report(read_all(arguments.traces, library)))
         return 0
     from specview.commands import window
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from specview.commands.arguments import Parser, add_shared_flags, lane_keys_help, settings_of
-from specview.commands.outputs import Outputs, add_keep_flag
-from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
-from specview.commands.terminal import ProgressLine, legend, print_report, round_text, safe_text, wants_colour
+from specview.commands.outputs import add_keep_flag
+from specview.commands.running import STOPPED_CODE, Running, running
+from specview.commands.terminal import legend, print_report, round_text, safe_text, wants_colour
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError
 from specview.files.documents import run_document
@@ -45,33 +45,31 @@ def main(argv: Sequence[str]) -> int:
     if len(settings.lanes) != 1:
         raise UsageError(f"{len(settings.lanes)} methods.", "run takes one; specview compare takes several.")
     settings = checked_run(replace(settings, baseline=False))
-    with Outputs(arguments) as outputs, stop_on_signals() as should_stop:
-        return _run(settings, outputs, should_stop)
+    with running(arguments) as run:
+        return _run(settings, run)
 
 
 class _Screen:
     """Follows the events of a run: text, progress, the trace, how it ended."""
 
-    def __init__(self, outputs: Outputs, should_stop: StopRequest) -> None:
-        self.colour = wants_colour(sys.stdout) and not outputs.to_stdout
+    def __init__(self, run: Running) -> None:
+        self.colour = wants_colour(sys.stdout) and not run.outputs.to_stdout
         self.facts: dict[str, Any] = {}
         self.ended: LaneEnded | None = None
         self.failure: Failed | None = None
         self.gone: OSError | None = None
-        self.progress = ProgressLine(sys.stderr)
-        self._outputs = outputs
-        self._should_stop = should_stop
+        self._run = run
 
     def take(self, event: Event) -> None:
         """Handle one event."""
-        self._outputs.take(event)
-        self._outputs.keep(event)
+        self._run.outputs.take(event)
+        self._run.outputs.keep(event)
         if isinstance(event, Progress):
-            self.progress.show(event.text, event.fraction)
+            self._run.progress.show(event.text, event.fraction)
         elif isinstance(event, RaceStarted):
             self.facts = dict(event.facts)
         elif isinstance(event, LaneRound):
-            self.progress.clear()
+            self._run.progress.clear()
             self.write(round_text(event.round, colour=self.colour))
         elif isinstance(event, LaneEnded):
             self.ended = event
@@ -80,33 +78,30 @@ class _Screen:
 
     def write(self, text: str) -> None:
         """Write text as it comes, unless the document has the stage; a reader who left or a full disk stops the run."""
-        if self.gone or self._outputs.to_stdout:
+        if self.gone or self._run.outputs.to_stdout:
             return
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
         except OSError as error:
             self.gone = error
-            self._should_stop.asked = True
+            self._run.should_stop.asked = True
 
 
-def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> int:
-    from specview.racing.pool import ModelPool
+def _run(settings: RunSettings, run: Running) -> int:
     from specview.racing.race import Race
 
-    screen = _Screen(outputs, should_stop)
-    models = ModelPool()
-    race = Race(settings, 1, models)
+    screen = _Screen(run)
+    race = Race(settings, 1, run.models)
     try:
-        race.run(screen.take, should_stop)
+        race.run(screen.take, run.should_stop)
         record = race.records[0] if race.records else None
         text = record.text if record is not None else ""
         if settings.observe == "off":
             screen.write(safe_text(text))  # no round had its text
     finally:
-        screen.progress.clear()
         race.close()
-        models.close()
+        run.close()
     ended = screen.ended
     if record is None or ended is None:
         if screen.gone:
@@ -116,12 +111,12 @@ def _run(settings: RunSettings, outputs: Outputs, should_stop: StopRequest) -> i
         raise KeyboardInterrupt  # stopped before the lane began
     document = run_document(record, screen.facts, ended.metrics, prompt=settings.prompt)
     document["output"]["text"] = text
-    outputs.document(document)
+    run.outputs.document(document)
     if screen.gone:
         raise screen.gone
     if ended.end == "stopped" and not record.rounds:
         raise KeyboardInterrupt  # in prefill: nothing to print but that
-    if not outputs.to_stdout and record.rounds:
+    if not run.outputs.to_stdout and record.rounds:
         sys.stdout.write("\n" if text.endswith("\n") or not text else "\n\n")
         if screen.colour and ended.metrics.proposed:
             sys.stdout.write(legend() + "\n\n")

@@ -12,18 +12,12 @@ from typing import Any
 
 from specview.commands.arguments import Parser, whole
 from specview.commands.run_files import add_export_flags, read_all, wanted_forms, write_forms
-from specview.commands.terminal import (
-    ProgressLine,
-    figure,
-    pairs,
-    report_text,
-    safe_text,
-    table,
-    write_document,
-)
+from specview.commands.terminal import ProgressLine, print_report, safe_text, write_document
 from specview.errors import SpecviewError, UsageError
 from specview.files.atomic import OutputFile
+from specview.files.report import Block, Figure, Figures, Report, Section, Table, Text
 from specview.files.schema import Json, dumps
+from specview.files.tables import Column, Row
 from specview.library.beside import beside_document, lay_beside
 from specview.library.exports import Recorded
 from specview.library.library import TRASH_DAYS, Entry, RunLibrary
@@ -75,6 +69,15 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def size_words(size: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
 # -- looking -------------------------------------------------------------------------------------------------
 
 
@@ -95,24 +98,28 @@ def _list(arguments: argparse.Namespace, library: RunLibrary) -> None:
         where = "the trash" if arguments.trash else f"the runs library ({library.folder})"
         searched = bool(arguments.search.strip()) and bool(library.scan(trash=arguments.trash))
         words = f"Nothing in {where} has these words." if searched else f"There is nothing in {where} yet."
-        sys.stdout.write(safe_text(f"{words}\n"))
+        print_report(Report("", [Text(words)]))
         return
-    rows = [["run", "recorded", "name", "lanes", "target", "fastest", "tok/s", "plain", "speedup", "ended", "size"]]
-    rows += [_row(entry) for entry in shown]
-    sys.stdout.write(table(rows, left=3))
-    if len(shown) < len(found):
-        sys.stdout.write(f"{len(shown)} of {len(found)} runs; --limit 0 shows all.\n")
+    notes = [f"{len(shown)} of {len(found)} runs; --limit 0 shows all."] if len(shown) < len(found) else []
     if not library.keeps and not arguments.trash:
-        sys.stdout.write("Runs are not kept at present: specview runs keep on.\n")
+        notes.append("Runs are not kept at present: specview runs keep on.")
+    print_report(Report("", [Table(_COLUMNS, [_row(entry) for entry in shown]), *map(Text, notes)]))
 
 
-def _row(entry: Entry) -> list[str]:
+_COLUMNS = (
+    Column("id", "run"), Column("recorded", "recorded"), Column("name", "name"), Column("lanes", "lanes", digits=0),
+    Column("target", "target"), Column("fastest", "fastest"), Column("tok_s", "tok/s", digits=2), Column("plain_tok_s", "plain", digits=2),
+    Column("speedup", "speedup", digits=2, unit="×"), Column("end", "ended"), Column("size", "size", digits=0, form=size_words),
+)  # fmt: skip
+
+
+def _row(entry: Entry) -> Row:
     row = run_row(entry)
-    return [
-        entry.id, _line(row["recorded"]), _cut(entry.title, 48), str(row["lanes"] or "-"), _cut(entry.target, 24),
-        _cut(row["fastest"] or "-", 24), figure(row["tok_s"]), figure(row["plain_tok_s"]), figure(row["speedup"], 2, "x"),
-        "unreadable" if entry.problem else entry.end, size_words(entry.size),
-    ]  # fmt: skip
+    return {
+        **{key: row[key] for key in ("recorded", "tok_s", "plain_tok_s", "speedup")}, "id": entry.id, "name": _cut(entry.title, 48),
+        "lanes": row["lanes"] or None, "target": _cut(entry.target, 24), "fastest": _cut(row["fastest"] or "", 24),
+        "end": "unreadable" if entry.problem else entry.end, "size": entry.size,
+    }  # fmt: skip
 
 
 def _entry_json(entry: Entry) -> Json:
@@ -134,45 +141,46 @@ def _show(arguments: argparse.Namespace, library: RunLibrary) -> None:
     forms = {"json": arguments.json} if arguments.json is not None else {}
     runs = write_forms(forms, lambda: read_all(arguments.runs, library, forms))
     if arguments.json != "-":
-        sys.stdout.write(runs_text(runs))
+        print_report(runs_report(runs))
 
 
-def runs_text(runs: Sequence[Recorded]) -> str:
-    """Return recorded runs for a terminal: one with all that is known of it, several as a table of their lanes."""
+def runs_report(runs: Sequence[Recorded]) -> Report:
+    """Recorded runs for people: one with all that is known of it, several as a table of their lanes."""
     if len(runs) == 1:
-        return _one_text(runs[0])
+        return _one_report(runs[0])
     lanes = lay_beside([(_short(run), run.trace, None) for run in runs])
-    return report_text(compare_report(beside_document(lanes), [f"{_short(run)}: {run.name}" for run in runs]))
+    return compare_report(beside_document(lanes), [f"{_short(run)}: {run.name}" for run in runs])
 
 
-def _one_text(run: Recorded) -> str:
+def _one_report(run: Recorded) -> Report:
     trace, entry = run.trace, run.entry
-    about: dict[str, str] = {"run": _line(entry.id if entry is not None else str(run.path)), "name": _line(run.name)}
     recorded = trace.run.get("recorded_at")
-    if isinstance(recorded, str):
-        about["recorded"] = _line(when(recorded))
-    if entry is not None and entry.tags:
-        about["tags"] = _line(", ".join(entry.tags))
-    about["prompt"] = _cut(_line(trace.prompt_text), 100) + f"  ({len(trace.prompt_ids)} tokens)"
+    about = {
+        "run": entry.id if entry is not None else str(run.path),
+        "name": run.name,
+        "recorded": when(recorded) if isinstance(recorded, str) else "",
+        "tags": ", ".join(entry.tags) if entry is not None else "",
+        "prompt": f"{_cut(trace.prompt_text, 100)}  ({len(trace.prompt_ids)} tokens)",
+    }
     document = trace_document(trace)
-    lanes: list[Mapping[str, Any]] = document["lanes"]
-    parts = [pairs(about), report_text(run_report(lanes[0]) if len(lanes) == 1 else compare_report(document))]
+    lanes = document["lanes"]
+    figures = run_report(lanes[0]) if len(lanes) == 1 else compare_report(document)
+    blocks: list[Block] = [Figures([Figure(*item) for item in about.items() if item[1]]), *figures.blocks]
     unfinished = [record.name for record in trace.records if record.end is None]
     if unfinished:
-        parts.append(
-            f"The recording ends early ({_line(', '.join(unfinished))} unfinished): the figures are of what there is.\n"
-        )
+        blocks.append(Section("", [Text(
+            f"The recording ends early ({', '.join(unfinished)} unfinished): the figures are of what there is."
+        )]))  # fmt: skip
     if entry is not None and entry.note:
-        parts.append(f"{safe_text(entry.note)}\n")
+        blocks.append(Section("", [Text(entry.note)]))
     try:
         repeat = command_line(trace)
     except SpecviewError as error:
-        parts.append(f"No command line of this specview repeats it: {_line(str(error))}\n")
+        told = [Text(f"No command line of this specview repeats it: {error}")]
     else:
         where = f" ({repeat.prompt_file}: its prompt, see specview runs export --markdown)" if repeat.prompt_file else ""
-        parts.append(f"Repeat it{where}:\n  {safe_text(repeat.command)}\n")
-        parts += [f"{_line(note)}\n" for note in repeat.notes]
-    return "\n".join(parts)
+        told = [Text(f"Repeat it{where}:"), Text(f"  {repeat.command}", "code"), *map(Text, repeat.notes)]
+    return Report("", [*blocks, Section("", told)], document)
 
 
 def _export(arguments: argparse.Namespace, library: RunLibrary) -> None:
@@ -276,15 +284,6 @@ _COMMANDS: Mapping[str, _Command] = {
 
 
 # -- words ---------------------------------------------------------------------------------------------------
-
-
-def size_words(size: float) -> str:
-    """Bytes as a person reads them."""
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
 
 
 def _short(run: Recorded) -> str:

@@ -106,7 +106,8 @@ def report_text(report: Report, *, width: int | None = None, colour: bool = Fals
     """Return the report for a terminal of so many columns (None: any); all text in it is data, never markup or an escape."""
     console = _console(io.StringIO(), width or _UNLIMITED, colour=colour)
     _print(console, Section(report.title, report.blocks), 0)
-    return _told(console)
+    lines = console.file.getvalue().split("\n")  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _print(console: Console, block: Block, depth: int) -> None:
@@ -141,7 +142,7 @@ def _print(console: Console, block: Block, depth: int) -> None:
         for inner in block.blocks:
             if before is not None and not (isinstance(before, Text) and isinstance(inner, Text)):
                 console.print()
-            _print(console, inner, depth + isinstance(inner, Section))
+            _print(console, inner, depth + (isinstance(inner, Section) and bool(inner.title)))
             before = inner
 
 
@@ -175,35 +176,8 @@ def _console(stream: TextIO, width: int | None, *, colour: bool) -> Console:
     )  # fmt: skip
 
 
-def _told(console: Console) -> str:
-    lines = console.file.getvalue().split("\n")  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Return rows as aligned columns, the first row being the heading; the first `left` are left-aligned.
-
-    Cells are made safe: names and settings may come from somebody else's file.
-    """
-    console = _console(io.StringIO(), _UNLIMITED, colour=False)
-    console.print(_grid(rows, right=range(left, len(rows[0]))))
-    return _told(console)
-
-
 def _line(text: str) -> str:
     return printable(text).replace("\n", " ").replace("\t", " ")
-
-
-def figure(value: float | None, digits: int = 2, unit: str = "") -> str:
-    """Return a number for people; a dash for a figure that does not exist."""
-    return "-" if value is None else f"{value:,.{digits}f}{unit}"
-
-
-def pairs(values: Mapping[str, str]) -> str:
-    """Return names and values as two aligned columns, made safe as in `table`."""
-    console = _console(io.StringIO(), _UNLIMITED, colour=False)
-    console.print(_grid(list(values.items()), head=False))
-    return _told(console)
 
 
 class ProgressLine:

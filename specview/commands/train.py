@@ -31,8 +31,10 @@ from typing import Any
 from specview.commands.arguments import Parser, real, whole
 from specview.commands.outputs import Outputs
 from specview.commands.running import STOPPED_CODE, StopRequest, stop_on_signals
-from specview.commands.terminal import safe_text, table
+from specview.commands.terminal import print_report, safe_text
 from specview.errors import EngineMissing, SpecviewError, UsageError
+from specview.files.report import Report, Table, Text
+from specview.files.tables import Column
 from specview.models.catalog import path_of
 from specview.training.asked import KINDS, TrainSettings, flag_name, flags
 
@@ -131,20 +133,23 @@ def _train(settings: TrainSettings, outputs: Outputs, stop: StopRequest, lines: 
         return STOPPED_CODE
     outputs.document(job.document)
     if not lines and not outputs.to_stdout:
-        sys.stdout.write(summary(job.document))
+        print_report(heldout_report(job.document))
     return 0
 
 
-def summary(document: Mapping[str, Any]) -> str:
-    """Return the held-out table for people, and where the drafter is."""
-    rows = [["held-out prompts", "k", "alpha", "tokens per pass", "before"]]
-    for name, by_length in document["heldout"].items():
-        for k, kinds in by_length.items():
-            figures, before = kinds["all"], document["before"][name][k]["all"]
-            rows.append([name, k, *(_figure(value) for value in (
-                figures["alpha"], figures["tokens_per_target_pass"], before["alpha"],
-            ))])  # fmt: skip
-    return f"{table(rows)}\nsaved to {safe_text(document['folder'])}\n"
+_HELDOUT = (
+    Column("name", "held-out prompts"), Column("k", "k", digits=0), Column("alpha", "alpha", digits=3),
+    Column("tokens_per_target_pass", "tokens per pass", digits=3), Column("before", "before", "alpha before training", digits=3),
+)  # fmt: skip
+
+
+def heldout_report(document: Mapping[str, Any]) -> Report:
+    """The held-out figures for people, and where the drafter is."""
+    rows = [
+        {"name": name, "k": int(k), **kinds["all"], "before": document["before"][name][k]["all"]["alpha"]}
+        for name, by_length in document["heldout"].items() for k, kinds in by_length.items()
+    ]  # fmt: skip
+    return Report("", [Table(_HELDOUT, rows), Text(f"saved to {document['folder']}")], document)
 
 
 def _figure(value: float | None) -> str:

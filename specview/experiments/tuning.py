@@ -34,7 +34,6 @@ from specview.experiments.runner import Clock, Runner, lane_keys
 from specview.experiments.screening import Probe, Replay, predicted_copies, replay_copies
 from specview.experiments.tune_result import ArmResult, Over, TuneResult
 from specview.lab.measured import MeasuredCosts, measured_costs
-from specview.racing.calibration import measure_passes
 from specview.racing.compare import CompareResult, LaneResult
 from specview.racing.intervals import LEAST, clearly_below, interval_of
 from specview.racing.load_meter import LoadMeter
@@ -199,7 +198,7 @@ class _Search:
         if not found and not any(METHODS[name].combines for name in self.methods):
             return
         self.runner.lease.add(key for candidate in found for key in lane_keys(self.settings, candidate.lane))
-        self.calibrate(target, self.fitting_prompts(target, choose, confirm))
+        self.calibrate(self.fitting_prompts(target, choose, confirm))
         result.chosen_on = [self.name_of(place) for place in choose]
         predictions = self.predict(self.probe(found, choose), target.vocab_size)
         finalists = self.choose(self.plan(self.arms(predictions)), choose)
@@ -265,7 +264,7 @@ class _Search:
 
     # -- screening -----------------------------------------------------------------------------
 
-    def calibrate(self, target: Any, prompt_ids: Sequence[int]) -> None:
+    def calibrate(self, prompt_ids: Sequence[int]) -> None:
         """Measure the target's passes by their rows: the costs that predictions stand on."""
         self.say("Measuring the target's passes")
 
@@ -273,9 +272,8 @@ class _Search:
             if self.stop():
                 raise Stopped
 
-        known = self.runner.pool.pass_seconds.setdefault(self.runner.target, {})
         rows = max(COPIED_K) + 1 if self.seconds >= 30 else 9
-        known |= measure_passes(target, prompt_ids, rows, known, tell, self.clock)
+        known = self.runner.pool.measure_passes(self.runner.target, prompt_ids, rows, tell, self.clock)
         self.pass_s = dict(known)
         self.result.plain_pass_s = known[1]
         costs = MeasuredCosts(dict(sorted(known.items())))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from specview.errors import Stopped
-from specview.racing.calibration import counts_up_to, measure_passes
+from specview.racing.calibration import counts_up_to
 from specview.racing.pool import ModelPool, OnProgress, ShouldStop, target_key
 from specview.racing.race import tokenize_prompt
 from specview.settings.run import RunSettings
@@ -26,7 +26,7 @@ def calibrate_passes(
     should_stop: ShouldStop = lambda: False,
     afresh: bool = False,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[int, float]:
+) -> Mapping[int, float]:
     """Seconds of the target's passes by rows, for drafts of 1 to k (at least 8) tokens after the run's prompt.
 
     The pool keeps them, so the race that follows does not measure again; afresh forgets what it kept. Loads the
@@ -46,7 +46,4 @@ def calibrate_passes(
 
     rows = max(k, MOST_K) + 1
     counts = sorted({*range(1, MOST_K + 2), *counts_up_to(rows)})
-    known = {} if afresh else pool.pass_seconds.get(key, {})
-    found = measure_passes(target, prompt, rows, known, on_count, clock, counts=counts, seconds=SECONDS)
-    pool.pass_seconds[key] = found
-    return found
+    return pool.measure_passes(key, prompt, rows, on_count, clock, afresh=afresh, counts=counts, seconds=SECONDS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -10,6 +10,7 @@ from specview.decoding.interfaces import Engine
 from specview.drafting.lanes import HeadChoice, needs_draft
 from specview.models.heads import load_head
 from specview.models.loading import load_engine
+from specview.racing.calibration import OnCount, measure_passes
 from specview.settings.run import Loading, RunSettings, to_json
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class ModelPool:
         self.warm: set[EngineKey] = set()
         self.warm_heads: set[tuple[HeadKey, str]] = set()  # with the weights that they draft with
         self.kernel_margins: dict[Hashable, float] = {}
-        self.pass_seconds: dict[EngineKey, dict[int, float]] = {}  # by rows, as calibrated
+        self._pass_s: dict[EngineKey, dict[int, float]] = {}
         self._memories: dict[EngineKey, dict[str, Any]] = {}
 
     def __contains__(self, key: EngineKey | HeadKey) -> bool:
@@ -133,6 +134,19 @@ class ModelPool:
     def held(self) -> set[EngineKey | HeadKey]:
         """What is in some lease."""
         return {key for lease in self._leases for key in lease.keys}
+
+    def pass_s(self, key: EngineKey) -> Mapping[int, float]:
+        """Seconds of this target's passes by rows, as far as they were measured."""
+        return self._pass_s.get(key, {})
+
+    def measure_passes(
+        self, key: EngineKey, prompt_ids: Sequence[int], rows: int, on_count: OnCount, clock: Callable[[], float],
+        *, afresh: bool = False, **how: Any,
+    ) -> Mapping[int, float]:
+        """Measure what is not known yet of them (afresh: all), keep it and return it; see `calibration.measure_passes`."""
+        known = {} if afresh else self.pass_s(key)
+        found = self._pass_s[key] = measure_passes(self._engines[key], prompt_ids, rows, known, on_count, clock, **how)
+        return found
 
     def memory(self, key: EngineKey) -> dict[str, Any]:
         """What drafters of this target keep from run to run where the user ties runs together."""

@@ -25,7 +25,6 @@ from specview.models.heads import check_before, head_facts
 from specview.models.loading import facts as engine_facts
 from specview.models.pair_check import check_pair
 from specview.racing import workloads
-from specview.racing.calibration import measure_passes
 from specview.racing.equality import compare_outputs
 from specview.racing.lane import Lane
 from specview.racing.load_meter import LoadMeter
@@ -319,9 +318,8 @@ class Race:
             self._stop_here()
             self._emit(Progress(self.run_id, "warm-up", "Measuring the target's passes", fraction))
 
-        known = self.models.pass_seconds.setdefault(target_key(self.settings), {})
         rows = max(lane.pass_rows for lane in lanes) + 1
-        known |= measure_passes(self.target, self.prompt_ids, rows, known, tell, self._clock)
+        known = self.models.measure_passes(target_key(self.settings), self.prompt_ids, rows, tell, self._clock)
         for lane in lanes:
             lane.costs = Costs(known)
 

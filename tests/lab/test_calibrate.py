@@ -23,7 +23,7 @@ def test_every_k_to_8_is_measured_and_longer_ones_at_some(world):
     assert list(found) == list(range(1, 10))
     for rows, seconds in found.items():
         assert seconds == pytest.approx(1 + 0.125 * rows)  # the world's costs
-    assert pool.pass_seconds[target_key(settings)] == found
+    assert pool.pass_s(target_key(settings)) == found
     longer = calibrate_passes(pool, settings, k=16, clock=world.clock)
     assert list(longer) == [*range(1, 10), 13, 17]
 

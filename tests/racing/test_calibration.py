@@ -122,9 +122,9 @@ def test_a_race_calibrates_once_and_only_where_a_lane_asks(world):
     begins = events.index(of_kind(events, LaneRound)[0])
     assert all(events.index(e) < begins for e in told)
     key = target_key(race.settings)
-    assert pool.pass_seconds[key][1] == pytest.approx(1.125)
-    assert max(pool.pass_seconds[key]) == 7
-    assert race.lanes[1].costs.calibrated == pool.pass_seconds[key]
+    assert pool.pass_s(key)[1] == pytest.approx(1.125)
+    assert max(pool.pass_s(key)) == 7
+    assert race.lanes[1].costs.calibrated == pool.pass_s(key)
     assert race.lanes[0].costs.calibrated == race.lanes[2].costs.calibrated == {}
     race.close()
     again = world.race(ADAPTIVE, models=pool)

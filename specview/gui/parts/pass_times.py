@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from specview.gui.link.job import Job, JobEnded, ShouldStop, Tell
@@ -18,13 +18,13 @@ class PassMeasuring(Job):
 
     def __init__(self, context: PageContext) -> None:
         super().__init__(context.controller, MEASURE)
-        self.known: dict[Hashable, dict[int, float]] = context.extra.setdefault("passes", {})
+        self.known: dict[Hashable, Mapping[int, float]] = context.extra.setdefault("passes", {})
         self.target: Hashable = ()
 
     def measure(self, settings: RunSettings, target: Hashable, k: int, *, afresh: bool) -> None:
         """Measure those of the settings' target, named by `target_of`, for drafts of up to k tokens at least."""
 
-        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> dict[int, float]:
+        def work(pool: Any, tell: Tell, should_stop: ShouldStop) -> Mapping[int, float]:
             from specview.lab.calibrate import calibrate_passes
 
             return calibrate_passes(pool, settings, k, tell=tell.progress, should_stop=should_stop, afresh=afresh)

@@ -262,7 +262,7 @@ class WhyPage(Page):
         return self.controller.race.lane(self._lane_place)
 
     @property
-    def calibrated(self) -> dict[int, float] | None:
+    def calibrated(self) -> Mapping[int, float] | None:
         """Seconds of the target's passes by rows, where they were measured for the lane's target."""
         return None if self.lane is None else self._measuring.known.get(target_of(self.lane.settings))
 
