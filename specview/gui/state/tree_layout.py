@@ -315,67 +315,43 @@ def _widths(
 
 
 def _chain(made: Layout, width: float, height: float, sizes: Sizes, needs: Needs, full: bool) -> None:
-    """Place a chain: in two-line boxes on as many lines as have room, else in low ones, at last cut to what fits."""
-    nodes = made.nodes
-    left = sizes.root + sizes.column_gap
-    order = sorted(range(len(nodes)), key=lambda index: (nodes[index].depth, nodes[index].place == FINAL))
-    beside = [index for index in order if nodes[index].place != FINAL]
-    final = next((index for index in order if nodes[index].place == FINAL), None)
-    # The final token follows the accepted ones; where a rejected draft stands in its place, it stands below that.
-    below = final is not None and any(nodes[index].depth == nodes[final].depth for index in beside)
-    line = beside if below or final is None else order
-    space = width - left
-    rank_below = nodes[final].depth if below and final is not None else None
+    """Place a chain: in two-line boxes on as many lines as have room, else in low ones, at last cut to what fits.
 
-    def pitches(lines: Sequence[Sequence[int]], tall: float, gap: float) -> list[float]:
-        made, first = [], 0
-        for ranks in lines:
-            has = rank_below is not None and first <= rank_below < first + len(ranks)
-            made.append((tall + gap) + (tall + sizes.gap if has else 0.0))
-            first += len(ranks)
-        return made
-
-    most = 2 * sizes.wide if full else sizes.wide
-    floor = sizes.usual if full else sizes.usual * 0.8
-    numbered = [min(max(floor, *need), most) for need in needs]
+    The final token follows the accepted ones; where a rejected draft stands in its place, it stands in a line below that.
+    """
+    nodes, left, between = made.nodes, sizes.root + sizes.column_gap, sizes.column_gap
+    final = next((node for node in nodes if node.place == FINAL), None)
+    above = next((node for node in nodes if final is not None and node is not final and node.depth == final.depth), None)
+    line = sorted(range(len(nodes) - (above is not None)), key=lambda index: nodes[index].depth)
+    space, most, more = width - left, 2 * sizes.wide if full else sizes.wide, above is not None
+    numbered = [min(max(sizes.usual if full else sizes.usual * 0.8, *need), most) for need in needs]
     worded = [min(max(sizes.narrow, need[0]), most) for need in needs]
-    between, tall, gap = sizes.column_gap, sizes.two_lines, 3 * sizes.gap
-    wishes = numbered
-    lines = [line]
+    wishes, tall, gap, lines = numbered, sizes.two_lines, 3 * sizes.gap, [line]
     if not full:
         for wishes, tall, gap in (
             (numbered, sizes.two_lines, 3 * sizes.gap), (worded, sizes.two_lines, 3 * sizes.gap),
             (worded, sizes.one_line, 2 * sizes.gap),
         ):
             lines = _broken(line, wishes, space, between)
-            if sum(pitches(lines, tall, gap)) - gap <= height:
+            if (len(lines) + more) * (tall + gap) - gap <= height:
                 break
         else:
-            rows = 1
-            while sum(pitches(_even(line, rows + 1), tall, gap)) - gap <= height and rows < len(line):
-                rows += 1
-            lines = _even(line, rows)
-            if (needed := sum(pitches(lines, tall, gap)) - gap) > height:
-                tall = max(tall * height / needed, 1.0)
-    tops, down = [], 0.0
-    for pitch in pitches(lines, tall, gap):
-        tops.append(down)
-        down += pitch
-    for ranks, top in zip(lines, tops, strict=True):
+            lines = _even(line, max(int((height + gap) / (tall + gap)) - more, 1))
+            if (len(lines) + more) * (tall + gap) - gap > height:
+                tall, gap = max(0.8 * height / (1 + more), 1.0), 0.2 * height / (1 + more)
+    top = 0.0
+    for ranks in lines:
         apart = between
         if space - apart * (len(ranks) - 1) < sizes.narrow * len(ranks):
             apart = min(0.4 * apart, max(space, 0.0) / len(ranks) / 3)
-        room = space - apart * (len(ranks) - 1)
-        own = [wishes[index] for index in ranks]
-        x = left
-        for index, wide in zip(ranks, own if full else _share(own, room), strict=True):
+        own, x = [wishes[index] for index in ranks], left
+        for index, wide in zip(ranks, own if full else _share(own, space - apart * (len(ranks) - 1)), strict=True):
             nodes[index].x, nodes[index].y, nodes[index].width = x, top, wide
             x += wide + apart
-    if below and final is not None:
-        above = next(nodes[index] for index in beside if nodes[index].depth == nodes[final].depth)
-        nodes[final].x, nodes[final].y = above.x, above.y + tall + sizes.gap
-        most = math.inf if full else width - above.x
-        nodes[final].width = max(min(wishes[final], most), above.width)
+        top += (tall + gap) * (2 if above is not None and above in [nodes[index] for index in ranks] else 1)
+    if final is not None and above is not None:
+        room = math.inf if full else width - above.x
+        final.x, final.y, final.width = above.x, above.y + tall + sizes.gap, max(min(wishes[len(nodes) - 1], room), above.width)
     for node in nodes:
         node.height, node.number = tall, tall >= sizes.two_lines
     made.lines = len(lines)
