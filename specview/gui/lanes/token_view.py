@@ -25,9 +25,9 @@ from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QFrame, QMenu, 
 from specview.gui.lanes.token_lines import Place, TokenLines
 from specview.gui.link.pace import Later
 from specview.gui.parts import painted, theme
-from specview.gui.parts.token_paint import KIND_WORDS
 from specview.gui.parts.widgets import button
 from specview.gui.state.display_text import clipboard, quoted, tooltip
+from specview.gui.state.round_words import STATES
 from specview.gui.state.view_model import LaneModel, ViewToken
 
 _MANY = 1500
@@ -172,7 +172,7 @@ class TokenView(QAbstractScrollArea):
         round_ = self.lane.rounds[token.round_index].index
         if token.folded:
             return f"{token.folded} more ignored drafts, never judged · round {round_} · {place}"
-        words = f"{KIND_WORDS[token.kind]} · round {round_} · {place}"
+        words = f"{STATES[token.kind].name} · round {round_} · {place}"
         return f"{words}\n{quoted(token.text) if token.text else 'no text of its own'}"
 
     # -- text -----------------------------------------------------------------------------------

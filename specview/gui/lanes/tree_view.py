@@ -32,7 +32,7 @@ from specview.gui.parts.token_paint import plain_font
 from specview.gui.parts.widgets import button
 from specview.gui.state.display_text import tooltip, visible
 from specview.gui.state.lane_words import Mark
-from specview.gui.state.round_words import name_of, node_tip, number_text, round_tip, round_words
+from specview.gui.state.round_words import STATES, name_of, node_tip, number_text, round_tip, round_words
 from specview.gui.state.tree_layout import ROOT, Layout, Node, Sizes, lay_out, nodes_of, outline
 from specview.gui.state.view_model import FINAL, LaneModel
 
@@ -42,7 +42,6 @@ LOOK_BACK = 64
 """Rounds that the live view goes back for one with a draft."""
 ZOOMS = (0.0, 1.0, 1.35, 1.8)
 """0 fits the space; else how large nodes are."""
-MARKS = {"accepted": "✓", "rejected": "✕", "ignored": "·", "corrected": "↻", "bonus": "+", "plain": "="}
 PAD = 6
 
 
@@ -149,7 +148,7 @@ class TreeView(QAbstractScrollArea):
         lines = []
         for node in self.layout_.nodes:
             number = "" if node.place == FINAL else number_text(self.round.drafted[node.place])
-            lines.append(f"{'  ' * node.depth}{MARKS[node.verdict]} {name_of(self.round, node.place)} {number}".rstrip())
+            lines.append(f"{'  ' * node.depth}{mark_of(node)} {name_of(self.round, node.place)} {number}".rstrip())
         return "\n".join(lines)
 
     def sizeHint(self) -> QSize:
@@ -260,7 +259,7 @@ class TreeView(QAbstractScrollArea):
         left, right, two_lines = box.left() + theme.px(4), box.right(), node.number
         baseline = painted.baseline(metrics, box.top() + box.height() / (4 if two_lines else 2)) + (1 if two_lines else 0)
         if node.judged:
-            painted.words(painter, QPointF(left, baseline), MARKS[node.verdict], font, ink)
+            painted.words(painter, QPointF(left, baseline), mark_of(node), font, ink)
             left += metrics.horizontalAdvance("✓") + theme.px(3)
         if self._outlined:
             number = _number(self.round, node)
@@ -380,6 +379,11 @@ def _shown(round_: Round, place: int) -> str:
     assert token is not None
     shown = visible(token.text) if token.text else name_of(round_, place)
     return shown.lstrip(" ") or "␣" * len(shown)
+
+
+def mark_of(node: Node) -> str:
+    """The mark of a node's verdict."""
+    return STATES[node.verdict].mark
 
 
 def _number(round_: Round, node: Node) -> str:

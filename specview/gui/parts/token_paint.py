@@ -13,16 +13,6 @@ from PySide6.QtCore import QLineF, QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QPen
 
 from specview.gui.parts import theme
-from specview.gui.state.view_model import TokenKind
-
-KIND_WORDS: dict[TokenKind, str] = {
-    "accepted": "accepted draft",
-    "corrected": "corrected by the target",
-    "bonus": "bonus token of the target",
-    "plain": "plain target token",
-    "rejected": "rejected draft",
-    "ignored": "ignored draft, never judged",
-}
 
 
 @dataclass(frozen=True, slots=True)

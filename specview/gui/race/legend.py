@@ -9,16 +9,8 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from specview.gui.parts import theme
 from specview.gui.parts.painted import Painted
 from specview.gui.parts.token_paint import TokenStyles
+from specview.gui.state.round_words import STATES
 from specview.gui.state.view_model import GHOSTS, TokenKind
-
-ENTRIES: tuple[tuple[TokenKind, str], ...] = (
-    ("accepted", "A drafted token that the rule accepted."),
-    ("corrected", "The target's token in place of the first rejected draft."),
-    ("bonus", "All drafts were accepted: one more token from the last row of the same target pass."),
-    ("rejected", "A drafted token that the rule rejected; not part of the output."),
-    ("ignored", "A draft after the first rejection: never judged, not part of the output."),
-    ("plain", "A target token of a round without a draft."),
-)
 
 
 class Legend(Painted):
@@ -29,7 +21,7 @@ class Legend(Painted):
         self._styles = TokenStyles(11)
         self._places: list[tuple[float, float, str]] = []
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.setAccessibleName("Legend: " + "; ".join(f"{kind}: {words}" for kind, words in ENTRIES))
+        self.setAccessibleName("Legend: " + "; ".join(f"{kind}: {state.meaning}" for kind, state in STATES.items()))
         theme.signals.changed.connect(self._restyle)
 
     def _restyle(self) -> None:
@@ -44,7 +36,7 @@ class Legend(Painted):
 
     def sizeHint(self) -> QSize:
         """Wide enough for all states."""
-        width = sum(self._width(kind) for kind, _ in ENTRIES) + self._gap() * (len(ENTRIES) - 1)
+        width = sum(map(self._width, STATES)) + self._gap() * (len(STATES) - 1)
         return QSize(round(width) + 4, self._styles.line_height)
 
     def minimumSizeHint(self) -> QSize:
@@ -54,11 +46,11 @@ class Legend(Painted):
     def paint(self, painter: QPainter, region: QRect) -> None:
         """Paint the states that fit."""
         x, self._places = 1.0, []
-        for kind, words in ENTRIES:
+        for kind, state in STATES.items():
             if x + self._width(kind) > self.width():
                 break
             width = self._styles.paint_sample(painter, kind, x, (self.height() - self._styles.line_height) / 2, kind)
-            self._places.append((x, x + width, words))
+            self._places.append((x, x + width, state.meaning))
             x += width + self._gap()
 
     def tip_at(self, at: QPointF) -> str:

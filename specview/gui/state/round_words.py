@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.files.figures import milliseconds, probability, times
 from specview.gui.state.display_text import quoted
-from specview.gui.state.view_model import FINAL
+from specview.gui.state.view_model import FINAL, TokenKind
+
+
+class State(NamedTuple):
+    """How a token's state is told: its mark, its name in a sentence, what it means."""
+
+    mark: str
+    name: str
+    meaning: str
+
+
+STATES: Mapping[TokenKind, State] = {
+    "accepted": State("✓", "accepted draft", "A drafted token that the rule accepted."),
+    "corrected": State("↻", "corrected by the target", "The target's token in place of the first rejected draft."),
+    "bonus": State("+", "bonus token of the target",
+                   "All drafts were accepted: one more token from the last row of the same target pass."),
+    "rejected": State("✕", "rejected draft", "A drafted token that the rule rejected; not part of the output."),
+    "ignored": State("·", "ignored draft, never judged",
+                     "A draft after the first rejection: never judged, not part of the output."),
+    "plain": State("=", "plain target token", "A target token of a round without a draft."),
+}  # fmt: skip
 
 
 def point_mass(token: DraftedToken) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specview.decoding.ledger import Round, depths
-from specview.gui.state.view_model import FINAL
+from specview.gui.state.view_model import FINAL, TokenKind
 
 ROOT = -1
 """The parent of the context's children, as an index into the nodes."""
@@ -54,7 +54,7 @@ class Node:
     place: int
     parent: int
     depth: int
-    verdict: str
+    verdict: TokenKind
     x: float = 0.0
     y: float = 0.0
     width: float = 0.0

@@ -15,9 +15,9 @@ from pytestqt.qtbot import QtBot
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round, depths
 from specview.gui.lanes.panel import LanePanel
-from specview.gui.lanes.tree_view import MARKS, TreePanel, TreeView, newest_draft
+from specview.gui.lanes.tree_view import TreePanel, TreeView, newest_draft
 from specview.gui.parts import theme
-from specview.gui.state.round_words import cumulative, node_tip, number_text, round_words
+from specview.gui.state.round_words import STATES, cumulative, node_tip, number_text, round_words
 from specview.gui.state.tree_layout import ROOT, Sizes, lay_out, nodes_of
 from specview.gui.state.view_model import FINAL, LaneModel
 from specview.settings.events import LaneRound
@@ -183,7 +183,7 @@ def test_a_tree_is_painted_with_its_path_bright(view: TreeView, qapp, name: str)
     found = picture(view)
     assert found != blank and len(colours_in(found)) > 8
     assert view.text().count("\n") == 64  # 64 drafts and the final token
-    assert f'{MARKS["accepted"]} " w2" q 0.50' in view.text()
+    assert '✓ " w2" q 0.50' in view.text()
     accepted = next(node for node in view.layout_.nodes if node.verdict == "accepted")
     origin = view._origin()
     inside = found.pixelColor(int(origin.x() + accepted.x + accepted.width - 6), int(origin.y() + accepted.y + 4))
@@ -196,10 +196,10 @@ def test_a_tree_is_painted_with_its_path_bright(view: TreeView, qapp, name: str)
 
 
 def test_verdicts_are_told_by_marks_not_by_colour_alone(view: TreeView, qtbot: QtBot) -> None:
-    assert len(set(MARKS.values())) == len(MARKS)
+    assert len({state.mark for state in STATES.values()}) == len(STATES)
     view.show_round(tree_round((-1, -1, 1, 1), "raii"))
     node = view.layout_.nodes
-    assert [MARKS[one.verdict] for one in node] == ["✕", "✓", "·", "·", "↻"]
+    assert [STATES[one.verdict].mark for one in node] == ["✕", "✓", "·", "·", "↻"]
 
 
 def test_zoom_scrolls_and_the_keyboard_goes_along_the_tree(view: TreeView, qtbot: QtBot) -> None:

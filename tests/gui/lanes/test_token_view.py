@@ -16,8 +16,9 @@ from pytestqt.qtbot import QtBot
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.parts import theme
-from specview.gui.race.legend import ENTRIES, Legend
+from specview.gui.race.legend import Legend
 from specview.gui.state.display_text import clipboard, quoted, symbol, tooltip, visible
+from specview.gui.state.round_words import STATES
 from specview.gui.state.token_layout import TokenLayout, clusters
 from specview.gui.state.view_model import LaneModel, ViewToken
 from tests.gui.views_data import filled_lane, make_rounds
@@ -321,7 +322,7 @@ def test_each_state_has_its_own_look(qtbot: QtBot, name: str) -> None:
             assert colour in seen
         legend.resize(legend.sizeHint())
         assert now.accepted_tint in colours_in(legend.grab().toImage())
-        assert len(legend._places) == len(ENTRIES)
+        assert len(legend._places) == len(STATES)
     finally:
         theme.apply(app, "dark")
 
