@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specview.decoding.interfaces import Engine
-from specview.drafting.lanes import checked_lane, heads_of, needs_draft
+from specview.drafting.lanes import checked_lane
 from specview.drafting.method import MethodInfo
-from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.models.heads import check_before
@@ -183,38 +182,3 @@ def variants_of_policy(candidate: Candidate, best_k: int) -> list[LaneSettings]:
     elif candidate.method.steps_draft_model:
         found.append(replace(candidate.lane, k=longest, policy="confidence"))
     return found
-
-
-def lane_string(lane: LaneSettings) -> str:
-    """The lane as `--lane` takes it: "METHOD,key=value,...", only what is not the default."""
-    method, policy = METHODS[lane.method], POLICIES[lane.policy]
-    parts: list[tuple[str, object]] = []
-    if lane.draft != BUNDLED and (needs_draft(lane) or heads_of(lane)):
-        parts.append(("draft", lane.draft))
-    if lane.draft_engine is not None and needs_draft(lane):
-        parts.append(("draft-engine", lane.draft_engine))
-    if lane.k is not None:
-        parts.append(("k", lane.k))
-    if lane.policy != "constant":
-        parts.append(("policy", lane.policy))
-        usual = {option.name: option.default for option in policy.options}
-        parts += [(f"policy.{key}", value) for key, value in lane.policy_options.items() if value != usual.get(key)]
-    if lane.rule != "auto":
-        parts.append(("rule", lane.rule))
-    members = {"members": lane.options["members"]} if "members" in lane.options else {}
-    usual_options = method.resolve(members)
-    defaults = {option.name: option.default for option in method.options}
-    for key, value in lane.options.items():
-        default = defaults.get(key, usual_options.get(key)) if key in members else usual_options.get(key)
-        if value != default:
-            parts.append((key, value))
-    return ",".join([lane.method, *(f"{key}={_quoted(value)}" for key, value in parts)])
-
-
-def _quoted(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = str(value)
-    if any(char in text for char in ",'\""):
-        return f'"{text}"' if '"' not in text else f"'{text}'"
-    return text

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from specview.decoding.metrics import Metrics
 from specview.drafting.lanes import flat_settings
-from specview.experiments.arms import Unusable, lane_string
+from specview.experiments.arms import Unusable
 from specview.files.figures import METRICS
 from specview.files.schema import Json, number, plain
 from specview.files.tables import Column, Row
+from specview.library.repeat import lane_text
 from specview.racing.intervals import LEAST, Interval, interval_of
 from specview.racing.workloads import Workload
 from specview.settings.run import LaneSettings, RunSettings
@@ -81,7 +82,7 @@ class ArmResult:
     @property
     def name(self) -> str:
         """The lane as --lane takes it."""
-        return lane_string(self.lane)
+        return lane_text(self.lane)
 
     @property
     def chosen_by(self) -> Interval | None:

@@ -168,8 +168,13 @@ def lane_text(lane: LaneSettings) -> str:
             given["draft"] = lane.draft
         given["draft-engine"] = lane.draft_engine
     given["name"] = lane.name or None
-    standing = METHODS[lane.method].resolve({key: lane.options[key] for key in ("members", "preset") if key in lane.options})
-    given |= {key: value for key, value in lane.options.items() if standing.get(key) != value}
+    method = METHODS[lane.method]
+    chosen = {key: lane.options[key] for key in ("members", "preset") if key in lane.options}  # what others follow from
+    standing, usual = method.resolve(chosen), {option.name: option.default for option in method.options}
+    given |= {
+        key: value for key, value in lane.options.items()
+        if (usual.get(key, standing.get(key)) if key in chosen else standing.get(key)) != value
+    }  # fmt: skip
     if METHODS[lane.method].drafts:
         defaults = {option.name: option.default for option in POLICIES[lane.policy].options}
         given |= {f"policy.{key}": value for key, value in lane.policy_options.items() if defaults.get(key) != value}

@@ -18,10 +18,11 @@ from specview.decoding.metrics import fold
 from specview.drafting.lanes import checked_lane
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
-from specview.experiments.arms import candidates, lane_string
+from specview.experiments.arms import candidates
 from specview.experiments.screening import positions_of, replay_copies
 from specview.experiments.tune_result import ranking_rows, tune_document
 from specview.experiments.tuning import LEAST_TOKENS, split_prompts, tune
+from specview.library.repeat import lane_text
 from specview.racing.compare import CompareResult, LaneResult, compare
 from specview.racing.pool import ModelPool
 from specview.racing.workloads import Prompt, Workload
@@ -392,16 +393,17 @@ def parsed(text: str) -> LaneSettings:
         LaneSettings("cascade", options={"members": "suffix+draft-model", "model_k": 3}),
         LaneSettings("medusa", k=4, options={"tree": "fixed", "choices": "[[0],[1],[0,0]]"}),
         LaneSettings("eagle3", k=2, rule="match"),
+        LaneSettings("eagle3", options={"preset": "gpu"}),
     ],
     ids=lambda lane: lane.method,
 )
 def test_a_lane_string_gives_the_lane_back(lane):
     sampling = settings().sampling
     lane = checked_lane(lane, sampling)
-    text = lane_string(lane)
+    text = lane_text(lane)
     back = replace(checked_lane(parsed(text), sampling), name="")
     assert back == lane
-    assert lane_string(back) == text
+    assert lane_text(back) == text
 
 
 def test_every_method_is_a_candidate_or_has_a_reason(world):
@@ -411,7 +413,7 @@ def test_every_method_is_a_candidate_or_has_a_reason(world):
     assert named == {name for name, method in METHODS.items() if method.drafts and not method.combines}
     for one in found:
         assert checked_lane(one.lane, settings().sampling) == one.lane, "options are filled in"
-        back = replace(checked_lane(parsed(lane_string(one.lane)), settings().sampling), name="")
+        back = replace(checked_lane(parsed(lane_text(one.lane)), settings().sampling), name="")
         assert back == one.lane
         assert bool(one.lengths) != (one.tree or one.method.name == "lookahead")
     assert {one.method.name for one in found if one.tree} == {"medusa", "eagle3"}, "of those with a bundled head"
