@@ -7,9 +7,11 @@ Modelled: the prediction, which takes one alpha for a whole workload, pooled ove
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
+
+import msgspec
 
 from specview.decoding import theory
 from specview.decoding.costs import line_through
@@ -59,22 +61,8 @@ class CellRun:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> CellRun:
-        """Of a line of a sweep file; raises TypeError, KeyError or ValueError where it is none."""
-        known = {item.name for item in fields(cls)}
-        taken = {key: value for key, value in found.items() if key in known}
-        for key in ("cell", "repeat"):
-            if isinstance(taken[key], bool) or not isinstance(taken[key], int):
-                raise TypeError(f"{key} is {taken[key]!r}")
-        for key in ("positions", "eighths"):
-            taken[key] = tuple((int(hit), int(tried)) for hit, tried in taken.get(key, ()))
-        taken["pass_counts"] = {int(rows): int(count) for rows, count in (taken.get("pass_counts") or {}).items()}
-        if taken.get("spread") is not None:
-            low, high = taken["spread"]
-            taken["spread"] = float(low), float(high)
-        for key in ("metrics", "plain", "costs", "equality"):
-            if taken.get(key) is not None and not isinstance(taken[key], Mapping):
-                raise TypeError(f"{key} is no object")
-        return cls(**taken)
+        """Of a line of a sweep file; raises ValueError where it is none."""
+        return msgspec.convert(found, cls, str_keys=True)
 
     @property
     def faster(self) -> Speedup | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from specview.decoding.sampling import SamplingParams
@@ -15,7 +15,7 @@ from specview.errors import UsageError
 from specview.files.schema import plain
 from specview.racing import workloads
 from specview.racing.resolve import checked_run, harmless_lane
-from specview.settings.run import MAX_K, LaneSettings, RunSettings, from_json
+from specview.settings.run import MAX_K, LaneSettings, RunSettings, from_json, to_json
 
 Number = TypeVar("Number", int, float)
 
@@ -148,21 +148,16 @@ class Grid:
 
     def to_json(self) -> dict[str, Any]:
         """The grid as JSON values, as it stands in a sweep file."""
-        shared = {
-            item.name: getattr(self.settings, item.name)
-            for item in fields(self.settings)
-            if item.name not in _NOT_IN_GRID
-        }
-        sampling = asdict(self.settings.sampling)
-        sampling.pop("temperature")
+        found = plain(to_json(self))
+        sampling = found["settings"]["sampling"]
         return {
-            "settings": plain(shared),
-            "sampling": plain(sampling),
-            "lanes": [plain({item.name: getattr(lane, item.name) for item in fields(lane)}) for lane in self.lanes],
-            "k": list(self.ks),
-            "temperatures": list(self.temperatures),
-            "prompts": [plain({item.name: getattr(prompt, item.name) for item in fields(prompt)}) for prompt in self.prompts],
-            "repeats": self.repeats,
+            "settings": {key: value for key, value in found["settings"].items() if key not in _NOT_IN_GRID},
+            "sampling": {key: value for key, value in sampling.items() if key != "temperature"},
+            "lanes": found["lanes"],
+            "k": found["ks"],
+            "temperatures": found["temperatures"],
+            "prompts": found["prompts"],
+            "repeats": found["repeats"],
         }
 
     @classmethod
@@ -172,21 +167,10 @@ class Grid:
         What may name another file is left out of it (`racing.resolve`), unless it is the user's `own`: to be compared
         with the grid that he named.
         """
-        settings = from_json(RunSettings, {key: value for key, value in found["settings"].items() if key not in _NOT_IN_GRID})
-        sampling = from_json(SamplingParams, found["sampling"])
-        prompts = []
-        for one in found["prompts"]:
-            turns = tuple({str(key): str(value) for key, value in turn.items()} for turn in one.get("history", ()))
-            prompts.append(from_json(GridPrompt, {**one, "history": turns}))
-        lanes = [from_json(LaneSettings, lane) for lane in found["lanes"]]
-        return cls(
-            replace(settings, sampling=sampling),
-            tuple(lanes if own else map(harmless_lane, lanes)),
-            tuple(_whole(k) for k in found["k"]),
-            tuple(float(temperature) for temperature in found["temperatures"]),
-            tuple(prompts),
-            _whole(found["repeats"]),
-        ).checked()
+        settings = {key: value for key, value in found["settings"].items() if key not in _NOT_IN_GRID}
+        named = {key: found[key] for key in ("lanes", "temperatures", "prompts", "repeats")}
+        grid = from_json(cls, {"settings": {**settings, "sampling": found["sampling"]}, "ks": found["k"], **named})
+        return (grid if own else replace(grid, lanes=tuple(map(harmless_lane, grid.lanes)))).checked()
 
     def lane_name(self, lane: int) -> str:
         """A lane's name in the results: its own, numbered where another has the same."""
@@ -235,12 +219,12 @@ def prompts_of_set(loaded: workloads.Workload) -> tuple[GridPrompt, ...]:
 def parse_ks(text: str) -> tuple[int, ...]:
     """Draft lengths of "1..8" (or "1-8"), "1..16:3" (from 1 by steps of 3) or "1,2,4"; raises UsageError, one line."""
     text = re.sub(r"(\d)\s*-\s*(\d)", r"\1..\2", text)  # as what-if and people write it
-    return _parse(text, "k", _as_whole, 1, 1, MAX_K)
+    return _parse(text, "k", int, "whole numbers, for example 1..8 or 1,2,4", 1, 1, MAX_K)
 
 
 def parse_temperatures(text: str) -> tuple[float, ...]:
     """Temperatures of "0,0.7" or "0..1:0.25"; raises UsageError, one line."""
-    return _parse(text, "temperature", _as_real, None, 0.0, None)
+    return _parse(text, "temperature", float, "numbers, for example 0,0.7", None, 0.0, None)
 
 
 _RANGE = re.compile(r"(.+?)\.\.(.+?)(?::(.+))?")
@@ -248,22 +232,28 @@ _MOST_VALUES = 1000
 
 
 def _parse(
-    text: str, name: str, read: Callable[[str, str], Number], usual_step: Number | None, low: Number, high: Number | None
+    text: str, name: str, kind: type[Number], fits: str, usual_step: Number | None, low: Number, high: Number | None
 ) -> tuple[Number, ...]:
+    def read(word: str) -> Number:
+        try:
+            value = kind(word.strip())
+            if math.isfinite(value):
+                return value
+        except (ValueError, OverflowError):
+            pass
+        raise UsageError(f"{name} is {word.strip()!r}.", f"Use {fits}.")
+
     found: list[Number] = []
-    for part in text.split(","):
-        item = part.strip()
-        if not item:
-            continue
+    for item in filter(None, map(str.strip, text.split(","))):
         span = _RANGE.fullmatch(item)
         if span is None:
-            found.append(read(item, name))
+            found.append(read(item))
             continue
-        first, last = read(span[1].strip(), name), read(span[2].strip(), name)
-        if span[3] is None and usual_step is None:
+        first, last = read(span[1]), read(span[2])
+        step = read(span[3]) if span[3] is not None else usual_step
+        if step is None:
             raise UsageError(f"{name} {item!r} names no step.", "Write first..last:step, for example 0..1:0.25.")
-        step = read(span[3].strip(), name) if span[3] is not None else usual_step
-        if step is None or step <= 0 or last < first:
+        if step <= 0 or last < first:
             raise UsageError(f"{name} {item!r} holds nothing.", "Write first..last, the least first, or first..last:step.")
         count = math.floor((last - first) / step + 1e-9) + 1
         if count > _MOST_VALUES:
@@ -276,29 +266,6 @@ def _parse(
             bounds = f"{low:g} to {high:g}" if high is not None else f"{low:g} or more"
             raise UsageError(f"{name} is {value:g}.", f"Use {bounds}.")
     return tuple(dict.fromkeys(round(value, 10) if isinstance(value, float) else value for value in found))
-
-
-def _as_whole(text: str, name: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{name} is {text!r}.", "Use whole numbers, for example 1..8 or 1,2,4.") from None
-
-
-def _as_real(text: str, name: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UsageError(f"{name} is {text!r}.", "Use numbers, for example 0,0.7.")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
 
 
 def _listed(values: Any) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QSplitter, QTabWidget, QWidget
+from PySide6.QtWidgets import QTabWidget, QWidget
 
 from specview.errors import SpecviewError, UsageError
 from specview.experiments.prompt_set import (
@@ -104,12 +104,7 @@ class PromptSetDialog(JobDialog):
             chart.picked.connect(self._picked)
         below = QWidget()
         layout.row((self.speedup, 1), (self.acceptance, 1), on=below, gap=theme.px(8))
-        whole = QSplitter(Qt.Orientation.Vertical)
-        for part in (self.tabs, below):
-            whole.addWidget(part)
-            whole.setStretchFactor(whole.count() - 1, 1)
-        whole.setSizes([theme.px(280), theme.px(230)])
-        self.body.addWidget(whole, 1)
+        self.body.addWidget(layout.split(Qt.Orientation.Vertical, (self.tabs, 1, theme.px(280)), (below, 1, theme.px(230))), 1)
         self.requests.selected.connect(lambda _: self.refresh())
         self.requests.activated.connect(lambda _: self.open_selected())
 

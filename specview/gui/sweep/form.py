@@ -121,28 +121,21 @@ class GridForm(QWidget):
         self._remembered: list[str] = []  # lanes of the race that were ticked, until the race's lanes are known
         self.target = label("", "small")
         self.target.setWordWrap(True)
-        self.ks = QLineEdit("1..8")
-        self.temperatures = QLineEdit("0")
-        self.prompts = Ticks("Workloads")
-        self.file = QPushButton("File…")
-        self.lanes = Ticks("Methods")
+        self.ks, self.temperatures = QLineEdit("1..8"), QLineEdit("0")
         self.repeats = NumberEdit("repeats", 3, whole=True, minimum=1, maximum=MAX_REPEATS, digits=4)
         self.max_tokens = NumberEdit("max tokens", 64, whole=True, minimum=1, maximum=1_000_000, step=16, digits=6)
+        self.prompts, self.lanes = Ticks("Workloads"), Ticks("Methods")
+        self._lines: dict[str, QLineEdit] = {
+            "k": self.ks, "temperatures": self.temperatures, "repeats": self.repeats, "max_tokens": self.max_tokens
+        }  # fmt: skip
+        self._ticks = {"prompts": self.prompts, "lanes": self.lanes}
+        self.file = QPushButton("File…")
+        self.file.setProperty("kind", "flat")
         set_tip(self.file, "A set of prompts of your own (JSON Lines): each prompt is a cell, grouped by its workload")
         for kind in workloads.list_workloads():
-            self.prompts.add(kind, ("workload", kind), kind == workloads.DEFAULT, workloads.KINDS.get(kind.removesuffix("-pt"), ""))
-        self.prompts.add(PROMPT_OF_THE_RACE, ("prompt", ()), False, "The prompt in the bar of the Race tab")
+            self.prompts.add(kind, kind, kind == workloads.DEFAULT, workloads.KINDS.get(kind.removesuffix("-pt"), ""))
+        self.prompts.add(PROMPT_OF_THE_RACE, None, False, "The prompt in the bar of the Race tab")
         self._fill_lanes(())
-        self._lay_out()
-        for line in (self.ks, self.temperatures):
-            line.textChanged.connect(lambda _: self._edited())
-        for number in (self.repeats, self.max_tokens):
-            number.edited.connect(self._edited)
-        for ticks in (self.prompts, self.lanes):
-            ticks.ticked.connect(self._edited)
-        self.file.clicked.connect(self._choose_file)
-
-    def _lay_out(self) -> None:
         first = layout.row(
             (Field("Draft lengths k", self.ks, "1..8, or 1..16:3 for steps of 3, or 1,2,4"), 1),
             (Field("Temperatures", self.temperatures, "0 is greedy; 0,0.7 or 0..1:0.25"), 1), gap=theme.px(8)
@@ -151,11 +144,15 @@ class GridForm(QWidget):
             Field("Repeats", self.repeats, "All cells once, then all again: a noisy moment hits all alike"),
             Field("Max tokens", self.max_tokens, "Output tokens of every race"), 1, gap=theme.px(8)
         )
-        self.file.setProperty("kind", "flat")
         layout.column(
             self.target, first, second, layout.row(label("Workloads", "small"), 1, self.file), (self.prompts, 3),
             label("Methods (plain runs beside each)", "small"), (self.lanes, 3), on=self, gap=theme.px(6)
         )
+        for line in self._lines.values():
+            line.textChanged.connect(lambda _: self._edited())
+        for ticks in self._ticks.values():
+            ticks.ticked.connect(self._edited)
+        self.file.clicked.connect(self._choose_file)
 
     # -- what it holds -------------------------------------------------------------------------
 
@@ -208,16 +205,13 @@ class GridForm(QWidget):
     def _prompts(self) -> tuple[GridPrompt, ...]:
         assert self._settings is not None
         found: list[GridPrompt] = []
-        for kind, value in self.prompts.values():
-            if kind == "workload":
-                found += grid_prompts([value])
-            elif kind == "file":
-                found += value
-            else:
-                race = self._settings
+        for prompts in self.prompts.values():
+            race = self._settings
+            if prompts is None:
                 if race.chat and not race.prompt.strip():
                     raise UsageError("the prompt of the race is empty.", "Type one in the Race tab, or tick a workload.")
-                found.append(GridPrompt(PROMPT_OF_THE_RACE, race.prompt, race.system, "", race.history))
+                prompts = [GridPrompt(PROMPT_OF_THE_RACE, race.prompt, race.system, "", race.history)]
+            found += grid_prompts([prompts]) if isinstance(prompts, str) else prompts
         return tuple(found)
 
     def show_grid(self, grid: Grid) -> None:
@@ -226,28 +220,19 @@ class GridForm(QWidget):
         self.temperatures.setText(",".join(f"{value:g}" for value in grid.temperatures))
         self.repeats.set_value(grid.repeats)
         self.max_tokens.set_value(grid.settings.max_tokens)
-        groups = {prompt.group for prompt in grid.prompts}
-        self.prompts.tick([item for item in self._texts(self.prompts) if item in groups])
-        labels = {lane.label for lane in grid.lanes}
-        self.lanes.tick([item for item in self._texts(self.lanes) if item in labels])
+        self.prompts.tick([prompt.group for prompt in grid.prompts])
+        self.lanes.tick([lane.label for lane in grid.lanes])
 
     def kept(self) -> dict[str, Any]:
         """The form's values, to be remembered."""
-        return {
-            "k": self.ks.text(),
-            "temperatures": self.temperatures.text(),
-            "repeats": self.repeats.text(),
-            "max_tokens": self.max_tokens.text(),
-            "prompts": self.prompts.texts(),
-            "lanes": self.lanes.texts(),
-        }
+        return {key: line.text() for key, line in self._lines.items()} | {key: ticks.texts() for key, ticks in self._ticks.items()}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take up what `kept` gave, whatever of it fits."""
-        for key, line in (("k", self.ks), ("temperatures", self.temperatures), ("repeats", self.repeats), ("max_tokens", self.max_tokens)):
+        for key, line in self._lines.items():
             if isinstance(kept.get(key), str) and len(kept[key]) < 1000:
                 line.setText(kept[key])
-        for key, ticks in (("prompts", self.prompts), ("lanes", self.lanes)):
+        for key, ticks in self._ticks.items():
             if isinstance(kept.get(key), list):
                 ticks.tick([str(text) for text in kept[key]])
         if isinstance(kept.get("lanes"), list):
@@ -279,14 +264,10 @@ class GridForm(QWidget):
             self.target.setText(str(error))
             return str(error)
         words = f"{loaded.name} ({len(loaded.prompts)} prompts)"
-        if words not in self._texts(self.prompts):
-            self.prompts.add(words, ("file", prompts_of_set(loaded)), True, path)
+        if not self.prompts.findItems(words, Qt.MatchFlag.MatchExactly):
+            self.prompts.add(words, prompts_of_set(loaded), True, path)
         self._edited()
         return ""
-
-    @staticmethod
-    def _texts(ticks: Ticks) -> list[str]:
-        return [ticks.item(place).text() for place in range(ticks.count())]
 
 
 def _numbers(values: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFileDialog, QFrame, QPushButton, QSizePolicy, QSplitter
+from PySide6.QtWidgets import QFileDialog, QFrame, QPushButton, QSizePolicy
 
 from specview.errors import SpecviewError
 from specview.experiments.sweep import ASK_RUNS, Estimate, grid_words
@@ -93,13 +93,9 @@ class SweepPage(JobView, Page):
             (self.form, 1), self.estimate, layout.row(self.run, self.stop, self.resume, 1, gap=theme.px(6)),
             on=side, gap=theme.px(6), margins=(theme.px(10), theme.px(8), theme.px(10), theme.px(10))
         )
-        self.split = QSplitter(Qt.Orientation.Vertical)
+        self.split = layout.split(Qt.Orientation.Vertical, (self.charts, 3, theme.px(520)), (self.table, 1, theme.px(160)))
         self.split.setChildrenCollapsible(False)
         self.split.setHandleWidth(theme.px(7))
-        for part, share in ((self.charts, 3), (self.table, 1)):
-            self.split.addWidget(part)
-            self.split.setStretchFactor(self.split.count() - 1, share)
-        self.split.setSizes([theme.px(520), theme.px(160)])
         self.table.export_button.hide()  # the page's own menu has all of it
         right = layout.column(
             layout.row((self.name, 1), self.as_race, self.open, self.export, gap=theme.px(8)), self.progress,

@@ -6,7 +6,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
-from PySide6.QtWidgets import QSplitter, QWidget
+from PySide6.QtWidgets import QWidget
 
 from specview.drafting.lanes import heads_of, needs_draft
 from specview.drafting.registry import METHODS
@@ -103,13 +103,8 @@ class TuneDialog(JobDialog):
         self.why = ElidedLabel("", "small")
         top = QWidget()
         layout.column((self.table, 1), self.why, on=top, gap=theme.px(4))
-        below = QSplitter(Qt.Orientation.Horizontal)
-        whole = QSplitter(Qt.Orientation.Vertical)
-        for splitter, part, share in ((below, self.chart, 1), (below, self.advice, 1), (whole, top, 3), (whole, below, 2)):
-            splitter.addWidget(part)
-            splitter.setStretchFactor(splitter.count() - 1, share)
-        whole.setSizes([theme.px(270), theme.px(240)])
-        self.body.addWidget(whole, 1)
+        below = layout.split(Qt.Orientation.Horizontal, (self.chart, 1, theme.px(540)), (self.advice, 1, theme.px(540)))
+        self.body.addWidget(layout.split(Qt.Orientation.Vertical, (top, 3, theme.px(270)), (below, 2, theme.px(240))), 1)
         self.chart.say("Nothing was tuned yet.")
         self._show_guide([], [])
         self.table.selected.connect(lambda _: self.refresh())
