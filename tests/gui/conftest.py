@@ -68,3 +68,49 @@ def make_window(qtbot, qapp, config, script, monkeypatch):
 def window(make_window):
     """One window, nothing preloaded."""
     return make_window()
+
+
+@pytest.fixture
+def make_bench(qtbot, qapp, script):
+    """Make a page over a controller and a made-up backend, without the rest of the window.
+
+    What is made has `page`, `controller`, `context`, the `messages` of the banner and the tabs that were `opened`.
+    """
+    from types import SimpleNamespace
+
+    from specview.gui.link.controller import Controller
+    from specview.gui.link.engine_thread import EngineThread
+    from specview.gui.parts import theme
+    from specview.gui.parts.pages import PageContext
+    from specview.gui.parts.selection import Selection
+    from specview.gui.shell import app as application
+    from specview.racing.resolve import checked_run
+    from specview.settings.run import RunSettings
+
+    application.make_app([])
+    theme.apply(qapp, "dark", 1.0)
+    made = []
+
+    def make(page):
+        bench = SimpleNamespace(engine=EngineThread(lambda: FakeBackend(script)), messages=[], opened=[], selection=Selection())
+        bench.controller = Controller(bench.engine)
+        bench.context = PageContext(
+            bench.controller, bench.selection, lambda: checked_run(RunSettings(prompt="hello")),
+            lambda text, kind="error": bench.messages.append(text), lambda settings: None, lambda lane: True,
+            bench.opened.append, lambda settings: True,
+        )  # fmt: skip
+        bench.page = page(bench.context)
+        bench.page.resize(1280, 700)
+        bench.page.show()
+        bench.engine.start()
+        bench.page.opened()
+        made.append(bench)
+        return bench
+
+    yield make
+    for bench in made:
+        bench.page.shut()
+        bench.controller.close(5.0)
+        bench.page.close()
+        bench.page.deleteLater()
+    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)

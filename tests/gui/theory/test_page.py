@@ -5,60 +5,26 @@ from __future__ import annotations
 import threading
 
 import pytest
-from PySide6.QtCore import QEvent, Qt
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
 
 from specview.decoding import theory
 from specview.errors import SpecviewError, Stopped
-from specview.gui.link.controller import Controller
-from specview.gui.link.engine_thread import EngineThread
 from specview.gui.parts import theme
-from specview.gui.parts.pages import PageContext
-from specview.gui.parts.selection import Selection
-from specview.gui.shell import app as application
 from specview.gui.theory import concurrency as concurrency_panel
 from specview.gui.theory.explorer import Point
 from specview.gui.theory.page import TheoryPage
 from specview.lab.acceptance import stated_acceptance
 from specview.lab.concurrency import combine
-from specview.racing.resolve import checked_run
 from specview.settings.events import LaneRound
-from specview.settings.run import RunSettings
 from tests.decoding.test_theory import TABLES
-from tests.gui.shell_fake import FakeBackend
 from tests.gui.why.test_page import PASS_S, feed, standard
 from tests.lab.test_concurrency import measured, roofed
 
 
-class Bench:
-    """The page over a controller and a made-up backend."""
-
-    def __init__(self, script) -> None:
-        self.engine = EngineThread(lambda: FakeBackend(script))
-        self.controller = Controller(self.engine)
-        self.messages: list[str] = []
-        self.context = PageContext(
-            self.controller, Selection(), lambda: checked_run(RunSettings(prompt="hello")),
-            lambda text, kind="error": self.messages.append(text), lambda settings: None, lambda lane: True,
-            lambda title: None, lambda settings: True,
-        )  # fmt: skip
-        self.page = TheoryPage(self.context)
-
-
 @pytest.fixture
-def bench(qtbot, qapp, script):
-    application.make_app([])
-    theme.apply(qapp, "dark", 1.0)
-    made = Bench(script)
-    made.page.resize(1280, 700)
-    made.page.show()
-    made.engine.start()
-    made.page.opened()
-    yield made
-    made.controller.close(5.0)
-    made.page.close()
-    made.page.deleteLater()
-    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+def bench(make_bench):
+    return make_bench(TheoryPage)
 
 
 @pytest.fixture

@@ -9,28 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QEvent, QPoint, Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QGuiApplication
 
 from specview.decoding.details import details_of
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.files.figures import METRICS, MISSING
-from specview.gui.link.controller import Controller
-from specview.gui.link.engine_thread import EngineThread
 from specview.gui.parts import theme
 from specview.gui.parts.charts import Chart
-from specview.gui.parts.pages import RACE, WHY, PageContext
+from specview.gui.parts.pages import RACE, WHY
 from specview.gui.parts.pass_times import MEASURE
-from specview.gui.parts.selection import Selection
-from specview.gui.shell import app as application
 from specview.gui.state.view_model import target_of
 from specview.gui.why.page import WhyPage
 from specview.lab.explain import explain_lane
 from specview.lab.explanation import Banner
-from specview.racing.resolve import checked_run
 from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded, RaceStarted
-from specview.settings.run import RunSettings
-from tests.gui.shell_fake import FakeBackend
 
 PASS_S = 0.05
 BASE = {"engine": "transformers", "target": "bundled", "device": None, "dtype": None, "threads": None, "gpu_layers": 0,
@@ -83,38 +76,9 @@ def standard(count=60, **draft):
     return [("plain", PLAIN, lane_rounds(200, k=0)), ("draft-model", DRAFT, lane_rounds(count, **draft))]
 
 
-class Bench:
-    """The page over a controller and a made-up backend, without the rest of the window."""
-
-    def __init__(self, script) -> None:
-        self.engine = EngineThread(lambda: FakeBackend(script))
-        self.controller = Controller(self.engine)
-        self.selection = Selection()
-        self.messages: list[str] = []
-        self.opened: list[str] = []
-        context = PageContext(
-            self.controller, self.selection, lambda: checked_run(RunSettings(prompt="hello")),
-            lambda text, kind="error": self.messages.append(text), lambda settings: None, lambda lane: True,
-            self.opened.append, lambda settings: True,
-        )  # fmt: skip
-        self.page = WhyPage(context)
-
-
 @pytest.fixture
-def bench(qtbot, qapp, script):
-    application.make_app([])
-    theme.apply(qapp, "dark", 1.0)
-    made = Bench(script)
-    made.page.resize(1280, 700)
-    made.page.show()
-    made.engine.start()
-    made.page.opened()
-    yield made
-    made.page.shut()
-    made.controller.close(5.0)
-    made.page.close()
-    made.page.deleteLater()
-    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+def bench(make_bench):
+    return make_bench(WhyPage)
 
 
 @pytest.fixture
