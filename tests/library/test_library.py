@@ -19,6 +19,7 @@ from specview.files.reader import read_trace
 from specview.library import library as library_module
 from specview.library.keeping import RunKeeper
 from specview.library.library import RunLibrary, runs_folder
+from tests.library.changing import change
 from tests.library.recorded import SETTINGS, keep, race_events, write_trace
 
 
@@ -27,11 +28,8 @@ def library(tmp_path: Path) -> RunLibrary:
     return RunLibrary(tmp_path / "runs")
 
 
-def test_the_library_of_tests_is_not_the_users(own_data: Path) -> None:
+def test_an_empty_library_is_no_error_and_that_of_tests_not_the_users(library: RunLibrary, own_data: Path) -> None:
     assert runs_folder() == own_data / "runs" and not own_data.exists()
-
-
-def test_an_empty_library_is_no_error(library: RunLibrary) -> None:
     assert library.scan() == [] and library.scan(trash=True) == [] and library.size_bytes() == 0
     assert library.keeps and not library.folder.exists()
 
@@ -89,14 +87,6 @@ def test_a_run_that_was_stopped_or_crashed_is_kept_with_what_it_has(library: Run
     assert [len(record.rounds) for record in library.read(entry).records] == [12, 12, 12]
 
 
-def test_a_race_without_a_round_leaves_no_file(library: RunLibrary) -> None:
-    keeper = RunKeeper(library)
-    for event in race_events(rounds=0):
-        keeper.take(event)
-    keeper.close()
-    assert keeper.path is None and library.scan() == [] and not library.folder.exists()
-
-
 def test_a_continued_race_goes_on_in_its_file_and_a_deleted_one_is_not_made_again(library: RunLibrary) -> None:
     events = list(race_events(rounds=6))
     rounds = [event for event in events if type(event).__name__ == "LaneRound"]
@@ -114,8 +104,12 @@ def test_a_continued_race_goes_on_in_its_file_and_a_deleted_one_is_not_made_agai
     assert library.scan() == []
 
 
-def test_each_race_of_a_keeper_has_its_own_file(library: RunLibrary) -> None:
+def test_each_race_of_a_keeper_has_its_own_file_and_one_without_a_round_none(library: RunLibrary) -> None:
     keeper = RunKeeper(library)
+    for event in race_events(rounds=0):
+        keeper.take(event)
+    keeper.close()
+    assert keeper.path is None and library.scan() == [] and not library.folder.exists()
     for part in ("1 of 2", "2 of 2"):
         keeper.facts["part"] = part
         for event in race_events(rounds=3):
@@ -158,10 +152,9 @@ def test_a_folder_that_cannot_be_made_is_told_once(tmp_path: Path) -> None:
 
 
 def test_the_choice_not_to_keep_is_remembered(library: RunLibrary) -> None:
-    library.set_keeps(False)
-    assert not RunLibrary(library.folder).keeps
-    library.set_keeps(True)
-    assert RunLibrary(library.folder).keeps
+    for on in (False, True):
+        library.set_keeps(on)
+        assert RunLibrary(library.folder).keeps is on
 
 
 # -- describing and searching --------------------------------------------------------------------------------
@@ -194,16 +187,15 @@ def test_names_and_notes_have_a_limit(library: RunLibrary) -> None:
         library.describe("../outside", name="x")
 
 
-@pytest.mark.parametrize(
-    ("search", "found"),
-    [
-        ("", True), ("HI", True), ("hi nothing", True), ("hi missing", False), ("prompt-lookup", True), ("smollm2", True),
-        ("warm", True), ("night", True), ("tagged", True), ("greedy", True), ("processor", True), ("window-not", False),
-    ],
-)  # fmt: skip
-def test_search_looks_at_name_note_tags_model_method_and_prompt(library: RunLibrary, search: str, found: bool) -> None:
-    library.describe(keep(library), name="warm machine", note="again at night", tags=["tagged"])
-    assert bool(library.scan(search=search)) is found
+def test_search_looks_at_all_that_is_known_of_a_run(library: RunLibrary) -> None:
+    run_id = keep(library, settings=replace(SETTINGS, workload="extract"), rounds=2)
+    library.describe(run_id, name="warm machine", note="again at night", tags=["tagged"])
+    (entry,) = library.scan()
+    assert entry.workload == "extract"
+    for search in ("", "HI", "hi nothing", "prompt-lookup", "smollm2", "warm", "night", "tagged", "greedy", "processor", "extract transformers"):
+        assert library.scan(search=search) == [entry], search
+    for search in ("hi missing", "window-not"):
+        assert not library.scan(search=search)
 
 
 def test_a_run_is_found_by_id_beginning_end_name_and_place(library: RunLibrary) -> None:
@@ -462,24 +454,11 @@ def test_a_folder_that_only_can_be_read_still_lists(library: RunLibrary, monkeyp
 # -- two specviews at once -----------------------------------------------------------------------------------
 
 
-def _change(folder: str, ids: list[str], seed: int) -> None:
-    library = RunLibrary(Path(folder))
-    for round_ in range(6):
-        for run_id in ids:
-            try:
-                library.describe(run_id, note=f"{seed} {round_}")
-            except SpecviewError:
-                pass  # the other one has it in the trash just now
-            library.delete([run_id])
-            library.scan()
-            library.restore([run_id])
-
-
 def test_two_processes_that_change_the_same_runs_lose_none(library: RunLibrary) -> None:
     ids = [keep(library, rounds=2) for _ in range(3)]
     before = {run_id: (library.folder / f"{run_id}.jsonl").read_bytes() for run_id in ids}
     context = multiprocessing.get_context("spawn")
-    others = [context.Process(target=_change, args=(str(library.folder), ids, seed)) for seed in (1, 2)]
+    others = [context.Process(target=change, args=(str(library.folder), ids, seed)) for seed in (1, 2)]
     for other in others:
         other.start()
     for other in others:
@@ -487,10 +466,4 @@ def test_two_processes_that_change_the_same_runs_lose_none(library: RunLibrary) 
     assert [other.exitcode for other in others] == [0, 0]
     library.restore(ids)
     assert {run_id: (library.folder / f"{run_id}.jsonl").read_bytes() for run_id in ids} == before
-    assert {entry.note for entry in library.scan()} <= {"1 5", "2 5"} and not list(library.folder.glob("*.tmp"))
-
-
-def test_the_engine_and_workload_of_a_run_are_searched(library: RunLibrary) -> None:
-    keep(library, settings=replace(SETTINGS, workload="extract"))
-    (entry,) = library.scan()
-    assert entry.workload == "extract" and entry.title.startswith("extract: ") and library.scan(search="extract transformers")
+    assert {entry.note for entry in library.scan()} <= {"1 2", "2 2"} and not list(library.folder.glob("*.tmp"))

@@ -282,12 +282,12 @@ def test_following_for_long_keeps_nothing(panel: TreePanel, qapp) -> None:
         del lane.rounds[40:]
         gc.collect()
 
-    follow(20)
+    follow(10)
     tracemalloc.start()
     try:
-        follow(20)
+        follow(10)
         before = tracemalloc.get_traced_memory()[0]
-        follow(80)
+        follow(40)
         after = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
