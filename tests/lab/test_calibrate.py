@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from specview.errors import Stopped
@@ -10,32 +12,29 @@ from specview.racing.pool import ModelPool, target_key
 from specview.racing.resolve import checked_run
 from tests.racing.world import LOOKUP, World, rounds_of
 
+TEXT = "Measuring the target's passes"
+
 
 @pytest.fixture
 def world(monkeypatch) -> World:
     return World(monkeypatch)
 
 
-def test_every_k_to_8_is_measured_and_longer_ones_at_some(world):
+def test_every_k_to_8_is_measured_and_longer_ones_at_some_until_asked_for_afresh(world):
     pool = ModelPool()
     settings = checked_run(world.race().settings)
-    found = calibrate_passes(pool, settings, clock=world.clock)
+    said = []
+    found = calibrate_passes(pool, settings, clock=world.clock, tell=lambda text, fraction: said.append((text, fraction)))
     assert list(found) == list(range(1, 10))
     for rows, seconds in found.items():
         assert seconds == pytest.approx(1 + 0.125 * rows)  # the world's costs
-    assert pool.pass_s(target_key(settings)) == found
-    longer = calibrate_passes(pool, settings, k=16, clock=world.clock)
-    assert list(longer) == [*range(1, 10), 13, 17]
-
-
-def test_what_was_measured_is_kept_until_it_is_asked_for_afresh(world):
-    pool = ModelPool()
-    settings = checked_run(world.race().settings)
-    calibrate_passes(pool, settings, clock=world.clock)
+    fractions = [fraction for text, fraction in said if text == TEXT]
+    assert fractions and all(0 <= fraction <= 1 for fraction in fractions)
     target = pool.get(target_key(settings))
     before = target.forwards
-    calibrate_passes(pool, settings, clock=world.clock)
-    assert target.forwards == before
+    assert calibrate_passes(pool, settings, clock=world.clock) == found == pool.pass_s(target_key(settings))
+    assert target.forwards == before  # what was measured is kept
+    assert list(calibrate_passes(pool, settings, k=16, clock=world.clock)) == [*range(1, 10), 13, 17]
     target.pass_cost = 2.0
     assert calibrate_passes(pool, settings, afresh=True, clock=world.clock)[1] == pytest.approx(2.125)
     assert all(session.closed for session in target.sessions)
@@ -52,19 +51,6 @@ def test_the_race_that_follows_uses_the_same_engine_and_leaves_no_trace_of_it(wo
 
 
 def test_stop_ends_it(world):
-    asked = []
-
-    def stop() -> bool:
-        asked.append(True)
-        return len(asked) > 6
-
+    asked = itertools.count()
     with pytest.raises(Stopped):
-        calibrate_passes(ModelPool(), checked_run(world.race().settings), should_stop=stop, clock=world.clock)
-
-
-def test_progress_is_told(world):
-    said = []
-    calibrate_passes(ModelPool(), checked_run(world.race().settings), clock=world.clock,
-                     tell=lambda text, fraction: said.append((text, fraction)))  # fmt: skip
-    fractions = [fraction for text, fraction in said if text == "Measuring the target's passes"]
-    assert fractions and all(0 <= fraction <= 1 for fraction in fractions)
+        calibrate_passes(ModelPool(), checked_run(world.race().settings), should_stop=lambda: next(asked) > 5, clock=world.clock)
