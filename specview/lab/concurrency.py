@@ -48,7 +48,7 @@ class Point:
     """One number of sequences at one draft length; seconds, and tokens per second.
 
     pass_s is measured; draft_source says "measured", "modelled" or "none" (plain decoding), tokens_source "measured"
-    (by position) or "modelled" (the closed form). spread is the speedup's middle half over the measured repeats.
+    (by position) or "modelled" (the closed form). ratios are the speedups of the repeats that measured both passes.
     """
 
     sequences: int
@@ -57,10 +57,20 @@ class Point:
     pass_s: float
     draft_s: float
     other_s: float
-    speedup: float
-    spread: tuple[float, float] | None
     draft_source: str
     tokens_source: str
+    ratios: tuple[float, ...] = (1.0,)
+
+    @property
+    def speedup(self) -> float:
+        """The median of the repeats'."""
+        return median(self.ratios)
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """The middle half of the repeats' speedups."""
+        low, _, high = middle(self.ratios)
+        return (low, high) if len(self.ratios) >= 3 else None
 
     @property
     def round_s(self) -> float:
@@ -86,9 +96,15 @@ class Point:
             "pass_s": {"value": self.pass_s, "source": "measured"},
             "draft_s": {"value": self.draft_s, "source": self.draft_source},
             "other_s": {"value": self.other_s, "source": "modelled"},
-            **{name: getattr(self, name) for name in ("round_s", "user_tokens_per_s", "total_tokens_per_s", "speedup")},
+            **self.rates,
             "speedup_spread": None if self.spread is None else list(self.spread),
         }
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """What follows from the figures."""
+        names = ("round_s", "user_tokens_per_s", "total_tokens_per_s", "speedup")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +187,11 @@ class Concurrency:
         before: int | None = None
         for sequences, k in sorted(self.best_k.items()):
             if k != before:
-                name = "plain decoding" if k == 0 else f"k {k}"
-                parts.append(name if not parts else f"{name} from {sequences}")
+                parts.append((f"k {k}" if k else "plain decoding") + (f" from {sequences}" if parts else ""))
             before = k
-        smallest = min(self.best_k) if self.best_k else 1
-        return f"Best of those measured: {', '.join(parts)}." if len(parts) != 1 else (
-            f"Best of those measured, from {_many(smallest)} on: {parts[0]}."
-        )
+        if len(parts) == 1:
+            return f"Best of those measured, from {_many(min(self.best_k))} on: {parts[0]}."
+        return f"Best of those measured: {', '.join(parts)}."
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -196,53 +210,39 @@ class Concurrency:
 
 def combine(times: BatchTimes, acceptance: Acceptance) -> Concurrency:
     """Join measured passes with an acceptance: every measured (sequences, k + 1) becomes a point."""
-    points: list[Point] = []
-    crossings: list[Crossing] = []
-    ks = sorted({rows - 1 for _, rows in times.passes})
-    how = _draft_words(times, acceptance)
-    for k in ks:
-        line: list[Point] = []
-        repeats: list[tuple[float, ...]] = []
-        for sequences in times.batches:
-            if (sequences, k + 1) not in times.passes:
-                continue
-            point, ratios = _point(times, acceptance, sequences, k)
-            line.append(point)
-            repeats.append(ratios)
-        points += line
-        if k:
-            crossings += _crossings(k, line, repeats)
-    best: dict[int, int] = {}
-    for sequences in times.batches:
-        here = [point for point in points if point.sequences == sequences]
-        best[sequences] = max(here, key=lambda point: (point.speedup, -point.k)).k
-    return Concurrency(times, acceptance, how, tuple(points), tuple(crossings), best)
+    batches = times.batches
+    cells = sorted((rows - 1, sequences) for sequences, rows in times.passes if sequences in batches)
+    points = tuple(_point(times, acceptance, sequences, k) for k, sequences in cells)
+    crossings = [
+        crossing
+        for k in sorted({k for k, _ in cells if k})
+        for crossing in _crossings([point for point in points if point.k == k])
+    ]
+    best = {
+        sequences: max((point for point in points if point.sequences == sequences), key=lambda point: (point.speedup, -point.k)).k
+        for sequences in batches
+    }
+    return Concurrency(times, acceptance, _draft_words(times, acceptance), points, tuple(crossings), best)
 
 
-def _point(times: BatchTimes, acceptance: Acceptance, sequences: int, k: int) -> tuple[Point, tuple[float, ...]]:
-    """One point, and its speedup in each repeat that measured both passes."""
+def _point(times: BatchTimes, acceptance: Acceptance, sequences: int, k: int) -> Point:
     pass_s, plain_pass_s = times.pass_s(sequences, k + 1), times.pass_s(sequences, 1)
     assert pass_s is not None and plain_pass_s is not None
-    tokens = acceptance.tokens(k)
     plain_other_s = sequences * acceptance.plain_other_s
     if not k:
-        return Point(sequences, 0, 1.0, pass_s, 0.0, plain_other_s, 1.0, None, "none", "measured"), ()
+        return Point(sequences, 0, 1.0, pass_s, 0.0, plain_other_s, "none", "measured")
+    tokens, other_s = acceptance.tokens(k), sequences * acceptance.other_s
     draft_s, draft_source = _draft_s(times, acceptance, sequences, k, plain_pass_s)
-    other_s = sequences * acceptance.other_s
-    own, plain = times.passes[sequences, k + 1], times.passes[sequences, 1]
     drafts = times.drafts.get(sequences, ())
     ratios = []
-    for place, (mine, theirs) in enumerate(zip(own, plain, strict=False)):
+    for place, (own_s, plain_s) in enumerate(zip(times.passes[sequences, k + 1], times.passes[sequences, 1], strict=False)):
         if draft_source == "measured":
-            drafting = k * drafts[min(place, len(drafts) - 1)]
+            drafting_s = k * drafts[min(place, len(drafts) - 1)]
         else:
-            drafting = draft_s * (theirs / plain_pass_s if acceptance.scaling == "pass" else 1.0)
-        ratios.append(tokens * (theirs + plain_other_s) / (drafting + mine + other_s))
-    low, _, high = middle(ratios)
-    spread = (low, high) if len(ratios) >= 3 else None
+            drafting_s = draft_s * (plain_s / plain_pass_s if acceptance.scaling == "pass" else 1.0)
+        ratios.append(tokens * (plain_s + plain_other_s) / (drafting_s + own_s + other_s))
     tokens_source = "measured" if acceptance.measured_to(k) else "modelled"
-    point = Point(sequences, k, tokens, pass_s, draft_s, other_s, median(ratios), spread, draft_source, tokens_source)
-    return point, tuple(ratios)
+    return Point(sequences, k, tokens, pass_s, draft_s, other_s, draft_source, tokens_source, tuple(ratios))
 
 
 def _draft_s(
@@ -272,28 +272,25 @@ def _draft_words(times: BatchTimes, acceptance: Acceptance) -> str:
     return f"modelled: c {acceptance.draft_cost:.2g} of a single plain pass, for each sequence in turn"
 
 
-def _crossings(k: int, line: Sequence[Point], repeats: Sequence[tuple[float, ...]]) -> list[Crossing]:
+def _crossings(line: Sequence[Point]) -> list[Crossing]:
     """Where the medians cross 1; each with the middle half of where those of repeats drawn with replacement do."""
     at = [point.sequences for point in line]
     found = _cross(at, [point.speedup for point in line])
-    count = min((len(ratios) for ratios in repeats), default=0)
+    count = min(len(point.ratios) for point in line)
     drawn: list[list[tuple[float, bool]]] = []
     rng = random.Random(0)
     for _ in range(RESAMPLES if found and count >= 3 else 0):
         chosen = rng.choices(range(count), k=count)
-        drawn.append(_cross(at, [median([ratios[place] for place in chosen]) for ratios in repeats]))
+        drawn.append(_cross(at, [median([point.ratios[place] for place in chosen]) for point in line]))
     crossings = []
     for sequences, falls in found:
-        near = []
-        for others in drawn:
-            same = [place for place, way in others if way is falls]
-            if same:
-                near.append(min(same, key=lambda place: abs(math.log2(place / sequences))))
+        same = [[place for place, way in others if way is falls] for others in drawn]
+        near = [min(places, key=lambda place: abs(math.log2(place / sequences))) for places in same if places]
         spread = None
         if 2 * len(near) > len(drawn) > 0:
             low, _, high = middle(near)
             spread = (min(low, sequences), max(high, sequences))
-        crossings.append(Crossing(k, sequences, falls, spread))
+        crossings.append(Crossing(line[0].k, sequences, falls, spread))
     return crossings
 
 
@@ -418,8 +415,7 @@ def concurrency_report(found: Concurrency, facts: Json, prompt: str) -> Report:
     """The figures for people, by number of sequences and draft length, and the document; facts are the run's."""
     roof = found.times.roofline
     rows = [
-        {**asdict(point), **{name: getattr(point, name) for name in ("round_s", "user_tokens_per_s", "total_tokens_per_s")},
-         "draft_s": point.draft_s if point.k else None, "low": point.spread and point.spread[0],
+        {**asdict(point), **point.rates, "draft_s": point.draft_s if point.k else None, "low": point.spread and point.spread[0],
          "high": point.spread and point.spread[1], "bound": roof and roof.bound(point.sequences, point.k + 1),
          "best": found.best_k.get(point.sequences) == point.k}
         for point in sorted(found.points, key=lambda point: (point.sequences, point.k))
