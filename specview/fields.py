@@ -27,7 +27,7 @@ class Option:
     minimum and maximum are inclusive, above is not. help says what it means, its unit, and who else calls it so. needs:
     another option and the value without which this one says nothing. harmless: of a text that is no choice, the values
     that may be taken from a file of settings (a regular expression): none that names another file. fits says which
-    values fit where the range alone does not.
+    values fit where the range alone does not; step is what an arrow key adds in a form (0: the usual).
     """
 
     name: str
@@ -41,6 +41,7 @@ class Option:
     harmless: str = ""
     above: float | None = None
     fits: str = ""
+    step: float = 0
 
     @property
     def kind(self) -> type:
@@ -140,6 +141,11 @@ class Setting(Option):
     def words(self) -> str:
         """What it is called in a sentence."""
         return self.label or self.name.replace("_", "-")
+
+    @property
+    def caption(self) -> str:
+        """What it is called in a form."""
+        return self.words[0].upper() + self.words[1:]
 
     @property
     def flag(self) -> str:

@@ -5,7 +5,7 @@ Everything shown, plotted, saved, replayed or tested is a fold over `Round`s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,10 +13,34 @@ Array = Any  # a numpy array or a torch tensor: decoding is array-namespace gene
 
 Verdict = Literal["accepted", "rejected", "ignored"]
 FinalKind = Literal["corrected", "bonus", "plain"]
-End = Literal["eos", "limit", "context", "stopped", "error"]
+End = str
 """eos: the text's own end; limit: as many tokens as asked for; context: the target's context was full before that."""
-FINISHED: frozenset[str] = frozenset({"eos", "limit", "context"})
-"""Ends that nobody and nothing broke off."""
+ENDS: Mapping[str, tuple[str, bool]] = {
+    "eos": ("ended by the model", True),
+    "limit": ("ended by the token limit", True),
+    "context": ("ended where the target's context was full", True),
+    "stopped": ("stopped", False),
+    "error": ("ended by an error", False),
+}
+"""Every end: its words, and whether it is one that nobody and nothing broke off."""
+
+
+def end_kind(end: str | None) -> str:
+    """Which of ENDS an end is, '' where it is none; what more it says stands behind a colon."""
+    kind = (end or "").partition(":")[0]
+    return kind if kind in ENDS else ""
+
+
+def end_words(end: str | None) -> str:
+    """An end in words."""
+    kind = end_kind(end)
+    more = (end or "").removeprefix(kind).removeprefix(": ")
+    return f"{ENDS[kind][0]} {more}".strip() if kind else "not finished"
+
+
+def finished(end: str | None) -> bool:
+    """Whether an output came to its end: nobody and nothing broke it off."""
+    return end_kind(end) != "" and ENDS[end_kind(end)][1]
 
 Siblings = Literal["point-mass", "independent", "without-replacement"]
 """How the children of one node of a draft tree were chosen: `rejection` tries them by rules of their own."""

@@ -28,8 +28,8 @@ class SamplingParams:
     """
 
     temperature: float = setting(
-        0.0, "0 is greedy: always the likeliest token (default)", minimum=0, group="sampling", form="bar",
-        fits="0 (greedy) or more",
+        0.0, "0 is greedy: always the likeliest token (default)", minimum=0, group="sampling",
+        fits="0 (greedy) or more", step=0.1,
     )  # fmt: skip
     top_k: int = setting(
         0, "keep the k likeliest tokens; 0 is off (default)", minimum=0, label="top-k", group="sampling", form="Filters",
@@ -45,7 +45,7 @@ class SamplingParams:
     )  # fmt: skip
     seed: int = setting(
         0, "reproduces a sampled run; each later turn has a seed made from it", minimum=0, maximum=2**63 - 1,
-        group="sampling", form="bar", fits="a whole number from 0 to 2^63 - 1",
+        group="sampling", fits="a whole number from 0 to 2^63 - 1",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

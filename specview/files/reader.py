@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, get_args
+from typing import Annotated, Any, BinaryIO, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from specview.decoding.ledger import End, RunRecord
+from specview.decoding.ledger import RunRecord, end_kind
 from specview.errors import SpecviewError, Stopped
 from specview.fields import declared
 from specview.files.atomic import os_reason
@@ -253,7 +253,7 @@ def _take(trace: Trace, value: Any, counts: list[int], seen: Seen, keep: Keep) -
         raise SchemaError(f"lane is {lane!r:.60}, and the header names {len(trace.records)} lanes")
     record = trace.records[lane]
     if "end" in value:
-        if value["end"] not in get_args(End):
+        if not isinstance(value["end"], str) or not end_kind(value["end"]):
             raise SchemaError(f"end is {value['end']!r:.60}")
         metrics = value.get("metrics")
         if metrics is not None and not isinstance(metrics, dict):

@@ -17,7 +17,7 @@ from typing import Any
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Drafter, LengthPolicy
-from specview.decoding.ledger import FINISHED, Round, RunRecord
+from specview.decoding.ledger import Round, RunRecord, finished
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.speedup import Speedup, speedup
 from specview.decoding.verification import RULES
@@ -127,7 +127,7 @@ class Replay:
         asked = self.settings.get("max_tokens")
         if isinstance(asked, int) and len(self.text.output) > asked:
             found.append("The run was continued; it is replayed as one.")
-        if self.record.end not in FINISHED:
+        if not finished(self.record.end):
             found.append("The run was cut short; the replay ends where it did.")
         return tuple(found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specview.decoding.ledger import end_words
 from specview.decoding.metrics import draft_full_words
 from specview.drafting.plain import is_baseline
 from specview.drafting.registry import METHODS
@@ -13,13 +14,6 @@ from specview.files.report import Figure, Figures, Report, Table, Text
 from specview.files.tables import ABSENT, Column
 from specview.library.exporters import is_lossy, lane_rows
 
-ENDS = {
-    "eos": "ended by the model",
-    "limit": "ended by the token limit",
-    "context": "ended where the target's context was full",
-    "stopped": "stopped",
-    "error": "ended by an error",
-}
 _COLUMNS = (
     Column("name", "lane"),
     Column("k", "k", digits=0),
@@ -40,7 +34,7 @@ _COLUMNS = (
 def run_report(document: Mapping[str, Any]) -> Report:
     """The figures of a `run` document by name, an absent one as a dash."""
     run, metrics = document["run"], document["metrics"] or {}
-    rule, end = run.get("rule"), ENDS.get(document["output"]["end"] or "", "not finished")
+    rule, end = run.get("rule"), end_words(document["output"]["end"])
     target = run.get("target_model_name") or run.get("target")
     where = ", ".join(str(part) for part in (run.get("engine"), run.get("device"), run.get("target_dtype")) if part)
     words = {"target": f"{target} ({where})", "method": _method(run)}
@@ -129,7 +123,7 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
         if silent := draft_full_words(metrics.get("draft_full_at"), metrics.get("draft_context")):
             notes.append(f"{name}: {silent}")
         if (end := lane["output"]["end"]) in ("error", "stopped", "context"):
-            notes.append(f"{name}: {': '.join(filter(None, (ENDS[end], lane.get('error'))))}")
+            notes.append(f"{name}: {': '.join(filter(None, (end_words(end), lane.get('error'))))}")
     notes.append(
         "tok/pass: emitted / target passes. alpha: accepted / judged. draft acc.: accepted / proposed. "
         "predicted: from alpha and the measured costs."

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specview.decoding.interfaces import Engine
-from specview.decoding.ledger import FINISHED, Array, RunRecord
+from specview.decoding.ledger import Array, RunRecord, finished
 from specview.decoding.sampling import as_like, top_entries
 from specview.settings.events import Equality
 
@@ -58,7 +58,7 @@ def compare_records(lane: RunRecord, plain: RunRecord) -> Equality | None:
     if not plain.rounds or not lane.rounds or not exact:
         return None
     ours, theirs = lane.token_ids, plain.token_ids
-    ended = all(one.end in FINISHED for one in (lane, plain))
+    ended = all(finished(one.end) for one in (lane, plain))
     pairs = zip_longest(ours, theirs) if ended else zip(ours, theirs, strict=False)
     first = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
     compared = min(len(ours), len(theirs))

@@ -135,12 +135,13 @@ class RunSettings(Loading):
     workload: str | None = setting(None, "the built-in prompt that it is", of=str, metavar="NAME")
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = setting(
-        128, "output tokens of every lane, at most (default: 128)", minimum=1, label="max tokens", group="output", form="bar"
+        128, "output tokens of every lane, at most (default: 128)", minimum=1, label="max tokens", group="output",
+        step=16,
     )
     observe: Observe = setting(
         "full", "what is kept of each token, off the clock: off nothing, light texts and margins, full the likeliest tokens "
         "for the inspector too (default: full with --trace, else light)", choices=("off", "light", "full"), group="observe",
-        form="Engine", offers=(("full", "full"), ("light", "light")),
+        form="Engine", offers=(("light", "light"), ("full", "full")),
     )  # fmt: skip
     lanes: tuple[LaneSettings, ...] = (LaneSettings(),)
     baseline: bool = True

@@ -23,13 +23,14 @@ from specview.decoding.interfaces import Declared
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
 from specview.errors import SpecviewError, UsageError
+from specview.fields import declared
 from specview.gui.lanes.editor import RULE_TIPS, rule_text
 from specview.gui.link.library import FoundWorkload, Library
 from specview.gui.parts import layout, theme
+from specview.gui.parts.option_field import OptionField, option_tip
 from specview.gui.parts.widgets import (
     Choice,
     Field,
-    NumberEdit,
     caption_height,
     enable_in_turn,
     label,
@@ -37,9 +38,11 @@ from specview.gui.parts.widgets import (
 )
 from specview.gui.race.more_panel import MorePanel
 from specview.gui.race.target_picker import TargetPicker
-from specview.settings.run import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings, shared_settings
 
 PROMPT_LINES = 2
+BAR = ("temperature", "max_tokens", "seed")
+"""The settings whose fields stand in the bar itself, in order; the rule's is after the first."""
 
 
 class PromptEdit(QPlainTextEdit):
@@ -125,14 +128,14 @@ class SetupBar(QFrame):
         self.enlarge.setAccessibleName("Edit the prompt in a large window")
         self.tokens = label("", "small")
         set_tip(self.tokens, "Tokens of the prompt as the target reads it, with the chat template around it")
-        self.temperature = NumberEdit("temperature", 0.0, minimum=0, step=0.1, digits=5)
         self.rule = Choice()
         # What `auto` picks changes with the temperature, and must not be cut.
         self.rule.setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToContents)
-        self.max_tokens = NumberEdit("max tokens", 128, whole=True, minimum=1, maximum=1_000_000, step=16, digits=6)
-        self.seed = NumberEdit("seed", 0, whole=True, minimum=0, maximum=2**63 - 1, digits=10)
         self.more = QPushButton("More ▾")
         self.panel = MorePanel(self.more)
+        bar = {name: shared_settings()[name] for name in BAR}
+        self.fields = {name: OptionField(one, one.default, self._edited) for name, one in bar.items()} | self.panel.fields
+        """Every setting that has a field of its own, here or in the panel."""
         self.tune = QPushButton("Tune…")
         set_tip(self.tune, "Find the method, k and policy that are fastest here, within a time budget (Ctrl+Shift+Y)")
         self.add_lane = QPushButton("+ Lane ▾")
@@ -154,11 +157,12 @@ class SetupBar(QFrame):
     def show_settings(self, run: RunSettings, rule: str) -> None:
         """Show these settings; `rule` is the one of all lanes that have none of their own."""
         self.target.set_values(run.engine, run.target, run.trust_remote_code)
+        self.panel.blockSignals(True)
         self.panel.show_settings(run)
+        for name, field in self.fields.items():
+            field.set_value(getattr(self._owner(run, name), name))
+        self.panel.blockSignals(False)
         self._templates_of = run.target
-        self.temperature.set_value(run.sampling.temperature)
-        self.max_tokens.set_value(run.max_tokens)
-        self.seed.set_value(run.sampling.seed)
         self._fill_rules()
         self.rule.set_value(rule)
         self.prompt.setPlainText(run.prompt)
@@ -167,25 +171,12 @@ class SetupBar(QFrame):
 
     def settings(self, lanes: tuple[LaneSettings, ...]) -> RunSettings:
         """Return the settings with these lanes, the race's rule filled in; raises UsageError."""
-        panel = self.panel
-        sampling = SamplingParams(
-            temperature=float(self.temperature.value()),
-            top_k=panel.top_k.value(),
-            top_p=float(panel.top_p.value()),
-            min_p=float(panel.min_p.value()),
-            seed=self.seed.value(),
-        )
-        rule = self.rule.value()
-        lanes = tuple(replace(lane, rule=rule) if lane.rule == "auto" else lane for lane in lanes)
+        panel, rule = self.panel, self.rule.value()
+        values = {name: field.value() for name, field in self.fields.items()}
+        sampling = {name: values.pop(name) for name in declared(SamplingParams) if name in values}
         return RunSettings(
             engine=self.target.engine,
             target=self.target.target,
-            device=panel.device.value() or None,
-            dtype=panel.dtype.value() or None,
-            threads=panel.threads.value(),
-            gpu_layers=panel.gpu_layers.value(),
-            context=panel.context.value(),
-            check_mode=panel.check_mode.isChecked(),
             trust_remote_code=self.target.trust and self.target.engine == "transformers",
             prompt=self.prompt.toPlainText(),
             system=panel.system.toPlainText(),
@@ -193,11 +184,25 @@ class SetupBar(QFrame):
             chat_template=panel.template.value() or None,
             history=self._history,
             workload=self._workload,
-            sampling=sampling,
-            max_tokens=self.max_tokens.value(),
-            observe="full" if panel.observe.value() == "full" else "light",
-            lanes=lanes,
+            sampling=SamplingParams(**sampling),
+            lanes=tuple(replace(lane, rule=rule) if lane.rule == "auto" else lane for lane in lanes),
+            **values,
         )
+
+    @staticmethod
+    def _owner(run: RunSettings, name: str) -> RunSettings | SamplingParams:
+        """Which record of a run has a setting."""
+        return run.sampling if name in declared(SamplingParams) else run
+
+    def field(self, name: str) -> QWidget:
+        """The widget of a setting."""
+        return self.fields[name].widget
+
+    def make_sound(self, held: RunSettings) -> None:
+        """Let every field whose value does not fit show that of `held`."""
+        for name, field in self.fields.items():
+            if field.problem():
+                field.set_value(getattr(self._owner(held, name), name))
 
     def turn_settings(self, lanes: tuple[LaneSettings, ...]) -> RunSettings:
         """Return `settings` with the seed of the turn that is shown: the field's is that of the conversation's first."""
@@ -211,12 +216,10 @@ class SetupBar(QFrame):
 
     def invalid_field(self) -> QWidget | None:
         """Return the first field whose value does not fit, to put the cursor there."""
-        for field in (self.temperature, self.max_tokens, self.seed):
+        for name, field in self.fields.items():
             if field.problem():
-                return field
-        panel = self.panel
-        numbers = (panel.top_k, panel.top_p, panel.min_p, panel.threads, panel.gpu_layers, panel.context)
-        return self.more if any(field.problem() for field in numbers) else None
+                return self.more if name in self.panel.fields else field.widget
+        return None
 
     def set_prompt(self, text: str, workload: str | None = None) -> None:
         """Put a text into the prompt box; the conversation so far ends."""
@@ -265,14 +268,11 @@ class SetupBar(QFrame):
 
         self._numbers = QWidget()
         row = layout.row(on=self._numbers, gap=10)
-        for caption, widget, tip in (
-            ("Temperature", self.temperature, "0 is greedy: always the likeliest token"),
-            ("Rule", self.rule, "The acceptance rule of every lane that has none of its own"),
-            ("Max tokens", self.max_tokens, "Output tokens of every lane, at most"),
-            ("Seed", self.seed, "Reproduces a sampled run; each later turn has a seed made from it"),
-            (" ", self.more, "System text, chat or raw, filters, device and threads"),
-        ):
-            row.addWidget(Field(caption, widget, tip))
+        bar = [self._bar_field(name) for name in BAR]
+        rule = Field("Rule", self.rule, "The acceptance rule of every lane that has none of its own")
+        more = Field(" ", self.more, "System text, chat or raw, filters, device and threads")
+        for widget in (bar[0], rule, *bar[1:], more):
+            row.addWidget(widget)
         buttons = QWidget()
         layout.row(self.tune, self.add_lane, self.stop, self.run, on=buttons, gap=8)
         self._buttons = Field(" ", buttons)
@@ -283,10 +283,14 @@ class SetupBar(QFrame):
         self._target_field = Field("Target", self.target)
         self._place("wide")
         # Keyboard order follows the eye in both layouts.
-        order = (self.target, self.caption, self.enlarge, self.prompt, self.temperature, self.rule, self.max_tokens,
-                 self.seed, self.more, self.tune, self.add_lane, self.stop, self.run)
+        order = (self.target, self.caption, self.enlarge, self.prompt, bar[0].inner, self.rule, *(one.inner for one in bar[1:]),
+                 self.more, self.tune, self.add_lane, self.stop, self.run)
         for first, second in zip(order, order[1:], strict=False):
             QWidget.setTabOrder(first, second)
+
+    def _bar_field(self, name: str) -> Field:
+        option = self.fields[name].option
+        return Field(option.caption, self.field(name), option_tip(option))
 
     def _fit(self) -> None:
         """Follow the font."""
@@ -348,9 +352,6 @@ class SetupBar(QFrame):
         self.target.changed.connect(self._target_chosen)
         self.target.changed.connect(self.changed)
         self.prompt.textChanged.connect(self._prompt_edited)
-        for number in (self.max_tokens, self.seed):
-            number.edited.connect(self.changed)
-        self.temperature.edited.connect(self._temperature_edited)
         self.rule.currentIndexChanged.connect(self._rule_chosen)
         self.panel.changed.connect(self.changed)
         self.panel.changed.connect(self.prompt_changed)
@@ -370,29 +371,33 @@ class SetupBar(QFrame):
         self.changed.emit()
         self.prompt_changed.emit()
 
-    def _temperature_edited(self) -> None:
-        self._fill_rules()
-        self.changed.emit()
-
     def _rule_chosen(self) -> None:
         self._tell_rule()
         self.changed.emit()
 
+    def _edited(self) -> None:
+        self._fill_rules()  # what `auto` picks hangs on the temperature
+        self.changed.emit()
+
+    def _sampling(self) -> SamplingParams:
+        """Sampling at the temperature that is shown; raises UsageError."""
+        return SamplingParams(self.fields["temperature"].value())
+
     def _tell_rule(self) -> None:
         words = [RULE_TIPS.get(self._resolved(), "")]
         with suppress(SpecviewError):
-            words.append(idle_rule_note(self.rule.value(), SamplingParams(float(self.temperature.value()))))
+            words.append(idle_rule_note(self.rule.value(), self._sampling()))
         set_tip(self.rule, " ".join(filter(None, words)))
 
     def _resolved(self) -> str:
         try:
-            return resolve_rule(self.rule.value() or "auto", SamplingParams(float(self.temperature.value())))
+            return resolve_rule(self.rule.value() or "auto", self._sampling())
         except (SpecviewError, UsageError):
             return self.rule.value()
 
     def _fill_rules(self) -> None:
         try:
-            picked = resolve_rule("auto", SamplingParams(float(self.temperature.value())))
+            picked = resolve_rule("auto", self._sampling())
         except SpecviewError:
             picked = "greedy"
         chosen = self.rule.value()

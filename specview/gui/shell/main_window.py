@@ -159,23 +159,13 @@ class MainWindow(QMainWindow):
 
     def _settings_to_keep(self) -> RunSettings:
         """Return the settings as shown, now that the window closes: a number that does not fit gives way to its last."""
-        setup, panel, held = self.setup, self.setup.panel, self._sound
-        setup.blockSignals(True)
-        for name, edit in (("max_tokens", setup.max_tokens), ("threads", panel.threads),
-                           ("gpu_layers", panel.gpu_layers), ("context", panel.context)):  # fmt: skip
-            if edit.problem():
-                edit.set_value(getattr(held, name))
-        for name, edit in (("temperature", setup.temperature), ("top_k", panel.top_k), ("top_p", panel.top_p),
-                           ("min_p", panel.min_p), ("seed", setup.seed)):  # fmt: skip
-            try:
-                replace(held.sampling, **{name: edit.value()})  # refuses more than the field does
-            except SpecviewError:
-                edit.set_value(getattr(held.sampling, name))
+        self.setup.blockSignals(True)
+        self.setup.make_sound(self._sound)
         try:
             return self._raw_settings()
         except SpecviewError:
             log.exception("the settings as shown cannot be kept")
-            return held
+            return self._sound
 
     def show_lanes(self) -> None:
         """Let the panels show the lanes as set, if the settings are sound."""
@@ -238,7 +228,7 @@ class MainWindow(QMainWindow):
         """Go on past the limit."""
         if self.controller.can_continue:
             try:
-                tokens = int(self.setup.max_tokens.value())
+                tokens = int(self.setup.fields["max_tokens"].value())
             except SpecviewError:
                 tokens = CONTINUE_TOKENS
             self.clear_message()
@@ -709,8 +699,8 @@ class MainWindow(QMainWindow):
         self.continue_action.setEnabled(controller.can_continue)
         self.add_action.setEnabled(can_add)
         self.edit_action.setEnabled(not racing)
-        ran, picker, panel = controller.ran, self.setup.target, self.setup.panel
-        shown = (picker.target, picker.engine, panel.dtype.value() or None, panel.device.value() or None)
+        ran, picker, fields = controller.ran, self.setup.target, self.setup.fields
+        shown = (picker.target, picker.engine, fields["dtype"].value(), fields["device"].value())
         loaded = ran is not None and (ran.target, ran.engine, ran.dtype, ran.device) == shown
         picker.set_dtype(str(controller.race.facts.get("target_dtype") or "") if loaded else "")
         known = controller.target_known(picker.engine, picker.target)

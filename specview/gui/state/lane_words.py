@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from specview.decoding.ledger import end_words, finished
 from specview.decoding.metrics import Metrics, draft_full_words
 from specview.decoding.verification import RULES
 from specview.drafting.plain import BASELINE
@@ -267,6 +268,8 @@ def _state(lane: LaneModel) -> Mark:
         return Mark("not started" if lane.rounds else "ready")
     if lane.state != "ended":
         return Mark(lane.progress_text or {"prefill": "reading the prompt", "loading": "waiting"}.get(lane.state, "running"))
+    if finished(lane.end):
+        return _ENDS.get(lane.end) or Mark(end_words(lane.end))
     return _ENDS.get(lane.end) or Mark(lane.error or "ended by an error", "bad", lane.error)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from specview.decoding.ledger import FINISHED, End, Round
+from specview.decoding.ledger import End, Round, finished
 from specview.decoding.metrics import Metrics, fold
 from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import Speedup, speedup
@@ -327,7 +327,7 @@ class RaceModel:
         lane.state, lane.end, lane.error = "ended", event.end, event.error
         lane.progress_text, lane.progress = "", None
         lane.final_metrics, lane.final_speedup, lane.equality = event.metrics, event.speedup, event.equality
-        if event.speedup is not None and event.end in FINISHED:
+        if event.speedup is not None and finished(event.end):
             if lane._counted:  # the race's end tells it again, with all lanes done
                 lane.past_speedups.pop()
             lane.past_speedups.append(event.speedup)

@@ -234,7 +234,7 @@ def test_the_lane_and_the_rule_are_those_of_the_setup_bar(page, pair, qtbot):
     run_to_end(pair, qtbot)
     assert pair.found.settings.lanes[1].method == "prompt-lookup"
     assert "prompt-lookup" in pair.verdict.text()  # why there is no closed form
-    window.setup.seed.setText("")
+    window.setup.field("seed").setText("")
     with pytest.raises(UsageError, match="seed"):
         pair.settings()
 

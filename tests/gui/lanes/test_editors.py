@@ -13,9 +13,10 @@ from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
 from specview.gui.lanes.editor import LaneEditor, model_name, rule_text
-from specview.gui.lanes.option_form import OptionForm, option_tip
+from specview.gui.lanes.option_form import OptionForm
 from specview.gui.link import pair_checks
 from specview.gui.link.library import Found, FoundModel, Library
+from specview.gui.parts.option_field import option_tip
 from specview.gui.parts.widgets import NumberEdit
 from specview.gui.race.target_picker import TargetPicker, guess_engines
 from specview.settings.options import Option

@@ -356,7 +356,7 @@ def test_a_bad_value_resets_nothing(make_editor):
 
 def test_a_bad_value_of_a_policy_stays(make_editor):
     editor = make_editor(LaneSettings(method="draft-model", policy="confidence"))
-    name = editor.policy_form._options[0].name
+    name = next(iter(editor.policy_form.held()))
     editor.policy_form.field(name).setText("7e9")
     editor.policy.set_value("constant")
     assert ok(editor)
@@ -725,7 +725,7 @@ def test_the_setup_bar_is_whole_in_small_windows(window, qtbot, width, height):
     window.resize(width, height)
     qtbot.wait(30)
     setup = window.setup
-    for widget in (setup.temperature, setup.rule, setup.max_tokens, setup.seed, setup.more, setup.add_lane, setup.stop,
+    for widget in (setup.field("temperature"), setup.rule, setup.field("max_tokens"), setup.field("seed"), setup.more, setup.add_lane, setup.stop,
                    setup.run):
         assert widget.width() >= min(widget.sizeHint().width(), widget.maximumWidth()), widget.accessibleName()
         corner = widget.mapTo(window, widget.rect().bottomRight())

@@ -303,7 +303,7 @@ def test_what_a_stranger_names_is_in_no_setting_before_it_was_asked_about(window
 def test_run_asks_about_the_models_that_a_file_named(window, qtbot, script, foreign, answer, names):
     asked, answers = foreign
     answers.append(answer)
-    window.setup.temperature.set_value(0.5)
+    window.setup.field("temperature").set_value(0.5)
     window.run()
     assert len(asked) == 1 and all(name in asked[0] for name in NAMED)
     assert names_of(window) & NAMED == names and "/any/path" not in names_of(window)

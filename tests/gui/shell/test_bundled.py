@@ -68,7 +68,7 @@ def test_the_first_start_runs_on_real_weights(qtbot, qapp, config, monkeypatch):
         assert {lane.error for lane in controller.race.lanes} == {""}
         assert len(window.run_settings().history) == 2
 
-        window.setup.max_tokens.set_value(400)
+        window.setup.field("max_tokens").set_value(400)
         window.run()
         qtbot.waitUntil(lambda: controller.race.state == "running", timeout=WAIT_MS)  # not the run before
         qtbot.waitUntil(lambda: all(lane.rounds for lane in controller.race.lanes), timeout=WAIT_MS)

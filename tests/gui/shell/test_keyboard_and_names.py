@@ -174,7 +174,7 @@ def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
     assert "before" not in panel._state.mark.text + window.page.note.full
     for change in (
         lambda: window.setup.target.choose("/models/other.gguf"),
-        lambda: window.setup.temperature.setText("0.7"),
+        lambda: window.setup.field("temperature").setText("0.7"),
         lambda: window.setup.panel.system.setPlainText("Be brief."),
         lambda: window.add_method("suffix"),
     ):
@@ -191,7 +191,7 @@ def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
     qtbot.waitUntil(lambda: not any(lane.rounds for lane in window.controller.race.lanes))
     assert window.controller.racing and "before" not in window.page.note.full, "the figures have gone"
     wait_state(qtbot, window, "ended")
-    window.setup.max_tokens.setText("77")
+    window.setup.field("max_tokens").setText("77")
     assert not any(stale(window)), "how far to go is no other race"
 
 

@@ -112,7 +112,7 @@ def test_run_with_other_models_stops_the_preload(make_window, qtbot, script):
     script.preload_s = 30
     window = make_window(preload=True)
     qtbot.waitUntil(lambda: script.log == ["preload"])
-    window.setup.panel.dtype.set_value("bfloat16")
+    window.setup.field("dtype").set_value("bfloat16")
     window.run()
     wait_state(qtbot, window, "ended", timeout=5000)
 
@@ -240,8 +240,8 @@ def test_continue_and_follow_up(window, qtbot, script):
 
 
 def test_a_later_turn_draws_by_a_seed_of_its_own_which_running_it_again_keeps(window, qtbot):
-    window.setup.temperature.set_value(0.8)
-    window.setup.seed.set_value(5)
+    window.setup.field("temperature").set_value(0.8)
+    window.setup.field("seed").set_value(5)
     ran(qtbot, window)
     sampling = window.run_settings().sampling
     assert sampling.seed == 5
@@ -253,7 +253,7 @@ def test_a_later_turn_draws_by_a_seed_of_its_own_which_running_it_again_keeps(wi
         assert window.run_settings().sampling == sampling.later(turn)
     opened = window.run_settings()  # as of a recorded turn: its seed stands in the field, and goes on from there
     window.setup.show_settings(opened, "auto")
-    assert window.setup.seed.value() == sampling.later(2).seed and window.run_settings().sampling == sampling.later(2)
+    assert window.setup.field("seed").value() == sampling.later(2).seed and window.run_settings().sampling == sampling.later(2)
     window.setup.show_settings(replace(opened, history=(), sampling=sampling), "auto")
     assert window.run_settings().sampling.seed == 5
 
@@ -314,16 +314,16 @@ def test_raw_runs_take_no_follow_up(window, qtbot):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda s: s.temperature.setText("-1"), "temperature is -1. Use 0 or more."),
-        (lambda s: s.temperature.setText("warm"), "temperature is 'warm'. Use a number."),
-        (lambda s: s.temperature.setText("nan"), "temperature is nan. Use a number."),
-        (lambda s: s.temperature.setText(""), "temperature is empty. Use a number."),
-        (lambda s: s.max_tokens.setText("0"), "max tokens is 0. Use"),
-        (lambda s: s.max_tokens.setText("1.5"), "max tokens is '1.5'. Use a whole number."),
-        (lambda s: s.seed.setText("-3"), "seed is -3."),
-        (lambda s: s.panel.top_p.setText("0"), "top-p is 0. Use a value above 0"),
-        (lambda s: s.panel.threads.setText("0"), "threads is 0."),
-        (lambda s: (s.rule.set_value("greedy"), s.temperature.setText("1")), "the greedy rule needs temperature 0"),
+        (lambda s: s.field("temperature").setText("-1"), "temperature is -1. Use 0 or more."),
+        (lambda s: s.field("temperature").setText("warm"), "temperature is 'warm'. Use a number."),
+        (lambda s: s.field("temperature").setText("nan"), "temperature is nan. Use a number."),
+        (lambda s: s.field("temperature").setText(""), "temperature is empty. Use a number."),
+        (lambda s: s.field("max_tokens").setText("0"), "max tokens is 0. Use"),
+        (lambda s: s.field("max_tokens").setText("1.5"), "max tokens is '1.5'. Use a whole number."),
+        (lambda s: s.field("seed").setText("-3"), "seed is -3."),
+        (lambda s: s.field("top_p").setText("0"), "top-p is 0. Use a value above 0"),
+        (lambda s: s.field("threads").setText("0"), "threads is 0."),
+        (lambda s: (s.rule.set_value("greedy"), s.field("temperature").setText("1")), "the greedy rule needs temperature 0"),
     ],
 )
 def test_bad_settings_say_what_is_wrong(window, qtbot, script, change, words):
@@ -413,7 +413,7 @@ def test_editing_the_prompt_keeps_what_the_lanes_hold(window, qtbot):
     race = ran(qtbot, window)
     texts = [lane.text for lane in race.lanes]
     window.setup.prompt.setPlainText("another prompt")
-    window.setup.temperature.set_value(0.8)
+    window.setup.field("temperature").set_value(0.8)
     assert [lane.text for lane in race.lanes] == texts
     assert window.controller.can_continue
 
@@ -453,7 +453,7 @@ def test_lanes_cannot_change_while_a_race_runs(window, qtbot, script):
 
 
 def test_a_lanes_rule_follows_the_race_unless_it_has_its_own(window):
-    window.setup.temperature.set_value(0.8)
+    window.setup.field("temperature").set_value(0.8)
     window.setup.rule.set_value("match")
     window.lane_settings[2] = replace(window.lane_settings[2], rule="typical")
     rules = [lane.rule for lane in window.run_settings().lanes]
@@ -561,8 +561,8 @@ def test_everything_is_reached_by_tab(window, qtbot):
         reached.append(widget)
         window.focusNextChild()
     wanted = [
-        window.setup.target, window.setup.caption, window.setup.prompt, window.setup.temperature, window.setup.rule,
-        window.setup.max_tokens, window.setup.seed, window.setup.more, window.setup.add_lane, window.setup.run,
+        window.setup.target, window.setup.caption, window.setup.prompt, window.setup.field("temperature"), window.setup.rule,
+        window.setup.field("max_tokens"), window.setup.field("seed"), window.setup.more, window.setup.add_lane, window.setup.run,
         window.page.follow_up, window.page.more, *(panel.view for panel in window.page.panels),
     ]
     missing = [widget.accessibleName() or repr(widget) for widget in wanted if widget not in reached]
@@ -603,7 +603,7 @@ def test_follow_up_and_edit_keys_work_in_a_field(window, qtbot, monkeypatch):
     both = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
     edited = []
     monkeypatch.setattr(window, "edit_lane", edited.append)
-    for field in (window.setup.seed, window.setup.prompt, window.page.follow_up):
+    for field in (window.setup.field("seed"), window.setup.prompt, window.page.follow_up):
         window.activateWindow()
         field.setFocus()
         qtbot.waitUntil(field.hasFocus, timeout=5000)
@@ -611,7 +611,7 @@ def test_follow_up_and_edit_keys_work_in_a_field(window, qtbot, monkeypatch):
         assert edited.pop() == 1 and not edited, "the lane selected: the first that drafts"
         qtbot.keyClick(field, Qt.Key.Key_M, both)
         assert window.focusWidget() is window.page.follow_up
-    assert window.setup.seed.text() == "0" and window.page.follow_up.text() == ""
+    assert window.setup.field("seed").text() == "0" and window.page.follow_up.text() == ""
 
 
 def test_focus_can_be_seen(window):
@@ -753,7 +753,7 @@ def test_a_busy_machine_is_said(window, qtbot, monkeypatch):
 
 def test_follow_up_takes_what_is_set_now(window, qtbot, script):
     ran(qtbot, window)
-    window.setup.max_tokens.set_value(33)
+    window.setup.field("max_tokens").set_value(33)
     window.remove_lane(2)
     window.next_turn("go on")
     wait_state(qtbot, window, "ended")
@@ -763,7 +763,7 @@ def test_follow_up_takes_what_is_set_now(window, qtbot, script):
     window.setup._fill_workloads()
     window.setup.menu.actions()[0].trigger()
     assert window.run_settings().history == ()
-    window.setup.temperature.setText("x")
+    window.setup.field("temperature").setText("x")
     window.next_turn("again")
     assert "temperature" in window.banner.message
 
@@ -827,7 +827,7 @@ def test_lanes_keep_room_for_their_figures_when_the_font_grows(window, qtbot, qa
 
 
 def test_rule_that_auto_picks_is_not_cut(window, qtbot):
-    window.setup.temperature.setText("0.8")
+    window.setup.field("temperature").setText("0.8")
     qtbot.waitUntil(lambda: window.setup.rule.width() >= window.setup.rule.sizeHint().width())
     shown = window.setup.rule.fontMetrics().horizontalAdvance(window.setup.rule.currentText())
     assert shown < window.setup.rule.width() - theme.px(24)
@@ -873,10 +873,10 @@ def test_the_prompts_length_stays_known_when_the_target_is_not_in_memory(window,
 
 
 def test_numbers_too_large_for_a_float_are_said_in_one_line(window):
-    field = window.setup.max_tokens
+    field = window.setup.field("max_tokens")
     field.setText("9" * 400)
     assert "Use a value from 1 to 1,000,000" in field.problem() and len(field.problem()) < 120
     window.run()
     assert "max tokens" in window.banner.message and not window.controller.racing
-    window.setup.seed.setText("-1")
-    assert "e+" not in window.setup.seed.problem()
+    window.setup.field("seed").setText("-1")
+    assert "e+" not in window.setup.field("seed").problem()

@@ -110,10 +110,10 @@ def test_a_huge_prompt_is_left_out(tmp_path):
 
 def test_the_window_comes_back_as_it_was(make_window, qtbot):
     first = make_window()
-    first.setup.temperature.set_value(0.7)
+    first.setup.field("temperature").set_value(0.7)
     first.setup.rule.set_value("match")
     first.setup.prompt.setPlainText("hello there")
-    first.setup.panel.threads.set_value(2)
+    first.setup.field("threads").set_value(2)
     first.remove_lane(2)
     first.ghosts.trigger()
     first.inspector.trigger()
@@ -121,10 +121,10 @@ def test_the_window_comes_back_as_it_was(make_window, qtbot):
     first._zoom(1)
     first.close()
     second = make_window()
-    assert second.setup.temperature.value() == 0.7
+    assert second.setup.field("temperature").value() == 0.7
     assert second.setup.rule.value() == "match"
     assert second.setup.prompt.toPlainText() == "hello there"
-    assert second.setup.panel.threads.value() == 2
+    assert second.setup.field("threads").value() == 2
     assert [lane.method for lane in second.lane_settings] == ["plain", "draft-model"]
     assert not second.ghosts.isChecked()
     assert not second.inspector.isChecked()
@@ -140,10 +140,10 @@ def test_unsound_fields_lose_nothing_else(make_window, names, text):
     first.setup.target.set_values("llama.cpp", "/models/b.gguf")
     first.setup.prompt.setPlainText("written before")
     sound = "temperature" if "max_tokens" in names else "max_tokens"
-    first.setup.seed.set_value(5)
-    getattr(first.setup, sound).set_value(77)
+    first.setup.field("seed").set_value(5)
+    first.setup.field(sound).set_value(77)
     for name in names:
-        (getattr(first.setup, name, None) or getattr(first.setup.panel, name)).setText(text)
+        first.setup.field(name).setText(text)
     first.setup.prompt.setPlainText("written after")
     first.remove_lane(2)
     first.setup.panel.system.setPlainText("Be brief.")
@@ -163,7 +163,7 @@ def test_a_prompt_of_a_workload_stays_one_beside_an_unsound_field(make_window, q
     first = make_window()
     qtbot.waitUntil(lambda: bool(first.library.found.workloads))
     first.setup._take_workload(next(w for w in first.library.found.workloads if w.name == "extract"))
-    first.setup.seed.setText("")
+    first.setup.field("seed").setText("")
     first.close()
     kept = first.store.load().run
     assert kept is not None and kept.workload == "extract" and "extract" in make_window(start=False).setup.caption.text()
@@ -174,12 +174,12 @@ def test_a_rule_that_does_not_fit_the_temperature_loses_nothing_else(make_window
     first.setup.prompt.setPlainText("my long prompt")
     first.lane_settings[1] = replace(first.lane_settings[1], rule="greedy", k=7)
     first.lane_settings[2] = replace(first.lane_settings[2], rule="typical")
-    first.setup.temperature.set_value(0.7)
+    first.setup.field("temperature").set_value(0.7)
     with pytest.raises(UsageError, match="greedy"):
         first.run_settings()
     first.close()
     second = make_window(start=False)
-    assert second.setup.prompt.toPlainText() == "my long prompt" and second.setup.temperature.value() == 0.7
+    assert second.setup.prompt.toPlainText() == "my long prompt" and second.setup.field("temperature").value() == 0.7
     assert [(lane.rule, lane.k) for lane in second.lane_settings[:3]] == [("auto", None), ("auto", 7), ("typical", None)]
     second.run_settings()
 
