@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class SpecviewError(Exception):
     """Something the user can mend; `str()` is one line: the cause, then what to do.
@@ -29,6 +31,12 @@ class EngineMissing(SpecviewError):
 
 class Stopped(Exception):
     """Raised inside long work (loading, prefill) when the user pressed Stop."""
+
+
+def check_stop(should_stop: Callable[[], bool] | None) -> None:
+    """Raise Stopped when the user asked to stop."""
+    if should_stop is not None and should_stop():
+        raise Stopped
 
 
 def require(fits: bool, cause: str, mend: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from specview.engines import memory
 from specview.engines.gguf_file import GgufFile, TensorInfo, TensorRows
 from specview.engines.output_step import OutputStep, output_step
 from specview.errors import SpecviewError
@@ -26,12 +27,9 @@ class ModelEnds:
     from one trial pass.
     """
 
-    def __init__(
-        self, parts: Sequence[GgufFile], trial: Trial, require_memory: Callable[[int, str], None]
-    ) -> None:
+    def __init__(self, parts: Sequence[GgufFile], trial: Trial) -> None:
         self._parts = parts
         self._trial = trial
-        self._require_memory = require_memory
         self._rows: TensorRows | None = None
         self._scale = 1.0
         self._product: Callable[[np.ndarray], np.ndarray] | None = None
@@ -72,7 +70,7 @@ class ModelEnds:
 
     def _product_of(self, rows: TensorRows, bias: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
         first = rows.read(0, 1)
-        self._require_memory(2 * first.nbytes * rows.count, "The output matrix as float32 needs")
+        memory.require("The output matrix as float32", 2 * first.nbytes * rows.count)
         weight = np.empty((rows.count, first.shape[1]), dtype=np.float32)
         for start in range(0, rows.count, _ROWS_AT_ONCE):
             weight[start : start + _ROWS_AT_ONCE] = rows.read(start, min(start + _ROWS_AT_ONCE, rows.count))

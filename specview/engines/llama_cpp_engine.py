@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from specview.decoding.interfaces import Tokenizer
+from specview.engines import memory
 from specview.engines.batch import require_probe
 from specview.engines.gguf_file import GgufFile, gguf_facts, split_parts
 from specview.engines.llama_cpp_batch import LlamaCppBatch, pass_width
@@ -22,7 +23,7 @@ from specview.engines.llama_cpp_mtp import modules_in
 from specview.engines.llama_cpp_session import LlamaCppSession, keeps_scores, pass_tokens, score_bytes
 from specview.engines.llama_cpp_tokenizer import LlamaCppTokenizer
 from specview.engines.session import require_context
-from specview.errors import SpecviewError, Stopped, UsageError
+from specview.errors import SpecviewError, Stopped, UsageError, check_stop
 
 __all__ = ["LlamaCppEngine", "gguf_facts", "load"]
 
@@ -61,8 +62,7 @@ def load(
         )
     if threads is not None and threads < 1:
         raise UsageError(f"threads is {threads}.", "Use 1 or more, or leave it out.")
-    if should_stop is not None and should_stop():
-        raise Stopped
+    check_stop(should_stop)
     lib = llama()
     if gpu_layers and not lib.llama_supports_gpu_offload():
         raise UsageError(
@@ -70,7 +70,7 @@ def load(
             "Use 0, or build llama-cpp-python with CMAKE_ARGS=-DGGML_CUDA=on.",
         )
     if not gpu_layers:
-        _require_memory(sum(part.size for part in parts), f"{facts.path.name} needs")
+        memory.require(facts.path.name, sum(part.size for part in parts))
     model = _load_model(parts, gpu_layers, progress, should_stop)
     return LlamaCppEngine(
         model, facts, parts=parts, threads=threads or physical_cores(), gpu_layers=gpu_layers, context=context,
@@ -122,7 +122,7 @@ class LlamaCppEngine:
         self._features_problem: str | None = None
         self._features_tried = False
         self.tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
-        self._ends = ModelEnds(parts, self._trial, _require_memory)
+        self._ends = ModelEnds(parts, self._trial)
         try:
             self._refuse_other_kinds()
             self.tokenizer: Tokenizer = LlamaCppTokenizer(model, facts)
@@ -188,7 +188,7 @@ class LlamaCppEngine:
         if not self.gpu_layers:
             scores = pass_tokens(self, max_length) * score_bytes(self, max_length)
             needed = self.kv_bytes(max_length) + (scores if keeps_scores(self, max_length) else 0)
-            _require_memory(needed, f"A cache for {max_length:,} tokens needs")
+            memory.require(f"A cache for {max_length:,} tokens", needed)
         return LlamaCppSession(self, max_length, branches)
 
     def batch_probe(self, sequences: int, context: int, rows: int) -> LlamaCppBatch:
@@ -202,7 +202,7 @@ class LlamaCppEngine:
             raise SpecviewError(f"{sequences:,} sequences are too many for llama.cpp, which takes {most}.", "Measure fewer.")
         if not self.gpu_layers:
             needed = self.batch_bytes(sequences, context, rows)
-            _require_memory(needed, f"A cache for {sequences} sequences of {context:,} tokens needs")
+            memory.require(f"A cache for {sequences} sequences of {context:,} tokens", needed)
         return LlamaCppBatch(self, sequences, context, rows)
 
     def batch_bytes(self, sequences: int, context: int, rows: int) -> int:
@@ -371,14 +371,3 @@ def _load_mend(path: Path) -> str:
     if "alloc" in reason or "memory" in reason:
         return "Choose a smaller file, or free memory."
     return "Choose another GGUF file."
-
-
-def _require_memory(needed: int, subject: str) -> None:
-    import psutil
-
-    available = psutil.virtual_memory().available
-    if needed > available:
-        raise SpecviewError(
-            f"{subject} {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free.",
-            "Close other programs, or choose a smaller model or a shorter run.",
-        )

@@ -99,6 +99,12 @@ _LAYER_WORDS = {
 }
 
 
+def decoder_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of the language model in a configuration: its text_config, or all of it."""
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
+
+
 def rollback_problem(config: Mapping[str, Any], model_class: type | None = None) -> str | None:
     """Say why a model's cache cannot be rolled back, told from its configuration, or None where it can.
 
@@ -106,8 +112,7 @@ def rollback_problem(config: Mapping[str, Any], model_class: type | None = None)
     cannot. config is config.json (or a configuration's to_dict); model_class, where known, is asked for
     transformers' own `_is_stateful` mark.
     """
-    text = config.get("text_config")
-    decoder = text if isinstance(text, Mapping) else config
+    decoder = decoder_part(config)
     name = str(config.get("model_type", "this model"))
     if config.get("is_encoder_decoder"):
         return f"{name} is an encoder-decoder model, not a causal language model"

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specview.engines import memory
 from specview.engines.batch import require_probe
 from specview.engines.gguf_file import GgufFile
 from specview.engines.openmp import limit_spinning
 from specview.engines.session import require_context
-from specview.engines.transformers_config import first_line, load_error, resolved_config, rollback_problem
+from specview.engines.transformers_config import decoder_part, first_line, load_error, resolved_config, rollback_problem
 from specview.engines.transformers_weights import (
     DTYPE_BYTES,
     StoredTensor,
@@ -28,7 +29,7 @@ from specview.engines.transformers_weights import (
     stored_matrices,
     weight_bytes,
 )
-from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
+from specview.errors import EngineMissing, SpecviewError, UsageError, check_stop
 
 __all__ = ["TransformersEngine", "load", "weight_bytes"]
 
@@ -99,6 +100,12 @@ def load(
     than the memory at hand; UsageError for settings that cannot work here; EngineMissing where torch or
     transformers is not installed.
     """
+
+    def at(fraction: float) -> None:
+        if progress is not None:
+            progress(fraction)
+        check_stop(should_stop)
+
     path = Path(folder)
     written = read_config(path)
     tensors = read_headers(path)
@@ -114,7 +121,7 @@ def load(
             "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
         )
     _require_libraries()
-    _check_stop(should_stop)
+    check_stop(should_stop)
     limit_spinning()
 
     import torch
@@ -132,19 +139,13 @@ def load(
     strange = transformers_llama_shape.own_forward_problem(config, tensors)
     own_forward = problem is None and strange is None
     needed, narrow = _needed(path, tensors, config, numbers, own_forward, place)
-    _require_memory(path.name, needed, place)
+    memory.require(path.name, needed, place, _MARGIN)
     timed = not (check_mode or narrow)
     twice = _room_for_copies(needed, place)
-    _report(progress, 0.1)
-    _check_stop(should_stop)
+    at(0.1)
     # Of ends, what is written counts: a class's default is some other model's.
     tokenizer = load_tokenizer(path, written, gguf=gguf, trust_remote_code=trust_remote_code)
-    _report(progress, 0.2)
-    _check_stop(should_stop)
-
-    def on_layer(fraction: float) -> None:
-        _check_stop(should_stop)
-        _report(progress, 0.2 + 0.75 * fraction)
+    at(0.2)
 
     runner: Any
     if own_forward:
@@ -158,14 +159,13 @@ def load(
             timed=timed,
             check_mode=check_mode,
             twice=twice,
-            progress=on_layer,
+            progress=lambda fraction: at(0.2 + 0.75 * fraction),
         )
     else:
         runner, problem = _load_module(
             path, place, numbers, check_mode, trust_remote_code, problem, strange, timed=timed, twice=twice
         )
-    _check_stop(should_stop)
-    _report(progress, 1.0)
+    at(1.0)
     kept_halves = on_cpu and dtype is None and runner.keeps_halves
     return TransformersEngine(
         runner,
@@ -195,7 +195,7 @@ def _needed(
     narrow = weight_bytes(path, numbers.dtype if numbers.rounded else stored_matrices(tensors))
     if config.get("tie_word_embeddings"):  # looked up in rows, and multiplied packed
         narrow += 2 * tensors["model.embed_tokens.weight"].numel
-    if numbers.rounded or wide + _MARGIN > _free_memory(place):
+    if numbers.rounded or wide + _MARGIN > memory.free(place):
         return narrow, True
     return wide, False
 
@@ -300,7 +300,7 @@ class TransformersEngine:
         runner = self._open_runner()
         require_probe(self, context + rows)
         needed = self.batch_bytes(sequences, context, rows)
-        _require_memory(f"A cache for {sequences} sequences of {context:,} tokens", needed, runner.device)
+        memory.require(f"A cache for {sequences} sequences of {context:,} tokens", needed, runner.device, _MARGIN)
         return TransformersBatch(runner, sequences, context + rows, self.weight_bytes)
 
     def batch_bytes(self, sequences: int, context: int, rows: int) -> int:
@@ -478,38 +478,11 @@ def _set_threads(threads: int | None) -> None:
 
 def _room_for_copies(needed: int, place: Any) -> bool:
     """Whether weights of so many bytes may be kept in two layouts: both together in half of what is free now."""
-    return place.type == "cpu" and 4 * needed <= _free_memory(place)
-
-
-def _free_memory(place: Any) -> int:
-    """Bytes."""
-    if place.type == "cuda":
-        import torch
-
-        return int(torch.cuda.mem_get_info(place)[0])
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
-def _require_memory(name: str, needed: int, place: Any) -> None:
-    free = _free_memory(place)
-    where = f"memory on {place}" if place.type == "cuda" else "memory"
-    wanted = needed + _MARGIN
-    if wanted > free:
-        raise SpecviewError(
-            f"{name} needs {wanted / 1e9:.1f} GB of {where}, and {free / 1e9:.1f} GB are free.",
-            "Close other programs, or choose a smaller model.",
-        )
-
-
-def _decoder_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    text = config.get("text_config")
-    return text if isinstance(text, Mapping) else config
+    return place.type == "cpu" and 4 * needed <= memory.free(place)
 
 
 def _context_length(config: Mapping[str, Any]) -> int:
-    decoder = _decoder_config(config)
+    decoder = decoder_part(config)
     for key in _CONTEXT_KEYS:
         value = decoder.get(key)
         if isinstance(value, int) and value > 0:
@@ -519,7 +492,7 @@ def _context_length(config: Mapping[str, Any]) -> int:
 
 def _kv_numbers_per_token(config: Mapping[str, Any]) -> int:
     """Numbers that one token adds to the keys and values of all layers."""
-    decoder = _decoder_config(config)
+    decoder = decoder_part(config)
 
     def first(*keys: str) -> int | None:
         values = (decoder.get(key) for key in keys)
@@ -530,13 +503,3 @@ def _kv_numbers_per_token(config: Mapping[str, Any]) -> int:
     kv_heads = first("num_key_value_heads", "multi_query_group_num") or heads
     width = first("head_dim") or (first("hidden_size", "n_embd", "d_model") or 0) // heads
     return 2 * layers * kv_heads * width
-
-
-def _report(progress: Progress | None, fraction: float) -> None:
-    if progress is not None:
-        progress(fraction)
-
-
-def _check_stop(should_stop: ShouldStop | None) -> None:
-    if should_stop is not None and should_stop():
-        raise Stopped

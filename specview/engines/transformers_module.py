@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,9 +39,6 @@ class ModuleRunner:
         self._skips_head = "logits_to_keep" in names
         self.layers = int(getattr(self._decoder_config(), "num_hidden_layers", 0))
         self.hidden_size = int(getattr(self._decoder_config(), "hidden_size", 0))
-        self._features_problem: str | None = None
-        self._features_tried = False
-        self._last_layer: Any = None
         self._raw: list[torch.Tensor] = []  # what the last layer gave, where it is watched
         self._embedding_scale: float | None = None
         self._output_step: OutputStep | None = None
@@ -49,8 +47,6 @@ class ModuleRunner:
         self.keeps_halves = False
         self.weights_note = UNTIED if _untied(model) else ""
         self._takes_positions = "position_ids" in names
-        self._tree_problem: str | None = None
-        self._tree_tried = False
 
     def take_products(self, products: Sequence[Linear]) -> None:
         """Learn with which products the model's linear layers were replaced."""
@@ -156,15 +152,9 @@ class ModuleRunner:
             return frozenset(kinds)
         return frozenset({"full_attention" if self._window() is None else "sliding_attention"})
 
-    @property
+    @cached_property
     def tree_problem(self) -> str | None:
         """Why a pass of this model cannot verify a tree, or None; found by trying, once."""
-        if not self._tree_tried:
-            self._tree_tried = True
-            self._tree_problem = self._try_tree()
-        return self._tree_problem
-
-    def _try_tree(self) -> str | None:
         config = self._decoder_config().to_dict()
         if not self._takes_positions:
             return "its forward takes no positions"
@@ -204,28 +194,17 @@ class ModuleRunner:
             self._raw.append(output[0] if isinstance(output, tuple) else output)
 
         self._raw.clear()
-        return self._find_last_layer().register_forward_hook(keep)
+        return self._last_layer.register_forward_hook(keep)
 
-    def _find_last_layer(self) -> Any:
+    @cached_property
+    def _last_layer(self) -> Any:
         """The last of the model's list of `layers` layers."""
-        if self._last_layer is None:
-            lists = [
-                module
-                for module in self._model.base_model.modules()
-                if isinstance(module, torch.nn.ModuleList) and len(module) == self.layers
-            ]
-            self._last_layer = lists[0][-1]
-        return self._last_layer
+        modules = self._model.base_model.modules()
+        return next(one for one in modules if isinstance(one, torch.nn.ModuleList) and len(one) == self.layers)[-1]
 
-    @property
+    @cached_property
     def features_problem(self) -> str | None:
         """Why passes of this model give no features, or None; found by trying, once."""
-        if not self._features_tried:
-            self._features_tried = True
-            self._features_problem = self._try_features()
-        return self._features_problem
-
-    def _try_features(self) -> str | None:
         problem = "transformers' own forward of it gives no hidden states by layer"
         if not self.layers or not self.hidden_size:
             return problem

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specview.disk import write_whole
-from specview.errors import SpecviewError, Stopped
+from specview.errors import SpecviewError, check_stop
 from specview.reading import read_json
 
 ProgressFn = Callable[[str, "float | None"], None]
@@ -52,12 +52,6 @@ class Watch:
     def check(self) -> None:
         """Raise Stopped when the user asked to stop."""
         check_stop(self.should_stop)
-
-
-def check_stop(should_stop: ShouldStop | None) -> None:
-    """Raise Stopped when the user asked to stop."""
-    if should_stop is not None and should_stop():
-        raise Stopped
 
 
 @contextlib.contextmanager

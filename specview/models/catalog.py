@@ -7,18 +7,19 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Literal
 
-from specview.engines.gguf_file import GgufFile, read_gguf
+from specview.engines.gguf_file import read_gguf
 from specview.errors import SpecviewError, UsageError
 from specview.models import bundled, hub
-from specview.models.model_folder import FolderFacts, inspect_folder, looks_like_model
+from specview.models.model_folder import inspect_folder, looks_like_model
 from specview.settings.run import BUNDLED, ENGINES
 
 Kind = Literal["gguf", "folder", "hub"]
 Role = Literal["target", "draft"]
+Origin = Literal["bundled", "path", "hub cache", "hub", "found"]
 
 _MAX_DEPTH = 4
 _MAX_FOUND = 500
@@ -39,7 +40,7 @@ class ModelRef:
     kind: Kind
     path: Path | None
     name: str
-    origin: Literal["bundled", "path", "hub cache", "hub", "found"]
+    origin: Origin
     engines: tuple[str, ...]
     architecture: str = ""
     size_bytes: int | None = None
@@ -59,6 +60,15 @@ def path_of(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
+def existing(text: str) -> Path | None:
+    """The file or folder that a user wrote, or None; raises SpecviewError where the way to it is closed."""
+    path = path_of(text)
+    try:
+        return path if path.exists() else None
+    except OSError as error:
+        raise SpecviewError(f"{text} cannot be read ({error.strerror or error}).", "Check its permissions.") from None
+
+
 def resolve(spec: str, engine: str, role: Role = "target") -> ModelRef:
     """Return the model that `spec` names for `engine`; asks no network and reads no weights.
 
@@ -73,19 +83,21 @@ def resolve(spec: str, engine: str, role: Role = "target") -> ModelRef:
         raise UsageError(f"no {role} is named.", "Give bundled, a .gguf file, a model folder or a hub id.")
     if text == BUNDLED:
         return _bundled(engine, role)
-    path = path_of(text)
-    try:
-        exists = path.exists()
-    except OSError as error:
-        raise SpecviewError(f"{text} cannot be read ({error.strerror or error}).", "Check its permissions.") from None
-    if exists:
-        return _from_path(text, path, engine)
+    path = existing(text)
+    if path is not None:
+        found = _ref(text, path, "path")
+        if engine == "llama.cpp" and found.kind == "folder":
+            raise UsageError(
+                f"llama.cpp loads GGUF files, and {path} is a folder of safetensors.",
+                "Give a .gguf file, or choose the transformers engine.",
+            )
+        return found
     gguf_id = hub.split_gguf_id(text)
-    if gguf_id is not None and not path.is_absolute() and not text.startswith("."):
+    if gguf_id is not None and not path_of(text).is_absolute() and not text.startswith("."):
         repo_id, file = gguf_id
         cached = hub.cached_gguf(repo_id, file)
         if cached is not None:
-            return _gguf_ref(text, cached, "hub cache", repo_id)
+            return _ref(text, cached, "hub cache", repo_id)
         name = Path(file).stem
         return ModelRef(text, "gguf", None, name, "hub", ENGINES, repo_id=repo_id, repo_file=file)
     if hub.is_repo_id(text):
@@ -96,7 +108,7 @@ def resolve(spec: str, engine: str, role: Role = "target") -> ModelRef:
             )
         folder = hub.cached_folder(text)
         if folder is not None:
-            return _folder_ref(text, inspect_folder(folder), "hub cache", text)
+            return _ref(text, folder, "hub cache", text)
         return ModelRef(text, "hub", None, text.split("/")[1], "hub", ("transformers",), repo_id=text)
     raise SpecviewError(
         f"there is no file or folder {text}.", "Check the path, or give bundled or a hub id (owner/name)."
@@ -115,41 +127,19 @@ def _bundled(engine: str, role: Role) -> ModelRef:
     return ModelRef(BUNDLED, kind, path, "specview draft", "bundled", (engine,), "llama", size, role="draft")
 
 
-def _from_path(spec: str, path: Path, engine: str) -> ModelRef:
+def _ref(spec: str, path: Path, origin: Origin = "found", repo_id: str | None = None) -> ModelRef:
+    """The model in a file or folder; raises SpecviewError where there is none, or it is damaged."""
     if path.is_dir():
         facts = inspect_folder(path)
-        if engine == "llama.cpp":
-            raise UsageError(
-                f"llama.cpp loads GGUF files, and {path} is a folder of safetensors.",
-                "Give a .gguf file, or choose the transformers engine.",
-            )
-        return _folder_ref(spec, facts, "path")
-    return _gguf_ref(spec, path, "path")
-
-
-def _gguf_ref(
-    spec: str, path: Path, origin: Literal["path", "hub cache", "found"], repo_id: str | None = None
-) -> ModelRef:
-    gguf = read_gguf(path)
-    return ModelRef(
-        spec, "gguf", path, path.stem, origin, _gguf_engines(gguf), gguf.architecture, gguf.size, repo_id=repo_id
-    )
-
-
-def _gguf_engines(gguf: GgufFile) -> tuple[str, ...]:
+        name = repo_id.split("/")[1] if repo_id else path.resolve().name
+        return ModelRef(
+            spec, "folder", path, name, origin, ("transformers",), facts.model_type, facts.file_bytes, repo_id=repo_id
+        )
     from specview.models.dequantize import conversion_problem
 
-    return ENGINES if conversion_problem(gguf) is None else ("llama.cpp",)
-
-
-def _folder_ref(
-    spec: str, facts: FolderFacts, origin: Literal["path", "hub cache", "found"], repo_id: str | None = None
-) -> ModelRef:
-    name = repo_id.split("/")[1] if repo_id else facts.path.resolve().name
-    return ModelRef(
-        spec, "folder", facts.path, name, origin, ("transformers",), facts.model_type, facts.file_bytes,
-        repo_id=repo_id,
-    )  # fmt: skip
+    gguf = read_gguf(path)
+    engines = ENGINES if conversion_problem(gguf) is None else ("llama.cpp",)
+    return ModelRef(spec, "gguf", path, path.stem, origin, engines, gguf.architecture, gguf.size, repo_id=repo_id)
 
 
 def list_models(extra: Iterable[Path] = ()) -> list[ModelRef]:
@@ -159,14 +149,9 @@ def list_models(extra: Iterable[Path] = ()) -> list[ModelRef]:
     headers only; call it when the list is wanted, for it walks folders.
     """
     found: list[ModelRef] = []
-    for engine in ENGINES:
-        for role in ("target", "draft"):
-            try:
-                ref = _bundled(engine, "target" if role == "target" else "draft")
-            except (SpecviewError, OSError):
-                continue
-            if ref not in found:
-                found.append(ref)
+    roles: tuple[Role, ...] = ("target", "draft")
+    for engine, role in product(ENGINES, roles):
+        found += [ref for ref in _try(partial(_bundled, engine, role), BUNDLED) if ref not in found]
     found += _hub_models()
     seen = {ref.path.resolve() for ref in found if ref.path is not None}
     for root in [*usual_places(), *extra]:
@@ -180,7 +165,7 @@ def list_models(extra: Iterable[Path] = ()) -> list[ModelRef]:
             if place in seen:
                 continue
             seen.add(place)
-            found += _try(partial(_found_ref, str(path), path), path)
+            found += _try(partial(_ref, str(path), path), path)
     return found
 
 
@@ -219,16 +204,9 @@ def _try(look: Callable[[], ModelRef | None], at: str | Path) -> list[ModelRef]:
     return [] if found is None else [found]
 
 
-def _found_ref(
-    spec: str, path: Path | None, origin: Literal["found", "hub cache"] = "found", repo_id: str | None = None
-) -> ModelRef | None:
-    if path is None:
-        return None
-    return _folder_ref(spec, inspect_folder(path), origin, repo_id) if path.is_dir() else _gguf_ref(spec, path, origin, repo_id)
-
-
-def _cached_ref(repo_id: str) -> ModelRef | None:
-    return _found_ref(repo_id, hub.cached_folder(repo_id), "hub cache", repo_id)
+def _cached(spec: str, find: Callable[[], Path | None], repo_id: str) -> ModelRef | None:
+    path = find()
+    return None if path is None else _ref(spec, path, "hub cache", repo_id)
 
 
 def _is_first_gguf(name: str) -> bool:
@@ -260,7 +238,7 @@ def _hub_models() -> list[ModelRef]:
     """
     refs: list[ModelRef] = []
     for repo_id in hub.cached_ids():
-        refs += _try(partial(_cached_ref, repo_id), repo_id)
+        refs += _try(partial(_cached, repo_id, partial(hub.cached_folder, repo_id), repo_id), repo_id)
         for file in filter(_is_first_gguf, hub.cached_gguf_files(repo_id)):
-            refs += _try(partial(_found_ref, f"{repo_id}/{file}", hub.cached_gguf(repo_id, file), "hub cache", repo_id), file)
+            refs += _try(partial(_cached, f"{repo_id}/{file}", partial(hub.cached_gguf, repo_id, file), repo_id), file)
     return refs

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specview.decoding.interfaces import Engine
 from specview.drafting.registry import methods_for
+from specview.engines import memory
 from specview.engines.gguf_file import gguf_facts
 from specview.engines.llama_cpp_mtp import modules_in
 from specview.errors import EngineMissing, SpecviewError, UsageError
@@ -16,12 +17,12 @@ from specview.heads.files import PICKLES
 from specview.heads.fit import TargetFacts, config_problem, fits, settle, target_of_engine, target_of_files
 from specview.heads.layouts import KIND_WORDS, HeadFacts
 from specview.heads.read import NoHead, WholeModel, claims_head, read_head
-from specview.models import hub, memory
+from specview.models import hub
 from specview.models.assets import asset_path
-from specview.models.cache import ProgressFn, ShouldStop, check_stop
-from specview.models.catalog import BUNDLED, path_of, resolve
+from specview.models.cache import ProgressFn, ShouldStop, Watch
+from specview.models.catalog import BUNDLED, existing, path_of, resolve
 from specview.models.facts import weights_sha256, where_from
-from specview.models.loading import engine_available
+from specview.models.loading import MARGIN, engine_available
 from specview.models.model_folder import has_tokenizer
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def load_head(
 
         return gguf_head(target)
     origin = where_from(target)
-    path = _here(kind, ref, origin.path if origin is not None else None)
+    path = find_head(kind, ref, origin.path if origin is not None else None)
     if path is None:
 
         def check(folder: Path) -> None:
@@ -66,12 +67,12 @@ def load_head(
                 raise SpecviewError(f"{ref.strip()}: {reason}")
 
         path = hub.fetch_head(ref.strip(), check, progress=progress, should_stop=should_stop)
-    check_stop(should_stop)
+    watch = Watch(progress, should_stop)
+    watch.check()
     facts = checked_head(kind, path, target_of_engine(target), answers)
     if target.device == "cpu":
-        memory.check_ram(facts.folder.name, facts.parameters * _LOADING_BYTES)
-    if progress is not None:
-        progress(f"Loading the head {facts.folder.name}", None)
+        memory.require(facts.folder.name, facts.parameters * _LOADING_BYTES, margin=MARGIN)
+    watch.tell(f"Loading the head {facts.folder.name}")
     from specview.heads.modules import load
 
     return load(facts, target)
@@ -129,7 +130,7 @@ def check_before(kind: str, ref: str, target: str, engine: str, answers: Mapping
     target and engine are as settings name them. Says nothing of a head or a target that must be fetched first.
     """
     found = resolve(target, engine, "target")
-    path = _here(kind, ref, found.path)
+    path = find_head(kind, ref, found.path)
     if path is None or found.path is None:
         return
     facts = target_of_files(found.path, found.name)
@@ -142,19 +143,11 @@ def find_head(kind: str, ref: str, target: Path | None = None) -> Path | None:
 
     target is the target's own folder, for heads that ship inside it. Raises SpecviewError where there is none.
     """
-    return _here(kind, ref, target)
-
-
-def _here(kind: str, ref: str, target: Path | None) -> Path | None:
     text = ref.strip()
     if text in (BUNDLED, ""):
         return _bundled(kind, target)
-    path = path_of(text)
-    try:
-        exists = path.exists()
-    except OSError as error:
-        raise SpecviewError(f"{text} cannot be read ({error.strerror or error}).", "Check its permissions.") from None
-    if exists:
+    path = existing(text)
+    if path is not None:
         return path
     if hub.is_repo_id(text) and not text.startswith("."):
         return hub.cached_head(text)

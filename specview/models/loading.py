@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specview.decoding.interfaces import Engine
+from specview.engines import memory
 from specview.engines.gguf_file import gguf_facts, read_gguf
 from specview.errors import EngineMissing, UsageError
-from specview.models import bundled, converted, dequantize, hub, memory
-from specview.models.cache import ProgressFn, ShouldStop, check_stop
+from specview.models import bundled, converted, dequantize, hub
+from specview.models.cache import ProgressFn, ShouldStop, Watch
 from specview.models.catalog import BUNDLED, ENGINES, ModelRef, Role, resolve
 from specview.models.facts import LoadedFrom, facts, note_origin, where_from
 from specview.models.model_folder import has_tokenizer
@@ -19,6 +21,8 @@ from specview.settings.run import Loading
 
 __all__ = ["default_device", "engine_available", "facts", "load_engine", "prepare", "where_from"]
 
+MARGIN = 400 << 20
+"""Memory for the libraries themselves, activations and a short KV cache."""
 LIBRARIES = {"transformers": ("torch", "transformers"), "llama.cpp": ("llama_cpp",)}
 """Modules that an engine imports."""
 _MENDS = {
@@ -39,13 +43,9 @@ def engine_available(name: str) -> str | None:
 
 def default_device() -> str:
     """The device transformers uses when none is chosen: cuda, mps or cpu (imports torch)."""
-    import torch
+    from specview.engines.transformers_engine import find_device
 
-    if torch.cuda.is_available():
-        return "cuda"
-    if torch.backends.mps.is_available():
-        return "mps"
-    return "cpu"
+    return str(find_device(None).type)
 
 
 def load_engine(
@@ -68,7 +68,8 @@ def load_engine(
     missing = engine_available(engine)
     if missing is not None:
         raise EngineMissing(missing)
-    check_stop(should_stop)
+    watch = Watch(progress, should_stop)
+    watch.check()
     model = resolve(ref, engine, role) if isinstance(ref, str) else ref
     if engine not in model.engines and model.kind != "gguf":  # a GGUF's reason comes with its conversion
         raise UsageError(
@@ -77,12 +78,9 @@ def load_engine(
         )
     model = replace(model, path=_fetch(model, progress, should_stop))
     path = prepare(model, engine, device=asked.device, dtype=asked.dtype, progress=progress, should_stop=should_stop)
-    check_stop(should_stop)
+    watch.check()
     text = f"Loading {model.name}"
-    _report(progress, text, None)
-
-    def on_fraction(fraction: float) -> None:
-        _report(progress, text, fraction)
+    watch.tell(text)
 
     loaded: Engine
     if engine == "transformers":
@@ -97,7 +95,7 @@ def load_engine(
             trust_remote_code=asked.trust_remote_code,
             gguf=gguf_facts(model.path) if model.path is not None and model.path.is_file() else None,
             compute_in_dtype=compute_in_dtype,
-            progress=on_fraction,
+            progress=partial(watch.tell, text),
             should_stop=should_stop,
         )
     else:
@@ -112,7 +110,7 @@ def load_engine(
             gpu_layers=asked.gpu_layers,
             context=asked.context,
             check_mode=asked.check_mode,
-            progress=on_fraction,
+            progress=partial(watch.tell, text),
             should_stop=should_stop,
         )
     loaded.model_name = model.name  # not that of a cache folder
@@ -165,10 +163,5 @@ def _convert(
     converted.require_convertible(gguf)
     if (device or default_device()) == "cpu":
         each = 4 if (dtype or dequantize.target_dtype(gguf)) == "float32" else 2
-        memory.check_ram(path.stem, gguf.parameters * each)
+        memory.require(path.stem, gguf.parameters * each, margin=MARGIN)
     return converted.convert(path, progress=progress, should_stop=should_stop)
-
-
-def _report(progress: ProgressFn | None, text: str, fraction: float | None) -> None:
-    if progress is not None:
-        progress(text, fraction)

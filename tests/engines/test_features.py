@@ -200,7 +200,7 @@ def test_a_session_that_never_asks_is_left_alone(models: Models, monkeypatch: py
             for name in ("watch_graph", "_read_state"):
                 patch.setattr(LlamaCppSession, name, lambda self, name=name: tried.append(name))
             patch.setattr(LlamaCppEngine, "_try_features", lambda self: tried.append("tried"))
-            patch.setattr(ModuleRunner, "_try_features", lambda self: tried.append("tried"))
+            patch.setattr(ModuleRunner, "features_problem", property(lambda self: tried.append("tried")))
             if engine.name == "llama.cpp":
                 patch.setattr(engine._lib, "llama_set_embeddings", lambda *given: tried.append("embeddings"))
             session = engine.new_session(32, 2)

@@ -389,7 +389,7 @@ def test_too_little_memory_is_said_before_loading(tiny_path: Path, tiny: LlamaCp
     import psutil
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 1000}))
-    with pytest.raises(SpecviewError, match="tiny.gguf needs .* GiB of memory"):
+    with pytest.raises(SpecviewError, match="tiny.gguf needs .* GB of memory"):
         load(tiny_path)
     with pytest.raises(SpecviewError, match="A cache for 64 tokens needs"):
         tiny.new_session(64)

@@ -153,7 +153,7 @@ def test_weights_are_kept_twice_only_where_there_is_room(tmp_path: Path, monkeyp
     needed = transformers_engine.weight_bytes(folder, "float32")
     found = {}
     for free in (4 * needed + 1, 4 * needed - 1):
-        monkeypatch.setattr(transformers_engine, "_free_memory", lambda place, free=free: free)
+        monkeypatch.setattr(transformers_engine.memory, "free", lambda place, free=free: free)
         monkeypatch.setattr(transformers_engine, "_MARGIN", 0)
         engine = transformers_engine.load(folder, device="cpu")
         found[free > 4 * needed] = engine.weight_bytes, engine.new_session(20).forward(list(range(9))).logits
@@ -175,7 +175,7 @@ def test_weights_to_be_rounded_are_rounded_as_transformers_does(
     if not transformers_linear.has_half_products():
         pytest.skip("no half products on this processor")
     monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: transformers_linear.PlainLinear)
-    monkeypatch.setattr(transformers_engine, "_free_memory", lambda place: 1 << 40)
+    monkeypatch.setattr(transformers_engine.memory, "free", lambda place: 1 << 40)
     engine = transformers_engine.load(models.path(kind), device="cpu", dtype=dtype)
     model = AutoModelForCausalLM.from_pretrained(str(models.path(kind)), dtype=getattr(torch, dtype)).float().eval()
     with torch.no_grad():
@@ -250,12 +250,12 @@ def test_halves_are_kept_where_float32_does_not_fit(tmp_path: Path, monkeypatch:
     folder = save_model(tmp_path / "half", tiny("llama").bfloat16())
     needed = transformers_engine.weight_bytes(folder, "float32")
     monkeypatch.setattr(transformers_engine, "_MARGIN", 0)
-    monkeypatch.setattr(transformers_engine, "_free_memory", lambda place: needed - 1)
+    monkeypatch.setattr(transformers_engine.memory, "free", lambda place: needed - 1)
     monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: transformers_linear.PlainLinear)
     engine = transformers_engine.load(folder, device="cpu")
     assert engine.dtype == "bfloat16" and engine.weight_bytes < 0.6 * needed
     with pytest.raises(SpecviewError, match="needs"):
-        monkeypatch.setattr(transformers_engine, "_free_memory", lambda place: needed // 2 - 1)
+        monkeypatch.setattr(transformers_engine.memory, "free", lambda place: needed // 2 - 1)
         transformers_engine.load(folder, device="cpu")
 
 

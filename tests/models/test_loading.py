@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import specview.engines
+from specview.engines import memory
 from specview.errors import EngineMissing, SpecviewError, Stopped, UsageError
-from specview.models import bundled, llama_trial, loading, memory
+from specview.models import bundled, llama_trial, loading
 from specview.models import cache as cache_module
 from specview.models import facts as facts_module
 from specview.models.converted import converted_root
@@ -85,14 +86,14 @@ def test_memory_is_asked_before_the_conversion(
     engines: None, make_gguf: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_gguf()
-    monkeypatch.setattr(memory, "available_ram", lambda: 1 << 20)
+    monkeypatch.setattr(memory, "free", lambda place: 1 << 20)
     with pytest.raises(SpecviewError, match=r"tiny needs 0\.4 GB of memory, and 0\.0 GB are free") as caught:
         load_engine(str(path), "transformers", device="cpu")
     assert "smaller" in str(caught.value)
     assert not converted_root().exists()
 
 
-def test_available_ram_is_what_the_control_group_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_is_what_the_control_group_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "memory.max": "4000000000\n",
         "memory.current": "3000000000\n",
@@ -102,9 +103,9 @@ def test_available_ram_is_what_the_control_group_leaves(monkeypatch: pytest.Monk
     import psutil
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12))
-    assert memory.available_ram() == 1_300_000_000
+    assert memory.free() == 1_300_000_000
     files["memory.max"] = "max\n"
-    assert memory.available_ram() == 10**12
+    assert memory.free() == 10**12
 
 
 def test_what_an_engine_cannot_load(engines: None, make_folder: Make) -> None:
