@@ -18,7 +18,13 @@ from specview.engines.batch import require_probe
 from specview.engines.gguf_file import GgufFile
 from specview.engines.openmp import limit_spinning
 from specview.engines.session import require_context
-from specview.engines.transformers_config import decoder_part, first_line, load_error, resolved_config, rollback_problem
+from specview.engines.transformers_config import (
+    decoder_part,
+    first_line,
+    load_error,
+    resolved_config,
+    rollback_problem,
+)
 from specview.engines.transformers_weights import (
     DTYPE_BYTES,
     StoredTensor,
