@@ -66,6 +66,11 @@ def test_the_document_tells_measured_from_modelled(capsys, engines):
     drafted = [one for one in document["points"] if one["k"] == 2]
     assert [one["draft_s"] for one in drafted] == [{"value": size, "source": "measured"} for size in (1, 2, 4, 8)]
     assert document["draft_model"] == "fake draft"
+    assert {one["roofline"]["source"] for one in document["passes"]} == {"modelled"}
+    assert {one["pass_s"]["source"] for one in document["points"]} == {"measured"}
+    assert document["roofline"]["ridge_rows"]["source"] == "modelled"
+    assert document["roofline"]["bytes_per_s"]["source"] == "measured"
+    assert document["assumptions"] and document["sentence"]
     assert document["crossings"][0]["k"] == 2 and document["crossing_in_range"] is True
     assert [role for role, _, _ in engines["asked"]] == ["target", "draft"]
 

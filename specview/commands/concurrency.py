@@ -69,17 +69,17 @@ def make_parser() -> Parser:
     add_prompt_flags(parser)
     sizes = parser.add_argument_group("sizes", conflict_handler="resolve")
     sizes.add_argument("--batch", type=wholes, default=BATCHES, metavar="B,B,..",
-                       help="numbers of sequences (default: 1,2,4,8,16); those that memory does not hold are left out")  # fmt: skip
+                       help="numbers of sequences (default: 1,2,4,8,16); those that do not fit in memory are left out")  # fmt: skip
     sizes.add_argument("--k", dest="ks", type=wholes, default=KS, metavar="K,K,..",
                        help="draft lengths, 0 being plain (default: 0,2,4)")  # fmt: skip
     sizes.add_argument("--context", dest="tokens_each", type=whole, default=CONTEXT,
                        help=f"tokens that each sequence holds (default: {CONTEXT})")  # fmt: skip
     sizes.add_argument("--repeats", type=whole, default=REPEATS, help=f"timings of each size (default: {REPEATS})")
     sizes.add_argument("--seconds", type=real, default=SECONDS,
-                       help=f"after which no further repeat begins (default: {SECONDS:g})")  # fmt: skip
+                       help=f"start no further repeat after this many seconds (default: {SECONDS:g})")  # fmt: skip
     accepted = parser.add_argument_group("acceptance (default: a short race of the draft model on the prompt)")
     source = accepted.add_mutually_exclusive_group()
-    source.add_argument("--trace", dest="recorded", metavar="FILE", help="that of a trace's lane (or of a run of the library: last, an id, ..)")
+    source.add_argument("--trace", dest="recorded", metavar="FILE", help="take it from a trace's lane (or from a run of the library: last, an id, ..)")
     source.add_argument("--acceptance", type=real, metavar="ALPHA", help="a number from 0 to 1")
     accepted.add_argument("--trace-lane", metavar="NAME", help="the trace's lane (default: the first that drafts a chain)")
     accepted.add_argument("--draft-cost", type=real, metavar="C",

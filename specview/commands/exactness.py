@@ -25,13 +25,13 @@ Is the output still the target's own?
 
 Without flags: the toy proof. A random bigram target and a blurred draft, small enough that every outcome's
 probability is known; each sampler's total variation from it, by closed form and over many samples. With --policies
-the toy runs through the product's own loop, with every length policy, auto and cascade, under each rule that claims
+the toy runs through the program's own loop, with every length policy, auto and cascade, under each rule that claims
 to be exact.
 
 With --pair, TARGET DRAFT, or any flag that only a real pair has: thousands of short continuations of a prompt by
 plain decoding and by the lane, compared over their first tokens. Every prefix is computed once; the rule is judged on
 those rows, the kernels (one row against several) apart from it, and greedy decoding token for token.
-The rules naive and typical are lossy: they go along as controls, and the naive one must be caught."""
+The lossy rules naive and typical are run as controls, and the naive one must be caught."""
 
 _EXAMPLES = """\
 examples:
@@ -59,11 +59,11 @@ def make_parser() -> Parser:
     toys = parser.add_argument_group("toy")
     toys.add_argument("--vocab", type=whole, help="tokens (default: 4)")
     toys.add_argument("--length", type=whole, help="tokens of a sequence (default: 4)")
-    toys.add_argument("--model-seed", type=whole, help="of its random tables (default: 2, the literature's)")
+    toys.add_argument("--model-seed", type=whole, help="seed of its random tables (default: 2, as in the literature)")
     toys.add_argument("--seeds", type=whole,
-                      help="also: p values over so many seeds, which of a correct sampler spread over 0..1")  # fmt: skip
+                      help="also show p values over this many seeds: a correct sampler's are spread evenly over 0..1")  # fmt: skip
     toys.add_argument("--policies", action="store_true",
-                      help="every length policy, auto and cascade instead, by the product's own loop (1 ms a sample)")  # fmt: skip
+                      help="test every length policy, auto and cascade instead, in the program's own loop (1 ms a sample)")  # fmt: skip
     pair = parser.add_argument_group("real pair")
     pair.add_argument("--pair", action="store_true", help="test a real pair (bundled, unless models are named)")
     pair.add_argument("--tokens", type=whole, default=pair_results.TOKENS,
@@ -77,8 +77,8 @@ def make_parser() -> Parser:
 def _reword(parser: argparse.ArgumentParser) -> None:
     """Say what the shared flags mean here, and leave out those that mean nothing."""
     words = {
-        "temperature": f"default: {_TEMPERATURE:g}; 0 leaves the token-for-token check alone",
-        "top_k": f"default: {_TOP_K}, which keeps the prefixes few; 0 is off",
+        "temperature": f"default: {_TEMPERATURE:g}; 0 runs only the token-for-token check",
+        "top_k": f"default: {_TOP_K}, which keeps the number of prefixes small; 0 is off",
         "max_tokens": f"of the greedy token-for-token check (default: {pair_results.GREEDY_TOKENS})",
         "k": "tokens drafted a round (default: 3 on the toy)",
         "observe": argparse.SUPPRESS,

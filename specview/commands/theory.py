@@ -41,8 +41,8 @@ def make_parser() -> Parser:
     cost.add_argument("--v", type=real, help="verify cost, the same for every k (default: 1)")
     cost.add_argument("--v-per-row", type=real, metavar="R", help="verify cost 1 + R k")
     parser.add_argument("--trace", dest="recorded", metavar="FILE",
-                        help="show this trace's lanes (or a library run's: last, an id, ..) as measured; v(k) is theirs where "
-                             "--v says nothing")  # fmt: skip
+                        help="show this trace's lanes (or a library run's: last, an id, ..) as measured; v(k) is theirs "
+                             "unless --v is given")  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
     return parser
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from specview.decoding import theory
 from specview.errors import SpecviewError, Stopped, UsageError
-from specview.files.schema import dumps, plain
 from specview.lab.acceptance import Acceptance, lane_acceptance, stated_acceptance, trace_acceptance
 from specview.lab.batch_times import BatchTimes, Sizes, measure_batches
 from specview.lab.concurrency import combine
@@ -227,17 +225,6 @@ def test_a_copying_drafters_cost_grows_with_the_sequences_a_models_with_its_pass
     assert [point.draft_s for point in model.line(2)] == pytest.approx([0.1] * 4)
     assert "for each sequence in turn" in copying.draft_how and "modelled" in model.draft_how
     assert "drafting is free" in combine(times, stated_acceptance(0.5, None)).draft_how
-
-
-def test_measured_and_modelled_are_told_apart_in_the_document():
-    document = json.loads(dumps(plain(combine(measured(roofed(1.0, 0.1)), stated_acceptance(0.6, 0.1)).as_dict())))
-    assert {one["source"] for one in document["passes"]} == {"measured"}
-    assert {one["roofline"]["source"] for one in document["passes"]} == {"modelled"}
-    assert {one["draft_s"]["source"] for one in document["points"] if one["k"]} == {"modelled"}
-    assert {one["pass_s"]["source"] for one in document["points"]} == {"measured"}
-    assert document["roofline"]["ridge_rows"]["source"] == "modelled"
-    assert document["roofline"]["bytes_per_s"]["source"] == "measured"
-    assert document["assumptions"] and document["sentence"]
 
 
 # -- the acceptance of a run -----------------------------------------------------------------------------

@@ -49,9 +49,9 @@ class PairPanel(ExactnessPanel):
                                    caption="continuations", minimum=pair_results.MIN_SAMPLES, maximum=pair_results.MAX_SAMPLES, step=500, digits=7)  # fmt: skip
         self.tokens = self.number("tokens", pair_results.TOKENS, "Of a continuation; drafts end with it",
                                   minimum=pair_results.MIN_TOKENS, maximum=pair_results.MAX_TOKENS, digits=3)  # fmt: skip
-        self.temperature = self.number("temperature", _TEMPERATURE, "0 leaves the greedy token-for-token check alone",
+        self.temperature = self.number("temperature", _TEMPERATURE, "0 runs only the greedy token-for-token check",
                                        whole=False, step=0.1, digits=4)  # fmt: skip
-        self.top_k = self.number("top_k", _TOP_K, "Few tokens make few prefixes, each computed once; 0 is off",
+        self.top_k = self.number("top_k", _TOP_K, "Fewer tokens make fewer prefixes, each of which is computed once; 0 is off",
                                  caption="top-k", digits=4)  # fmt: skip
         self.greedy = self.number("greedy", pair_results.GREEDY_TOKENS, "Length of the token-for-token check at temperature 0",
                                   caption="greedy tokens", minimum=1, maximum=pair_results.MAX_GREEDY_TOKENS, digits=4)  # fmt: skip

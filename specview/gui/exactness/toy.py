@@ -41,7 +41,7 @@ class ToyPanel(ExactnessPanel):
                                    minimum=exactness.MIN_SAMPLES, maximum=exactness.MAX_SAMPLES, step=100_000, digits=8)  # fmt: skip
         self.seed = self.number("seed", 0, "Of the samples", maximum=2**63 - 1)
         self.model_seed = self.number("model_seed", toys.MODEL_SEED, "Of the random tables; 2 is the literature's toy", maximum=2**63 - 1)
-        self.seeds = self.number("seeds", SEEDS, "Many-seed view: p values over so many seeds, 20,000 samples each; 0 leaves it out",
+        self.seeds = self.number("seeds", SEEDS, "Many-seed view: p values over this many seeds, 20,000 samples each; 0 omits it",
                                  maximum=exactness.MAX_SEEDS, step=10, check=exactness.check_seeds)  # fmt: skip
         self.chart = Chart("Total variation from the target", "½ Σ |frequency − p|",
                            "Over all outcomes. Dashed: what an exact sampler shows on average, √(2/πN) ½ Σ √(p(1−p)). "

@@ -68,7 +68,7 @@ class ConcurrencyPanel(LabPanel):
         self._filling = False
         self._chosen = False  # by the user: which acceptance
         self.batches = self.edit("batches", "sequences B", NumbersEdit("sequences B", BATCHES),
-                                 "How many share the device; those that memory does not hold are left out")  # fmt: skip
+                                 "How many share the device; those that do not fit in memory are left out")  # fmt: skip
         self.ks = self.edit("ks", "draft lengths k", NumbersEdit("draft lengths k", KS),
                             "0 is plain decoding, which is measured in any case")  # fmt: skip
         self.tokens = self.number("tokens", CONTEXT, "Tokens that each sequence holds already: attention over them is in every pass",
