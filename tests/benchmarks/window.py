@@ -56,8 +56,9 @@ def race(engine_name: str, repeats: int, max_tokens: int) -> dict[str, Any]:
     """Gaps of the event loop during races in the window, and lane speeds there against those without it."""
     from PySide6.QtCore import QTimer
 
-    from specview.gui.link.engine_thread import CommandDone, EngineThread
+    from specview.gui.link.engine_thread import EngineThread
     from specview.gui.link.library import Library
+    from specview.gui.link.messages import CommandDone, Run
     from specview.gui.parts import theme
     from specview.gui.shell import app as application
     from specview.gui.shell.main_window import MainWindow
@@ -108,7 +109,7 @@ def race(engine_name: str, repeats: int, max_tokens: int) -> dict[str, Any]:
             lanes = window.controller.race.lanes
             speeds["window"].append({lane.name: _speed(lane.final_metrics) for lane in lanes})
             began = time.perf_counter()
-            run_id = engine.run(window.run_settings())
+            run_id = engine.send(Run(window.run_settings()))
             found: dict[str, float] = {}
             over = False
             while not over:

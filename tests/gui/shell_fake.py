@@ -58,7 +58,7 @@ class FakeRace:
 
     def __init__(self, settings, run_id, script):
         self.settings, self.run_id, self.script = settings, run_id, script
-        self.folds = []
+        self.tables = []
         self.made = []
         self.next = []
 

@@ -1,4 +1,4 @@
-"""Between the window and the engine thread: the race on screen, its state, and the three clocks.
+"""Between the window and the engine thread: the race on screen, its lanes, what goes on, and the three clocks.
 
 Text is redrawn about 30 times a second, plots 10 times, number labels twice, and only while something
 runs. Where drawing would take more of the processor than its share from the race (two cores, say), text
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -20,12 +20,19 @@ from specview.drafting.registry import METHODS
 from specview.gui.link.engine_thread import EngineThread
 from specview.gui.link.job import Job
 from specview.gui.link.messages import (
+    RACES,
+    Command,
     CommandDone,
+    Continue,
+    Count,
+    FollowUp,
     JobEnded,
     JobNews,
     JobProgress,
-    Kind,
+    Preload,
     PreloadEnded,
+    Run,
+    RunJob,
     RunKept,
     SettingsTaken,
     TargetKnown,
@@ -39,7 +46,22 @@ from specview.racing.pool import engine_keys
 from specview.settings.events import Failed, Progress, RaceStarted
 from specview.settings.run import LaneSettings, RunSettings
 
-State = Literal["ready", "preloading", "loading", "prefill", "running", "stopping", "working", "ended"]
+State = Literal["ready", "preloading", "loading", "prefill", "running", "stopping", "working", "ended", "closing"]
+Moment = Literal["preload", "job", "race", "load", "prefill", "rounds", "stop", "free", "close"]
+RESTING: tuple[State, ...] = ("ready", "ended")
+UNDER_WAY: tuple[State, ...] = ("preloading", "loading", "prefill", "running", "working")
+MOVES: Mapping[Moment, tuple[tuple[State, ...], State | None]] = {
+    "preload": (RESTING, "preloading"),
+    "job": ((*RESTING, "preloading", "stopping"), "working"),
+    "race": ((*RESTING, "preloading", "working", "stopping"), "loading"),
+    "load": (("prefill",), "loading"),
+    "prefill": (("loading",), "prefill"),
+    "rounds": (("loading", "prefill"), "running"),
+    "stop": (UNDER_WAY, "stopping"),
+    "free": ((*RESTING, *UNDER_WAY, "stopping"), None),
+    "close": ((*RESTING, *UNDER_WAY, "stopping"), "closing"),
+}
+"""Moment -> (the states in which it counts, the state that comes of it; None: at rest, as it was or with a race's figures)."""
 
 TEXT_MS, PLOT_MS, NUMBER_MS = 33, 100, 500
 COUNT_DELAY_MS = 350
@@ -48,7 +70,6 @@ DRAWING_SHARE = 0.025
 """Of the machine's processor time: what the Qt thread may take from a race before it draws less often."""
 SLOWEST = 2.5
 """Redraws are put off by this factor at most: text 12 times a second, plots 4 times."""
-_RACE_KINDS: tuple[Kind, ...] = ("run", "continue", "follow-up")
 
 
 class Controller(QObject):
@@ -73,23 +94,21 @@ class Controller(QObject):
         self.settings: RunSettings | None = None
         self.ran: RunSettings | None = None  # those of the live race whose figures are on screen, once it has started
         self.outcome = "done"  # how the last race or job ended: done, stopped or failed
+        self.lanes: list[LaneSettings] = []  # as set up: the window's own list
         self._wanted: RunSettings | None = None
         self.recorded: Any = None  # what is on screen where it is no live race (`open_run.Opened`)
-        self._recorded_lanes: list[LaneSettings] | None = None
+        self._recorded_lanes: list[LaneSettings] | None = None  # as they were set up when it was opened
         self.progress: Progress | None = None
         self.preloaded = False
-        self._lanes: list[LaneSettings] = []
-        self._busy: dict[int, Kind] = {}
-        self._preload_id = -1
-        self._preload_settings: RunSettings | None = None
-        self._count_id = -1
+        self._busy: dict[int, Command] = {}
+        self._preload: Preload | None = None
+        self._count: Count | None = None
         self._counted: tuple[str, int | None] = ("", None)  # the last prompt whose length is known
+        self._count_settings: RunSettings | None = None
         self._jobs: dict[int, Job] = {}
         self._targets: dict[tuple[str, str], TargetKnown] = {}
-        self._count_settings: RunSettings | None = None
-        self._stopping = False
         self._lanes_touched = False
-        self._ended_once = False
+        self._raced = False
         self._started_id = -1
         self._live_since: tuple[float, float] | None = None
         self._pace_mark: tuple[float, float] | None = None
@@ -110,7 +129,7 @@ class Controller(QObject):
     @property
     def racing(self) -> bool:
         """Whether a race is under way (loading included)."""
-        return any(kind in _RACE_KINDS for kind in self._busy.values())
+        return any(isinstance(command, RACES) for command in self._busy.values())
 
     @property
     def race_running(self) -> bool:
@@ -136,7 +155,7 @@ class Controller(QObject):
     @property
     def can_stop(self) -> bool:
         """Whether there is something to stop that has not been asked to."""
-        return bool(self._busy) and not self._stopping and any(kind != "count" for kind in self._busy.values())
+        return self._state in UNDER_WAY
 
     @property
     def can_continue(self) -> bool:
@@ -169,48 +188,45 @@ class Controller(QObject):
 
     def preload(self, settings: RunSettings) -> None:
         """Load libraries and models ahead of the first run."""
-        self._preload_settings = settings
-        self._preload_id = self.engine.preload(settings)
-        self._begin(self._preload_id, "preload")
+        self._preload = Preload(settings)
+        self.engine.send(self._preload)
+        self._began(self._preload, "preload")
 
     def run(self, settings: RunSettings) -> None:
         """Start a race on checked settings."""
         if self.racing:
             return
-        if self._preload_settings is not None and not _same_models(self._preload_settings, settings):
-            self.engine.stop(("preload",))
-        self.settings = settings
-        self._lanes_touched = False
+        if self._preload is not None and set(engine_keys(self._preload.settings)) != set(engine_keys(settings)):
+            self.engine.stop(Preload)
         self._leave_recorded()
-        run_id = self.engine.run(settings)
-        self.race.begin(run_id)
-        self._begin(run_id, "run")
+        self._race(Run(settings), settings)
 
     def continue_(self, max_tokens: int) -> None:
         """Go on past the limit, in the same sessions."""
         if self.can_continue:
-            self.engine.continue_(self.race.run_id, max_tokens)
+            command = Continue(max_tokens, run_id=self.race.run_id)
+            self.engine.send(command)
             self.race.ended = None
-            self._begin(self.race.run_id, "continue")
+            self._began(command, "race")
 
     def follow_up(self, text: str, settings: RunSettings) -> None:
         """Run the next turn of the conversation, with everything else as set now."""
         if self.can_follow_up and text.strip():
-            run_id = self.engine.follow_up(text, settings)
-            self.settings = settings
-            self.race.begin(run_id)
-            self._lanes_touched = False
-            self._begin(run_id, "follow-up")
+            self._race(FollowUp(text, settings), settings)
+
+    def _race(self, command: Run | FollowUp, settings: RunSettings) -> None:
+        self.settings, self._lanes_touched = settings, False
+        self.race.begin(self.engine.send(command))
+        self._began(command, "race")
 
     def stop(self) -> None:
         """Stop what is under way; takes effect within one round."""
         if self.can_stop:
-            self._stopping = True
             self.engine.stop()
-            self._update_state()
+            self._move("stop")
 
-    def show_lanes(self, settings: RunSettings, raw: Sequence[LaneSettings]) -> None:
-        """Show the lanes `raw`, which are `settings.lanes` before checking.
+    def show_lanes(self, settings: RunSettings) -> None:
+        """Show the lanes as set up; `settings` are the run's, with these lanes checked.
 
         A lane that was not edited itself keeps what it holds until the next run, whatever else of the
         settings has changed; one that holds nothing yet shows the settings as they are now.
@@ -218,23 +234,25 @@ class Controller(QObject):
         self._wanted = settings
         if self.racing:
             return
-        if self.recorded is not None and list(raw) == self._recorded_lanes:
+        if self.recorded is not None and self.lanes == self._recorded_lanes:
             return  # a recorded run stays on screen until lanes are edited or a race begins
         self._leave_recorded()
-        before = [id(lane) for lane in self.race.lanes]
-        old = list(zip(self._lanes, self.race.lanes, strict=False))
+        before, old = list(self.race.lanes), list(self.race.lanes)
         made: list[LaneModel] = []
-        for lane, checked in zip(raw, settings.lanes, strict=True):
-            place = next((i for i, (held, _) in enumerate(old) if held == lane), None)
-            model = LaneModel() if place is None else old.pop(place)[1]
+        for wanted, checked in zip(self.lanes, settings.lanes, strict=True):
+            model = next((lane for lane in old if lane.wanted == wanted), None)
+            if model is None:
+                model = LaneModel(wanted=wanted)
+            else:
+                old.remove(model)
             shown = shown_settings(settings, checked)
-            if not model.rounds and (model.name, model.settings) != (lane.label, shown):
-                model.name, model.settings = lane.label, shown
+            if not model.rounds and (model.name, model.settings) != (checked.label, shown):
+                model.name, model.settings = checked.label, shown
                 model.version += 1
             made.append(model)
-        self._lanes, self.race.lanes = list(raw), made
+        self.race.lanes = made
         self._mark_stale()
-        if [id(lane) for lane in made] != before:
+        if made != before:
             self._lanes_touched = True
             self.lanes_changed.emit()
             self.state_changed.emit()
@@ -256,22 +274,23 @@ class Controller(QObject):
             self.text_tick.emit()
             self.number_tick.emit()
 
-    def show_recorded(self, race: RaceModel, opened: Any, raw: Sequence[LaneSettings], shown: Sequence[LaneSettings]) -> None:
-        """Show a recorded race; no model is touched, and Run goes back to live.
+    def show_recorded(self, race: RaceModel, opened: Any, shown: Sequence[LaneSettings]) -> None:
+        """Show a recorded race until the lanes as set up change; no model is touched, and Run goes back to live.
 
-        raw are the lanes as set up now: the recording stays on screen while they stay. shown are those of them that
-        the race's own lanes stand for, in order, as far as they do.
+        shown are those of the lanes set up that the race's own stand for, in order, as far as they do.
         """
         if self.racing:
             return
         self.race.show(race)
-        self.recorded, self._recorded_lanes = opened, list(raw)
-        self._lanes, self._lanes_touched, self._started_id = list(shown), False, -1
+        for lane, wanted in zip(self.race.lanes, shown, strict=False):
+            lane.wanted = wanted
+        self.recorded, self._recorded_lanes = opened, list(self.lanes)
+        self._lanes_touched, self._started_id = False, -1
         self.settings = self.ran = None
         self.progress = None
         self.redraw()
         self.recorded_changed.emit()
-        self._update_state()
+        self._follow()
         self.state_changed.emit()
 
     def close_recorded(self) -> None:
@@ -280,9 +299,9 @@ class Controller(QObject):
             empty = RaceModel()
             empty.lanes = [LaneModel(name=lane.name, settings=lane.settings) for lane in self.race.lanes]
             self.race.show(empty)
-            self._lanes, self._live_since = [], None
+            self._live_since = None
             self._leave_recorded()
-            self._update_state()
+            self._follow()
 
     def redraw(self) -> None:
         """Let every view of the race look at it anew."""
@@ -305,9 +324,9 @@ class Controller(QObject):
 
     def start_job(self, job: Job, work: Work, settings: RunSettings | None) -> None:
         """Do work(pool, tell, should_stop) on the engine thread, for `Job.start`; it waits for what is under way."""
-        run_id = self.engine.job(job.name, work, settings)
-        self._jobs[run_id] = job
-        self._begin(run_id, "job")
+        command = RunJob(job.name, work, settings)
+        self._jobs[self.engine.send(command)] = job
+        self._began(command, "job")
 
     @property
     def job(self) -> str:
@@ -333,6 +352,7 @@ class Controller(QObject):
         """Stop all work, take in every finished round, end the thread; False if it did not in time."""
         for timer in (self._text_timer, self._plot_timer, self._number_timer, self._count_timer):
             timer.stop()
+        self._move("close")
         ended = self.engine.close(timeout_s)
         self._take(self.engine.drain(1_000_000))
         return ended
@@ -351,21 +371,21 @@ class Controller(QObject):
 
     def _ask_count(self) -> None:
         if self._count_settings is not None and not self._busy:
-            self._count_id = self.engine.count_tokens(self._count_settings)
-            self._begin(self._count_id, "count")
+            self._count = Count(self._count_settings)
+            self.engine.send(self._count)
+            self._began(self._count)
 
-    def _begin(self, run_id: int, kind: Kind) -> None:
-        self._busy[run_id] = kind
-        if kind != "count":
-            self._stopping = False
-            self.progress = None
+    def _began(self, command: Command, moment: Moment | None = None) -> None:
+        self._busy[command.run_id] = command
         self._text_timer.start()
-        if kind in _RACE_KINDS:
-            self._live_since = None
-            self._pace_mark = None
+        if moment is None:
+            return
+        self.progress = None
+        if moment == "race":
+            self._live_since = self._pace_mark = None
             self._plot_timer.start()
             self._number_timer.start()
-        self._update_state()
+        self._move(moment)
 
     def _on_numbers(self) -> None:
         self._keep_pace()
@@ -391,7 +411,7 @@ class Controller(QObject):
         if (self.race.run_id, len(self.race.lanes), self.race.state) != before:
             self.lanes_changed.emit()
         self.text_tick.emit()
-        self._update_state()
+        self._follow()
 
     def _take(self, events: list[WindowEvent]) -> None:
         for event in events:
@@ -403,7 +423,7 @@ class Controller(QObject):
                     if event.message and not self.racing:
                         self.warned.emit(event.message)
                 case TokensCounted():
-                    if event.run_id == self._count_id:
+                    if self._count is not None and event.run_id == self._count.run_id:
                         self._tell_count(event.count)
                 case TargetKnown():
                     self._targets[event.engine, event.target] = event
@@ -419,7 +439,7 @@ class Controller(QObject):
                         if self._started_id == event.run_id:
                             self.ran = event.settings
                         self.turn_started.emit(event.settings)
-                case Progress() if event.run_id == self._preload_id:
+                case Progress() if self._preload is not None and event.run_id == self._preload.run_id:
                     self.progress = event
                 case _:
                     if self.race.apply(event):
@@ -449,50 +469,47 @@ class Controller(QObject):
             self.failed.emit(event.message)
 
     def _done(self, event: CommandDone) -> None:
-        kind = self._busy.pop(event.run_id, None)
-        if kind in _RACE_KINDS:
-            self._ended_once = True
-            self._stopping = False
-            self.progress = None
+        self._busy.pop(event.run_id, None)
+        self._jobs.pop(event.run_id, None)
+        raced = isinstance(event.command, RACES)
+        if raced:
+            self._raced = True
             ended = self.race.ended.end if self.race.ended is not None else "done"
             self.outcome = "failed" if self.race.error or ended == "error" else ended
             self._mark_stale()
             self._plot_timer.stop()
             self._number_timer.stop()
+        if not self.racing and not isinstance(event.command, Count):
+            self.progress = None
+        if raced:
             self.text_tick.emit()
             self.plot_tick.emit()
             self.number_tick.emit()
-        elif kind in ("preload", "job"):
-            self._jobs.pop(event.run_id, None)
-            self._stopping = self._stopping and self.racing
-            if not self.racing:
-                self.progress = None
         if not self._busy:
             self._text_timer.stop()
-            if kind != "count" and self._count_settings is not None:
+            if not isinstance(event.command, Count) and self._count_settings is not None:
                 self._count_timer.start()
 
-    def _update_state(self) -> None:
-        state = self._find_state()
-        if state != self._state:
+    # -- what goes on ----------------------------------------------------------------------------
+
+    def _move(self, moment: Moment) -> None:
+        """Take the state that comes of a moment, where it counts."""
+        states, after = MOVES[moment]
+        rest: State = "ended" if self._raced or self.recorded is not None else "ready"
+        state = after or rest
+        if self._state in states and state != self._state:
             if state == "running" and self._live_since is None:
                 self._live_since = time.perf_counter(), self._lead_clock()
             self._state = state
             self.state_changed.emit()
 
-    def _find_state(self) -> State:
-        if self._stopping:
-            return "stopping"
+    def _follow(self) -> None:
+        """Tell the parts of a race apart, and whether nothing is under way any more."""
         if self.racing:
-            if self.race_running:
-                return "running"
             phase = self.progress.phase if self.progress else ""
-            return "prefill" if phase == "prefill" else "loading"
-        if "job" in self._busy.values():
-            return "working"
-        if "preload" in self._busy.values():
-            return "preloading"
-        return "ended" if self._ended_once or self.recorded is not None else "ready"
+            self._move("rounds" if self.race_running else "prefill" if phase == "prefill" else "load")
+        elif all(isinstance(command, Count) for command in self._busy.values()):
+            self._move("free")
 
 
 def shown_settings(settings: RunSettings, lane: LaneSettings) -> dict[str, object]:
@@ -508,9 +525,3 @@ def _asked(settings: RunSettings) -> RunSettings:
     lanes = tuple(sorted((replace(lane, name="") for lane in settings.lanes), key=repr))
     sampling = replace(settings.sampling, seed=0) if settings.history else settings.sampling  # a turn has a seed of its own
     return replace(settings, lanes=lanes, sampling=sampling, max_tokens=1, observe="full", workload=None, trust_remote_code=False)
-
-
-def _same_models(first: RunSettings, second: RunSettings) -> bool:
-    """Whether two runs use the same loaded models."""
-    return set(engine_keys(first)) == set(engine_keys(second))
-

@@ -12,17 +12,22 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from specview.decoding.interfaces import Declared
 from specview.errors import SpecviewError, Stopped
 from specview.gui.link.messages import (
+    Command,
     CommandDone,
+    Continue,
+    Count,
+    FollowUp,
     JobEnded,
     JobNews,
-    Kind,
+    Preload,
     PreloadEnded,
+    Run,
+    RunJob,
     RunKept,
     SettingsTaken,
     ShouldStop,
@@ -30,7 +35,6 @@ from specview.gui.link.messages import (
     Tell,
     TokensCounted,
     WindowEvent,
-    Work,
     unforeseen,
 )
 from specview.library.keeping import RunKeeper
@@ -39,6 +43,7 @@ from specview.settings.events import Event, Failed, Progress, RaceEnded
 from specview.settings.run import RunSettings
 
 log = logging.getLogger(__name__)
+
 
 def keep_in_library(settings: RunSettings, on_trouble: Callable[[str], None]) -> RunKeeper | None:
     """Keep the coming race in the user's library, unless they do not want it or nothing is observed of it."""
@@ -100,20 +105,6 @@ class Backend(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Command:
-    """One queued wish, with its own stop flag."""
-
-    kind: Kind
-    run_id: int
-    settings: RunSettings | None = None
-    max_tokens: int = 0
-    text: str = ""
-    job: str = ""
-    work: Work | None = None
-    stop: threading.Event = field(default_factory=threading.Event)
-
-
 class EngineThread:
     """Runs commands one after the other on a thread of its own."""
 
@@ -127,9 +118,9 @@ class EngineThread:
         self._keeper: RunKeeper | None = None
         self._backend: Backend | None = None
         self._race: RaceLike | None = None
-        self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._events: deque[WindowEvent] = deque()
-        self._pending: list[_Command] = []
+        self._pending: list[Command] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._last_id = 0
@@ -147,71 +138,40 @@ class EngineThread:
         """Whether the thread still runs."""
         return self._thread.is_alive()
 
-    def preload(self, settings: RunSettings) -> int:
-        """Load libraries and models ahead of the first run."""
-        return self._put("preload", settings=settings)
-
-    def run(self, settings: RunSettings) -> int:
-        """Start a race; the one before it is closed first."""
-        return self._put("run", settings=settings)
-
-    def continue_(self, run_id: int, max_tokens: int) -> int:
-        """Go on with the race `run_id`; its events keep that id."""
-        return self._put("continue", run_id=run_id, max_tokens=max_tokens)
-
-    def follow_up(self, text: str, settings: RunSettings) -> int:
-        """Start a race on the next turn of the conversation, with everything else from `settings`."""
-        return self._put("follow-up", text=text, settings=settings)
-
-    def count_tokens(self, settings: RunSettings) -> int:
-        """Ask for the prompt's length in tokens."""
-        return self._put("count", settings=settings)
-
-    def job(self, name: str, work: Work, settings: RunSettings | None = None) -> int:
-        """Do a long piece of work; of `settings`, if given, the target is told about afterwards."""
-        return self._put("job", job=name, work=work, settings=settings)
-
-    def stop(self, kinds: tuple[Kind, ...] = ("preload", "run", "continue", "follow-up", "job")) -> None:
-        """Ask commands under way or waiting to stop; takes effect within one round."""
-        with self._lock:
-            for command in self._pending:
-                if command.kind in kinds:
-                    command.stop.set()
-
-    def drain(self, limit: int = 2000) -> list[WindowEvent]:
-        """Take up to `limit` events that have arrived."""
-        taken: list[WindowEvent] = []
-        while len(taken) < limit:
-            try:
-                taken.append(self._events.popleft())
-            except IndexError:
-                break
-        return taken
-
-    def close(self, timeout_s: float) -> bool:
-        """Stop everything, free the models and end the thread; False if it has not ended in time."""
-        self.request_close()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def request_close(self) -> None:
-        """Ask the thread to end, without waiting for it."""
-        self._closing.set()
-        self.stop(("preload", "run", "continue", "follow-up", "count", "job"))
-        self._commands.put(None)
-
-    def _put(self, kind: Kind, run_id: int | None = None, **payload: Any) -> int:
-        if run_id is None:
+    def send(self, command: Command) -> int:
+        """Do this after what waits already; return its run id."""
+        if command.run_id < 0:
             self._last_id += 1
-            run_id = self._last_id
-        command = _Command(kind, run_id, **payload)
+            command.run_id = self._last_id
         with self._lock:
             self._pending.append(command)
         if self._closing.is_set():
             command.stop.set()
         self._commands.put(command)
-        return run_id
+        return command.run_id
+
+    def stop(self, *kinds: type[Command]) -> None:
+        """Ask commands under way or waiting to stop, of these kinds or all but counts; takes effect within one round."""
+        with self._lock:
+            for command in self._pending:
+                if isinstance(command, kinds) if kinds else not isinstance(command, Count):
+                    command.stop.set()
+
+    def drain(self, limit: int = 2000) -> list[WindowEvent]:
+        """Take up to `limit` events that have arrived."""
+        taken: list[WindowEvent] = []
+        while self._events and len(taken) < limit:
+            taken.append(self._events.popleft())  # this alone takes from it
+        return taken
+
+    def close(self, timeout_s: float) -> bool:
+        """Stop everything, free the models and end the thread; False if it has not ended in time."""
+        self._closing.set()
+        self.stop(Command)
+        self._commands.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     # -- on the thread ---------------------------------------------------------------------------
 
@@ -220,56 +180,67 @@ class EngineThread:
             if self._closing.is_set():
                 break
             try:
-                self._handle(command)
+                if command.stop.is_set():
+                    raise Stopped
+                self._do(command)
             except Stopped:
-                self._emit_stopped(command)
+                self._end(command, "", stopped=True)
             except SpecviewError as error:
-                self._emit_failure(command, str(error))
+                self._end(command, str(error))
             except MemoryError:
-                self._emit_failure(command, "There is not enough memory. Choose a smaller model or dtype.")
+                self._end(command, "There is not enough memory. Choose a smaller model or dtype.")
             except Exception as error:
-                log.exception("%s failed", command.kind)
-                self._emit_failure(command, f"Something went wrong in {command.job or command.kind}: {unforeseen(error)}")
+                log.exception("%s failed", command.words)
+                self._end(command, f"Something went wrong in {command.words}: {unforeseen(error)}")
             finally:
                 with self._lock:
                     self._pending.remove(command)
-                self._events.append(CommandDone(command.run_id, command.kind))
+                self._events.append(CommandDone(command.run_id, command))
         self._free()
 
-    def _handle(self, command: _Command) -> None:
-        should_stop = command.stop.is_set
-        if command.kind == "count":
-            if not command.stop.is_set() and command.settings is not None:
-                count = self._get_backend().count_tokens(command.settings)
-                self._events.append(TokensCounted(command.run_id, count))
-            return
-        if command.stop.is_set():
-            raise Stopped
-        if command.kind == "preload" and command.settings is not None:
-            self._get_backend().preload(command.settings, command.run_id, self._events.append, should_stop)
-            self._tell_target(command)
-            self._events.append(PreloadEnded(command.run_id, ready=not command.stop.is_set()))
-        elif command.kind == "job" and command.work is not None:
-            tell = Tell(lambda news: self._events.append(JobNews(command.run_id, news)))
-            result = command.work(self._get_backend().pool, tell, should_stop)
-            self._tell_target(command)
-            self._events.append(JobEnded(command.run_id, command.job, result, stopped=command.stop.is_set()))
-        elif command.kind == "run" and command.settings is not None:
-            self._begin(command.settings, command)
-        elif command.kind == "follow-up" and self._race is not None and command.settings is not None:
-            turn = self._race.follow_up(command.text)
-            settings = command.settings.next_turn(turn.history, turn.prompt)
-            self._events.append(SettingsTaken(command.run_id, settings))
-            self._begin(settings, command)
-        elif command.kind == "continue" and self._race is not None:
-            self._race.continue_(command.max_tokens, self._tell_race, should_stop)
+    def _do(self, command: Command) -> None:
+        run_id, should_stop, emit = command.run_id, command.stop.is_set, self._events.append
+        match command:
+            case Count(settings):
+                emit(TokensCounted(run_id, self._get_backend().count_tokens(settings)))
+            case Preload(settings):
+                self._get_backend().preload(settings, run_id, emit, should_stop)
+                self._tell_target(run_id, settings)
+                emit(PreloadEnded(run_id, ready=not should_stop()))
+            case RunJob(name, work, settings):
+                result = work(self._get_backend().pool, Tell(lambda news: emit(JobNews(run_id, news))), should_stop)
+                if settings is not None:
+                    self._tell_target(run_id, settings)
+                emit(JobEnded(run_id, name, result, stopped=should_stop()))
+            case Run(settings):
+                self._begin(settings, command)
+            case FollowUp(text, settings) if self._race is not None:
+                turn = self._race.follow_up(text)
+                taken = settings.next_turn(turn.history, turn.prompt)
+                emit(SettingsTaken(run_id, taken))
+                self._begin(taken, command)
+            case Continue(max_tokens) if self._race is not None:
+                self._race.continue_(max_tokens, self._tell_race, should_stop)
 
-    def _begin(self, settings: RunSettings, command: _Command) -> None:
+    def _end(self, command: Command, message: str, stopped: bool = False) -> None:
+        """Tell of a command that was stopped, or failed for this reason."""
+        run_id = command.run_id
+        match command:
+            case Count():
+                self._events.append(TokensCounted(run_id, None))
+            case Preload():
+                self._events.append(PreloadEnded(run_id, ready=False, message=message))
+            case RunJob():
+                self._events.append(JobEnded(run_id, command.name, None, message, stopped))
+            case _:
+                self._events.append(RaceEnded(run_id, "stopped") if stopped else Failed(run_id, message))
+
+    def _begin(self, settings: RunSettings, command: Command) -> None:
         self._close_race()
         self._keeper = self._make_keeper(settings, lambda line: self._events.append(RunKept(command.run_id, None, line)))
         self._race = self._get_backend().start(settings, command.run_id)
         self._race.run(self._tell_race, command.stop.is_set)
-        self._tell_target(command, settings)
+        self._tell_target(command.run_id, settings)
 
     def _tell_race(self, event: Event) -> None:
         """Pass a race's event on, and keep it: between rounds, off the lanes' clocks."""
@@ -287,34 +258,10 @@ class EngineThread:
         if isinstance(event, RaceEnded) and keeper.path is not None:
             self._events.append(RunKept(event.run_id, keeper.path))
 
-    def _tell_target(self, command: _Command, settings: RunSettings | None = None) -> None:
-        settings = settings or command.settings
-        if settings is None:
-            return
+    def _tell_target(self, run_id: int, settings: RunSettings) -> None:
         facts = self._get_backend().target_facts(settings)
         if facts is not None:
-            device, problems, declared = facts
-            self._events.append(
-                TargetKnown(command.run_id, settings.engine, settings.target, device, dict(problems), declared)
-            )
-
-    def _emit_stopped(self, command: _Command) -> None:
-        if command.kind == "preload":
-            self._events.append(PreloadEnded(command.run_id, ready=False))
-        elif command.kind == "job":
-            self._events.append(JobEnded(command.run_id, command.job, stopped=True))
-        elif command.kind != "count":
-            self._events.append(RaceEnded(command.run_id, "stopped"))
-
-    def _emit_failure(self, command: _Command, message: str) -> None:
-        if command.kind == "count":
-            self._events.append(TokensCounted(command.run_id, None))
-        elif command.kind == "preload":
-            self._events.append(PreloadEnded(command.run_id, ready=False, message=message))
-        elif command.kind == "job":
-            self._events.append(JobEnded(command.run_id, command.job, None, message))
-        else:
-            self._events.append(Failed(command.run_id, message))
+            self._events.append(TargetKnown(run_id, settings.engine, settings.target, *facts))
 
     def _get_backend(self) -> Backend:
         if self._backend is None:

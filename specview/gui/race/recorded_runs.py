@@ -174,7 +174,7 @@ class RecordedRuns(QObject):
             shown = [window.lane_settings[opened.settings.lanes.index(lane)] for lane in opened.own]
             opened.remarks += (window.foreign.words,) if window.foreign.words else ()
         self._open_page(RACE)
-        controller.show_recorded(opened.race, opened, window.lane_settings, shown)
+        controller.show_recorded(opened.race, opened, shown)
         self._before, self._taken = before, window.own_settings()
 
     def _failed(self, line: str) -> None:

@@ -96,7 +96,8 @@ class MainWindow(QMainWindow):
         self._looks: WindowState = remembered.window
         run = remembered.run or first
         self._sound = run  # the settings as last shown without a fault
-        self.lane_settings: list[LaneSettings] = list(run.lanes)
+        self.lane_settings = self.controller.lanes
+        self.lane_settings[:] = run.lanes
         self._closing = False
         self._looked = False
         self._trained_before = False
@@ -172,11 +173,11 @@ class MainWindow(QMainWindow):
         with suppress(SpecviewError):
             self._sound = self._raw_settings()
         try:
-            self.controller.show_lanes(self.run_settings(), self.lane_settings)
+            self.controller.show_lanes(self.run_settings())
         except SpecviewError:
             # Run will say what is wrong; until then the lanes stand as they would without it.
             plain = tuple(replace(lane, rule="auto") for lane in self.lane_settings)
-            self.controller.show_lanes(RunSettings(lanes=plain), self.lane_settings)
+            self.controller.show_lanes(RunSettings(lanes=plain))
 
     def start(self, preload: bool = True) -> None:
         """Begin the background work; called once the window is on the screen."""
@@ -309,7 +310,7 @@ class MainWindow(QMainWindow):
 
     def show_setup(self, settings: RunSettings, rule: str) -> None:
         """Show settings in the setup bar and the lanes; `rule` is the one of all lanes that have none of their own."""
-        self.lane_settings = list(settings.lanes) or [LaneSettings()]
+        self.lane_settings[:] = settings.lanes or (LaneSettings(),)
         self.setup.show_settings(settings, rule)
         self._lanes_edited()
         self._ask_count()

@@ -25,6 +25,7 @@ _WORDS: dict[State, str] = {
     "stopping": "stopping",
     "working": "working",
     "ended": "done",
+    "closing": "closing",
 }
 
 _STARTING: dict[State, str] = {

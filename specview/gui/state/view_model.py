@@ -8,7 +8,7 @@ within one generation, `version` counts every change.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -28,7 +28,7 @@ from specview.settings.events import (
     RaceEnded,
     RaceStarted,
 )
-from specview.settings.run import TARGET_FIELDS
+from specview.settings.run import TARGET_FIELDS, LaneSettings
 
 TokenKind = Literal["accepted", "corrected", "bonus", "plain", "rejected", "ignored"]
 LaneState = Literal["idle", "loading", "prefill", "running", "ended"]
@@ -106,6 +106,7 @@ class LaneModel:
     equality: Equality | None = None
     past_speedups: list[Speedup] = field(default_factory=list)
     differs: str = ""  # of a lane laid beside another run's: what keeps it from being compared ("other prompt")
+    wanted: LaneSettings | None = None  # the lane set up that it stands for
     stale: bool = False  # of a run with other settings than those set now
     generation: int = 0
     version: int = 0
@@ -203,7 +204,7 @@ class LaneModel:
         """Forget the run before; the lane is idle again."""
         generation, version = self.generation + 1, self.version + 1
         self.__init__(  # type: ignore[misc]
-            name=name, settings=settings, past_speedups=past_speedups, generation=generation, version=version
+            name=name, settings=settings, past_speedups=past_speedups, generation=generation, version=version, wanted=self.wanted
         )
 
 
@@ -222,20 +223,7 @@ class RaceModel:
         self.ended: RaceEnded | None = None
         self._history: dict[tuple[Any, ...], list[Speedup]] = {}
 
-    # -- lanes before and between runs -------------------------------------------------------
-
-    def set_lanes(self, lanes: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Show these lanes (name, settings); a lane that is unchanged keeps what it holds."""
-        old = list(self.lanes)
-        made: list[LaneModel] = []
-        for name, settings in lanes:
-            same = next((lane for lane in old if lane.name == name and _same(lane.settings, settings)), None)
-            if same is not None:
-                old.remove(same)
-                made.append(same)
-            else:
-                made.append(LaneModel(name=name, settings=dict(settings)))
-        self.lanes = made
+    # -- between runs ------------------------------------------------------------------------
 
     def begin(self, run_id: int) -> None:
         """Follow the events of a new run; the lanes keep what they hold until it has loaded."""
@@ -371,11 +359,6 @@ class RaceModel:
         if lane.final_speedup is None:
             return speedup(lane.table, plain.table)
         return lane.final_speedup.beside(lane.past_speedups if lane._counted else [])
-
-
-def _same(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two lanes' settings say the same; keys that only one of them has do not count."""
-    return all(first[key] == second[key] for key in first.keys() & second.keys())
 
 
 def target_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:

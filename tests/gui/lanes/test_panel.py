@@ -200,7 +200,7 @@ def test_tokens_pass_through_and_new_lane_replaces(qtbot: QtBot) -> None:
 
 def test_names_are_text(qtbot: QtBot) -> None:
     race = RaceModel()
-    race.set_lanes([("plain", {"method": "plain"}), ("<b>R&D</b>", {"method": "draft-model", "draft": "<i>x</i>"})])
+    race.lanes = [LaneModel("plain", {"method": "plain"}), LaneModel("<b>R&D</b>", {"method": "draft-model", "draft": "<i>x</i>"})]
     shown = panel(qtbot, race, 1)
     assert shown._name.text().startswith("<b>R&&D</b>")
     shown.grab()
@@ -231,8 +231,8 @@ def test_all_sizes_and_themes_are_drawn(qtbot: QtBot) -> None:
 def combined_race(rounds: int = 30) -> RaceModel:
     """A race whose second lane combines two drafters."""
     race = RaceModel()
-    race.set_lanes([("plain", {"method": "plain"}), (
-        "x-cascade", {"method": "x-cascade", "rule": "greedy", "k": 4, "option_members": "x-simple+draft-model"})])
+    race.lanes = [LaneModel("plain", {"method": "plain"}), LaneModel(
+        "x-cascade", {"method": "x-cascade", "rule": "greedy", "k": 4, "option_members": "x-simple+draft-model"})]
     for round_ in make_rounds(rounds, drafters=("x-simple", "draft-model")):
         race.lanes[1].add(round_)
     for round_ in make_rounds(rounds, 0):

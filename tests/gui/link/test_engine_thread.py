@@ -14,10 +14,16 @@ from specview.errors import SpecviewError, Stopped
 from specview.gui.link.engine_thread import EngineThread
 from specview.gui.link.messages import (
     CommandDone,
+    Continue,
+    Count,
+    FollowUp,
     JobEnded,
     JobNews,
     JobProgress,
+    Preload,
     PreloadEnded,
+    Run,
+    RunJob,
     SettingsTaken,
     TokensCounted,
 )
@@ -29,6 +35,9 @@ from tests.gui.shell_fake import FakeBackend, Script
 CHAT = [{"role": "user", "content": "hi"}]
 CODES = {"encode_text": lambda text: [ord(letter) for letter in text], "bos_token": None, "eos_token": None}
 SETTINGS = checked_run(RunSettings(prompt="x", lanes=(LaneSettings(), LaneSettings(method="prompt-lookup"))))
+
+
+KINDS = {"run": Run, "preload": Preload, "continue": Continue, "follow-up": FollowUp, "job": RunJob}
 
 
 class Harness:
@@ -51,7 +60,7 @@ class Harness:
         raise AssertionError(f"not seen in {timeout_s} s; last: {self.events[-3:]}")
 
     def done(self, run_id: int, kind: str):
-        return self.until(lambda e: isinstance(e, CommandDone) and (e.run_id, e.kind) == (run_id, kind))
+        return self.until(lambda e: isinstance(e, CommandDone) and (e.run_id, type(e.command)) == (run_id, KINDS[kind]))
 
 
 @pytest.fixture
@@ -69,8 +78,8 @@ def harness():
 
 def test_commands_run_in_order_on_one_thread(harness):
     h = harness()
-    preload = h.thread.preload(SETTINGS)
-    run = h.thread.run(SETTINGS)
+    preload = h.thread.send(Preload(SETTINGS))
+    run = h.thread.send(Run(SETTINGS))
     h.done(run, "run")
     assert h.script.log[:2] == ["preload", f"run {run}"]
     assert preload < run
@@ -85,7 +94,7 @@ def test_commands_run_in_order_on_one_thread(harness):
 def test_stop_takes_effect_at_once(harness, phase):
     h = harness(load_s=20 if phase == "load" else 0.01, prefill_s=20 if phase == "prefill" else 0.01, rounds=90,
                 round_s=0.05)
-    run = h.thread.run(SETTINGS)
+    run = h.thread.send(Run(SETTINGS))
     if phase == "rounds":
         h.until(lambda e: isinstance(e, LaneRound))
     else:
@@ -101,9 +110,9 @@ def test_stop_takes_effect_at_once(harness, phase):
 
 def test_stop_does_not_touch_the_next_command(harness):
     h = harness(rounds=5)
-    first = h.thread.run(SETTINGS)
+    first = h.thread.send(Run(SETTINGS))
     h.thread.stop()
-    second = h.thread.run(SETTINGS)
+    second = h.thread.send(Run(SETTINGS))
     h.done(second, "run")
     ends = {e.run_id: e.end for e in h.events if isinstance(e, RaceEnded)}
     assert ends[first] == "stopped"
@@ -113,14 +122,14 @@ def test_stop_does_not_touch_the_next_command(harness):
 def test_an_unforeseen_error_is_one_line_and_the_thread_lives(harness, caplog):
     h = harness(crash="weights\nare <b>odd</b>")
     with caplog.at_level(logging.ERROR):
-        run = h.thread.run(SETTINGS)
+        run = h.thread.send(Run(SETTINGS))
         h.done(run, "run")
     failed = next(e for e in h.events if isinstance(e, Failed))
     assert "\n" not in failed.message
     assert "weights are <b>odd</b>" in failed.message
     assert "Traceback" in caplog.text
     h.script.crash = ""
-    again = h.thread.run(SETTINGS)
+    again = h.thread.send(Run(SETTINGS))
     h.done(again, "run")
     assert any(isinstance(e, RaceEnded) and e.run_id == again for e in h.events)
 
@@ -132,13 +141,13 @@ def test_a_backend_that_cannot_be_made_is_said(harness):
         raise ImportError("no module named torch")
 
     h.thread._make_backend = broken
-    run = h.thread.run(SETTINGS)
+    run = h.thread.send(Run(SETTINGS))
     assert "torch" in h.until(lambda e: isinstance(e, Failed)).message
-    preload = h.thread.preload(SETTINGS)
+    preload = h.thread.send(Preload(SETTINGS))
     ended = h.until(lambda e: isinstance(e, PreloadEnded) and e.run_id == preload)
     assert not ended.ready
     assert "torch" in ended.message
-    count = h.thread.count_tokens(SETTINGS)
+    count = h.thread.send(Count(SETTINGS))
     assert h.until(lambda e: isinstance(e, TokensCounted) and e.run_id == count).count is None
     assert run < preload < count
 
@@ -150,8 +159,8 @@ def test_a_count_ends_whatever_the_template_asks_for(harness, monkeypatch, templ
     monkeypatch.setattr(
         FakeBackend, "count_tokens", lambda *_: len(render_chat({"default": template}, CHAT, special_tokens={}, **CODES))
     )
-    counts = [h.thread.count_tokens(SETTINGS) for _ in range(2)]
-    h.done(h.thread.run(SETTINGS), "run")
+    counts = [h.thread.send(Count(SETTINGS)) for _ in range(2)]
+    h.done(h.thread.send(Run(SETTINGS)), "run")
     told = {event.run_id: event.count for event in h.events if isinstance(event, TokensCounted)}
     assert told == dict.fromkeys(counts)
     assert templates._process is None  # what exceeded its limits was ended
@@ -159,13 +168,13 @@ def test_a_count_ends_whatever_the_template_asks_for(harness, monkeypatch, templ
 
 def test_continue_and_follow_up(harness):
     h = harness(rounds=3)
-    run = h.thread.run(SETTINGS)
+    run = h.thread.send(Run(SETTINGS))
     h.done(run, "run")
     h.events.clear()
-    assert h.thread.continue_(run, 64) == run
+    assert h.thread.send(Continue(64, run_id=run)) == run
     h.done(run, "continue")
     assert {e.run_id for e in h.events if isinstance(e, LaneRound)} == {run}
-    turn = h.thread.follow_up("and now?", SETTINGS)
+    turn = h.thread.send(FollowUp("and now?", SETTINGS))
     h.done(turn, "follow-up")
     taken = next(e for e in h.events if isinstance(e, SettingsTaken))
     assert taken.settings.prompt == "and now?"
@@ -178,10 +187,10 @@ def test_closing_frees_everything(moment):
     script = Script(preload_s=5 if moment == "preload" else 0.01, load_s=20 if moment == "load" else 0.01, rounds=500)
     h = Harness(script)
     if moment == "preload":
-        h.thread.preload(SETTINGS)
+        h.thread.send(Preload(SETTINGS))
         h.until(lambda e: getattr(e, "phase", "") == "load")
     elif moment != "idle":
-        h.thread.run(SETTINGS)
+        h.thread.send(Run(SETTINGS))
         h.until(lambda e: getattr(e, "phase", "") == "load" if moment == "load" else isinstance(e, LaneRound))
     assert h.thread.close(3)
     h.events += h.thread.drain(1_000_000)
@@ -192,7 +201,7 @@ def test_closing_frees_everything(moment):
 
 def test_closing_is_bounded():
     h = Harness(Script(ignore_stop_s=2.5, rounds=3))
-    h.thread.run(SETTINGS)
+    h.thread.send(Run(SETTINGS))
     h.until(lambda e: isinstance(e, LaneRound))
     time.sleep(0.05)  # the next round is under way: it does not look at the stop flag
     began = time.monotonic()
@@ -209,7 +218,7 @@ def test_a_job_tells_its_news_and_its_result(harness):
         tell("more")
         return pool is h.script
 
-    run_id = h.thread.job("sweep", work)
+    run_id = h.thread.send(RunJob("sweep", work))
     assert h.until(lambda e: isinstance(e, JobEnded)) == JobEnded(run_id, "sweep", True)
     h.done(run_id, "job")
     assert [e.news for e in h.events if isinstance(e, JobNews)] == [JobProgress("half", 0.5), "more"]
@@ -229,7 +238,7 @@ def test_a_job_that_is_stopped_may_keep_what_it_has(harness):
         raise Stopped
 
     for work, result in ((keeps, "so far"), (raises, None)):
-        run_id = h.thread.job("sweep", work)
+        run_id = h.thread.send(RunJob("sweep", work))
         h.until(lambda e, run_id=run_id: isinstance(e, JobNews) and e.run_id == run_id)
         h.thread.stop()
         h.done(run_id, "job")
@@ -245,12 +254,12 @@ def test_a_job_that_fails_says_why_in_one_line_and_the_thread_lives_on(harness, 
     def crashes(pool, tell, should_stop):
         raise KeyError("cell\n7")
 
-    first, second = h.thread.job("sweep", broken), h.thread.job("sweep", crashes)
+    first, second = h.thread.send(RunJob("sweep", broken)), h.thread.send(RunJob("sweep", crashes))
     h.done(second, "job")
     messages = {event.run_id: event.message for event in h.events if isinstance(event, JobEnded)}
     assert messages[first] == "the grid is empty. Choose a k."
     assert messages[second].startswith("Something went wrong in sweep: KeyError") and "\n" not in messages[second]
-    h.done(h.thread.run(SETTINGS), "run")
+    h.done(h.thread.send(Run(SETTINGS)), "run")
 
 
 def test_continue_goes_on_after_a_sweep_of_another_target(monkeypatch, tmp_path):
@@ -270,12 +279,12 @@ def test_continue_goes_on_after_a_sweep_of_another_target(monkeypatch, tmp_path)
     h.thread = EngineThread(LocalBackend, lambda settings, on_trouble: None)
     h.thread.start()
     try:
-        race = h.thread.run(replace(shared, lanes=(LaneSettings(), DRAFTED)))
+        race = h.thread.send(Run(replace(shared, lanes=(LaneSettings(), DRAFTED))))
         h.done(race, "run")
-        job = h.thread.job("sweep", sweep_work(grid.checked(), None, True), grid.settings)
+        job = h.thread.send(RunJob("sweep", sweep_work(grid.checked(), None, True), grid.settings))
         assert h.until(lambda e: isinstance(e, JobEnded) and e.run_id == job).message == ""
         h.events.clear()
-        h.thread.continue_(race, 8)
+        h.thread.send(Continue(8, run_id=race))
         h.done(race, "continue")
         assert not [e for e in h.events if isinstance(e, Failed)]
         assert any(isinstance(e, LaneRound) for e in h.events) and not world.engines["target", "bundled"].closed
