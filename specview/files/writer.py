@@ -139,57 +139,55 @@ class TraceWriter(Closing):
 
 
 class TraceRecorder:
-    """Writes the events of one race to a TraceWriter.
+    """Writes the events of a race to a TraceWriter.
 
     The header needs every lane's prefill time, so it is held back until the first round or end. End
     lines wait for the end of the race, when their figures are whole.
     """
 
-    def __init__(self, writer: TraceWriter, facts: Mapping[str, Any] | None = None) -> None:
-        """`facts` stand beside those of the race itself."""
+    def __init__(self, writer: TraceWriter | None, facts: Mapping[str, Any] | None = None) -> None:
+        """`facts` stand beside those of the race itself. A subclass may open the writer later."""
+        self.facts = dict(facts or {})
         self._writer = writer
-        self._more = dict(facts or {})
         self._started: RaceStarted | None = None
-        self._prefill_s: dict[int, float] = {}
-        self._lane_facts: dict[int, dict[str, int]] = {}
+        self._prefilled: dict[int, LanePrefilled] = {}
         self._ended: dict[int, LaneEnded] = {}
         self._begun = False
 
     def take(self, event: Event) -> None:
         """Write what `event` adds to the trace."""
         if isinstance(event, RaceStarted):
-            self._started, self._prefill_s, self._ended, self._begun = event, {}, {}, False
-            self._lane_facts = {}
+            self._started, self._prefilled, self._ended, self._begun = event, {}, {}, False
         elif isinstance(event, LanePrefilled):
-            self._prefill_s[event.lane] = event.prefill_s
-            bytes_ = {"kv_bytes": event.kv_bytes, "draft_weight_bytes": event.draft_weight_bytes}
-            self._lane_facts[event.lane] = {key: value for key, value in bytes_.items() if value}
-        elif isinstance(event, LaneRound):
-            self._begin()
-            self._writer.round(event.lane, event.round)
+            self._prefilled[event.lane] = event
         elif isinstance(event, LaneEnded):
             self._ended[event.lane] = event
+        elif isinstance(event, LaneRound):
+            self._begin().round(event.lane, event.round)
         elif isinstance(event, RaceEnded):
-            self._begin()
+            writer = self._begin()
             race = {"end": event.end, "real_time_fraction": number(event.real_time_fraction), "busy": event.busy}
             for place, (lane, ended) in enumerate(sorted(self._ended.items())):
                 more = {"race": race} if place == 0 else {}
-                self._writer.end(lane, ended.end, ended.metrics, _beyond_metrics(ended) | more)
+                writer.end(lane, ended.end, ended.metrics, _beyond_metrics(ended) | more)
             self._ended = {}
 
-    def _begin(self) -> None:
+    def _begin(self) -> TraceWriter:
+        """The writer, which has the header."""
+        assert self._writer is not None
         if self._begun or self._started is None:
-            return
+            return self._writer
         self._begun = True
-        started = self._started
-        lanes = [
-            (name, settings, self._prefill_s.get(lane))
-            for lane, (name, settings) in enumerate(
-                zip(started.lane_names, started.lane_settings, strict=True)
-            )
-        ]
-        facts = {**started.facts, **self._more}
-        self._writer.begin(trace_header(facts, started.prompt_text, started.prompt_ids, lanes, self._lane_facts))
+        started, told = self._started, self._prefilled
+        named = enumerate(zip(started.lane_names, started.lane_settings, strict=True))
+        lanes = [(name, settings, told[lane].prefill_s if lane in told else None) for lane, (name, settings) in named]
+        known = {
+            lane: {key: value for key in ("kv_bytes", "draft_weight_bytes") if (value := getattr(event, key))}
+            for lane, event in told.items()
+        }
+        facts = {**started.facts, **self.facts}
+        self._writer.begin(trace_header(facts, started.prompt_text, started.prompt_ids, lanes, known))
+        return self._writer
 
 
 def _beyond_metrics(ended: LaneEnded) -> Json:

@@ -13,7 +13,7 @@ from specview.library.library import RunLibrary
 from specview.settings.events import Event, LaneRound, RaceEnded, RaceStarted
 
 
-class RunKeeper:
+class RunKeeper(TraceRecorder):
     """Takes a race's events and keeps them as a run of the library; a race without a round leaves no file.
 
     It works between rounds, off the lanes' clocks, like whoever else listens to the race. What goes wrong (a full
@@ -28,31 +28,25 @@ class RunKeeper:
         on_trouble: Callable[[str], None] = lambda line: None,
     ) -> None:
         """`facts` stand in the file's header beside the race's own: source, history, part."""
+        super().__init__(None, facts)
         self.path: Path | None = None
-        self.facts = dict(facts or {})
         self._library = library or RunLibrary()
         self._on_trouble = on_trouble
-        self._before: list[Event] = []
-        self._recorder: TraceRecorder | None = None
-        self._writer: TraceWriter | None = None
         self._given_up = False
 
     def take(self, event: Event) -> None:
         """Keep what `event` adds."""
         if isinstance(event, RaceStarted):
             self.close()
-            self.path, self._writer, self._recorder = None, None, None
-            self._before = []
-        if self._given_up:
+            self.path = self._writer = None
+        elif isinstance(event, LaneRound) and self._started is not None and not self._given_up:
+            if self._writer is None:
+                self._open()
+            elif not self._writer.writing:
+                self._writer.reopen()
+        if self._given_up or (self._writer is None and isinstance(event, (LaneRound, RaceEnded))):
             return
-        if self._recorder is None:
-            self._before.append(event)
-            if isinstance(event, LaneRound) and isinstance(self._before[0], RaceStarted):
-                self._begin()
-            return
-        if isinstance(event, LaneRound) and self._writer is not None and not self._writer.writing:
-            self._writer.reopen()
-        self._recorder.take(event)
+        super().take(event)
         if isinstance(event, RaceEnded):
             self.close()
 
@@ -61,7 +55,7 @@ class RunKeeper:
         if self._writer is not None:
             self._writer.close()
 
-    def _begin(self) -> None:
+    def _open(self) -> None:
         try:
             path = self._library.new_path()
             self._writer = TraceWriter(path, on_trouble=self._trouble)
@@ -69,11 +63,7 @@ class RunKeeper:
             self._trouble(f"this run is not kept: {error}")
             return
         self.path = path
-        now = datetime.now().astimezone().isoformat(timespec="milliseconds")
-        self._recorder = TraceRecorder(self._writer, {"recorded_at": now, **self.facts})
-        before, self._before = self._before, []
-        for event in before:
-            self._recorder.take(event)
+        self.facts["recorded_at"] = datetime.now().astimezone().isoformat(timespec="milliseconds")
 
     def _trouble(self, line: str) -> None:
         self._given_up = True
