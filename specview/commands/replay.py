@@ -12,7 +12,7 @@ from specview.errors import SpecviewError
 from specview.library.library import RunLibrary, look_at
 
 _DESCRIPTION = """\
-Open recorded runs in the window, as they were when they ran; no model is loaded. Several are laid beside one another.
+Open recorded runs in the window, as they were when they ran; no model is loaded. Several are compared side by side.
 A TRACE is a file written with --trace, or a run of the library (specview runs list): an id, a name, last, last~1, ..."""
 
 _EXAMPLES = """\

@@ -1,4 +1,4 @@
-"""Runs laid beside one another: lanes of several traces, the first run's plain lane being the baseline.
+"""Runs compared: lanes of several traces, the first run's plain lane being the baseline.
 
 A speedup is a ratio to plain decoding of the same prompt by the same target under the same settings on the same
 device (DESIGN section 1). A lane of another run that differs in one of these gets none, and the difference is named.
@@ -6,8 +6,9 @@ device (DESIGN section 1). A lane of another run that differs in one of these ge
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specview.decoding.ledger import RunRecord
@@ -100,25 +101,16 @@ def lay_beside(picks: Sequence[tuple[str, Trace, Sequence[int] | None]], limit: 
             if wanted is None and place and base is not None and not differs and lane == baseline_index(trace):
                 continue  # the same plain decoding once more
             found.append(Beside(place, lane, trace.records[lane].name, trace, differs))
-    titled = [
-        Beside(one.run, one.lane, one.name if len(picks) == 1 else f"{one.name} · {picks[one.run][0]}", one.trace, one.differs)
-        for one in found
-    ]
-    return _distinct(titled)[:limit]
-
-
-def _distinct(lanes: Sequence[Beside]) -> list[Beside]:
-    seen: dict[str, int] = {}
-    result = []
-    for one in lanes:
-        seen[one.name] = seen.get(one.name, 0) + 1
-        name = one.name if seen[one.name] == 1 else f"{one.name} ({seen[one.name]})"
-        result.append(Beside(one.run, one.lane, name, one.trace, one.differs))
-    return result
+    names: Counter[str] = Counter()
+    for place, one in enumerate(found):
+        name = one.name if len(picks) == 1 else f"{one.name} · {picks[one.run][0]}"
+        names[name] += 1
+        found[place] = replace(one, name=name if names[name] == 1 else f"{name} ({names[name]})")
+    return found[:limit]
 
 
 def beside_document(lanes: Sequence[Beside]) -> Json:
-    """Return lanes laid beside one another as a document: as a compare's, speedups being to the first lane.
+    """Return compared lanes as a document: as a compare's, speedups being to the first lane.
 
     A lane that cannot be compared has `not_comparable` in place of a speedup; equality, own_speedup and
     own_speedup_over are against its own run's plain lane.

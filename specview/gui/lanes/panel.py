@@ -46,17 +46,14 @@ class Dot(Painted):
 class LanePanel(QFrame):
     """A lane of the race.
 
-    Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), and the
-    token signals of `TokenView`, passed on. tree_toggled: the live draft tree was opened or closed here.
+    Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), token_selected (in the text
+    or in the tree), tree_toggled: the live draft tree was opened or closed here.
     """
 
     edit_requested = Signal()
     remove_requested = Signal()
     move_requested = Signal(int)
-    token_hovered = Signal(int, int)
-    hover_left = Signal()
     token_selected = Signal(int, int)
-    token_activated = Signal(int, int)
     tree_toggled = Signal(bool)
     why_requested = Signal()
 
@@ -114,11 +111,8 @@ class LanePanel(QFrame):
         self._foot.addWidget(self._tree_button)
         self._foot.addWidget(self._copy)
         self._whole = layout.column(self._head, self._line, (self.view, 2), self._foot, on=self, gap=0, margins=1)
-        self.view.token_hovered.connect(self.token_hovered)
-        self.view.hover_left.connect(self.hover_left)
         self.view.token_selected.connect(self.token_selected)
         self.view.token_selected.connect(self._pin_tree)
-        self.view.token_activated.connect(self.token_activated)
         theme.signals.changed.connect(self._restyle)
         self._restyle()
         self.refresh()
@@ -147,14 +141,6 @@ class LanePanel(QFrame):
         """Allow or forbid changes of the lane (not while a race runs)."""
         self._editable = editable
         self._restate_buttons()
-
-    def set_ghosts(self, shown: bool) -> None:
-        """Show or hide rejected and ignored drafts."""
-        self.view.set_ghosts(shown)
-
-    def set_marks(self, shown: bool) -> None:
-        """Draw spaces and newlines as marks."""
-        self.view.set_marks(shown)
 
     # -- the draft tree ------------------------------------------------------------------------------
 

@@ -38,14 +38,11 @@ class TokenView(QAbstractScrollArea):
     """Shows a lane's tokens.
 
     Signals carry (round_index, token_index), token_index -1 being a round's final token:
-    token_hovered while the pointer is over a token, hover_left when it is over none,
-    token_selected when the cursor moves to a token, token_activated on Enter or a double click.
+    token_hovered when the pointer comes over a token, token_selected when the cursor moves to one.
     """
 
     token_hovered = Signal(int, int)
-    hover_left = Signal()
     token_selected = Signal(int, int)
-    token_activated = Signal(int, int)
 
     def __init__(self, lane: LaneModel | None = None, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -371,9 +368,7 @@ class TokenView(QAbstractScrollArea):
         """Select the token's text."""
         index = self.token_at(event.position().toPoint())
         if index is not None and event.button() == Qt.MouseButton.LeftButton:
-            token = self.lane.tokens[index]
-            self._select((index, 0), (index, len(token.text)))
-            self.token_activated.emit(token.round_index, token.token_index)
+            self._select((index, 0), (index, len(self.lane.tokens[index].text)))
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
         """Offer to copy."""
@@ -390,9 +385,7 @@ class TokenView(QAbstractScrollArea):
         self._update_token(self._hovered)
         self._update_token(index)
         self._hovered = index
-        if index is None:
-            self.hover_left.emit()
-        else:
+        if index is not None:
             self.token_hovered.emit(self.lane.tokens[index].round_index, self.lane.tokens[index].token_index)
 
     def viewportEvent(self, event: QEvent) -> bool:
@@ -417,10 +410,7 @@ class TokenView(QAbstractScrollArea):
         elif event.key() == Qt.Key.Key_Escape and self._bounds() is not None:
             self._select(None, None)
         elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
-            token = self._current_token()
-            if token is not None:
-                self.token_activated.emit(token.round_index, token.token_index)
-            elif (first := self._top_token()) is not None:
+            if self._current_token() is None and (first := self._top_token()) is not None:
                 self._set_current(first)
         elif not self._move(event):
             event.ignore()  # not to the scroll area, which would take Alt+Right for a scroll

@@ -36,7 +36,7 @@ class Pick:
 
 @dataclass(slots=True)
 class Opened:
-    """A recorded run, or several beside one another, ready to be shown.
+    """a recorded run, or several compared, ready to be shown.
 
     settings are those of the only (or first) run, None where this specview knows no such ones, and `problem` then
     says why. own are the lane settings that the race's lanes stand for. words say on one line what is on screen,
@@ -54,7 +54,7 @@ class Opened:
 
     @property
     def beside(self) -> bool:
-        """Whether lanes of several runs stand beside one another."""
+        """Whether lanes of several runs are compared."""
         return len(self.picks) > 1
 
 

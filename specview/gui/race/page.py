@@ -181,8 +181,8 @@ class RacePage(QWidget):
 
     def _make(self, index: int) -> LanePanel:
         panel = LanePanel(self._controller.race, index)
-        panel.set_ghosts(self._ghosts)
-        panel.set_marks(self._whitespace)
+        panel.view.set_ghosts(self._ghosts)
+        panel.view.set_marks(self._whitespace)
         panel.set_editable(not self._controller.racing)
         panel.edit_requested.connect(lambda: self.edit_lane.emit(panel.index))
         panel.remove_requested.connect(lambda: self.remove_lane.emit(panel.index))
@@ -190,7 +190,7 @@ class RacePage(QWidget):
         panel.why_requested.connect(lambda: self.why_requested.emit(panel.index))
         panel.tree_toggled.connect(lambda on: self._tree_toggled(panel.index, on))
         panel.token_selected.connect(lambda round_, token: self._token_selected(panel, round_, token))
-        panel.token_hovered.connect(lambda round_, token: self._show_token(panel.lane, round_, token))
+        panel.view.token_hovered.connect(lambda round_, token: self._show_token(panel.lane, round_, token))
         return panel
 
     def select(self, lane: LaneModel | None) -> None:
@@ -241,8 +241,8 @@ class RacePage(QWidget):
         """Show or hide rejected drafts, and marks for spaces and newlines."""
         self._ghosts, self._whitespace = ghosts, whitespace
         for panel in self.panels:
-            panel.set_ghosts(ghosts)
-            panel.set_marks(whitespace)
+            panel.view.set_ghosts(ghosts)
+            panel.view.set_marks(whitespace)
 
     # -- live draft trees --------------------------------------------------------------------------------
 
