@@ -44,6 +44,14 @@ def resolved_llama(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def code_error(what: str) -> UsageError:
+    """A model or tokenizer that runs by code of its own, which was not allowed."""
+    return UsageError(
+        f"{what} needs Python code from its own folder to run.",
+        "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
+    )
+
+
 def load_error(folder: Path, error: Exception) -> SpecviewError:
     """The one line for what transformers raised on a folder."""
     line = first_line(error)
@@ -59,10 +67,7 @@ def load_error(folder: Path, error: Exception) -> SpecviewError:
             f"{folder.name} ({kind}) is no causal language model.", "Choose a text-generation model."
         )
     if "trust_remote_code" in lowered:
-        return UsageError(
-            f"{folder.name} needs Python code from its own folder to run.",
-            "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
-        )
+        return code_error(folder.name)
     return SpecviewError(
         f"{folder.name} cannot be loaded ({line}).", "Check the folder, or choose another model."
     )

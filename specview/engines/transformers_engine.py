@@ -19,6 +19,7 @@ from specview.engines.gguf_file import GgufFile
 from specview.engines.openmp import limit_spinning
 from specview.engines.session import require_context
 from specview.engines.transformers_config import (
+    code_error,
     decoder_part,
     first_line,
     load_error,
@@ -122,10 +123,7 @@ def load(
         raise UsageError(f"threads is {threads}.", "Use 1 or more, or leave it out.")
     needs_code = "AutoModelForCausalLM" in (written.get("auto_map") or {})
     if needs_code and not trust_remote_code and not _is_known(written):
-        raise UsageError(
-            f"{path.name} needs Python code from its own folder to run.",
-            "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
-        )
+        raise code_error(path.name)
     _require_libraries()
     check_stop(should_stop)
     limit_spinning()

@@ -159,24 +159,32 @@ def _expected_tensors(config: Mapping[str, Any], shape: LlamaShape) -> dict[str,
     }
     if not shape.tied:
         names[HEAD] = (shape.vocab, shape.hidden)
-    products = {
-        "self_attn.q_proj": (shape.heads * shape.width, shape.hidden, qkv_bias),
-        "self_attn.k_proj": (shape.kv_heads * shape.width, shape.hidden, qkv_bias),
-        "self_attn.v_proj": (shape.kv_heads * shape.width, shape.hidden, qkv_bias),
-        "self_attn.o_proj": (shape.hidden, shape.heads * shape.width, out_bias),
-        "mlp.gate_proj": (shape.intermediate, shape.hidden, mlp_bias),
-        "mlp.up_proj": (shape.intermediate, shape.hidden, mlp_bias),
-        "mlp.down_proj": (shape.hidden, shape.intermediate, mlp_bias),
-    }
+    products = layer_products(shape.hidden, shape.intermediate, shape.heads, shape.kv_heads, shape.width)
+    biased = (*QKV,) * qkv_bias + ("self_attn.o_proj",) * out_bias + ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj") * mlp_bias
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}."
-        names[prefix + "input_layernorm.weight"] = (shape.hidden,)
-        names[prefix + "post_attention_layernorm.weight"] = (shape.hidden,)
-        for name, (rows, columns, bias) in products.items():
-            names[prefix + name + ".weight"] = (rows, columns)
-            if bias:
-                names[prefix + name + ".bias"] = (rows,)
+        names |= {f"{prefix}{name}.weight": (shape.hidden,) for name in NORMS}
+        names |= {f"{prefix}{name}.weight": size for name, size in products.items()}
+        names |= {f"{prefix}{name}.bias": products[name][:1] for name in biased}
     return names
+
+
+QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+NORMS = ("input_layernorm", "post_attention_layernorm")
+
+
+def layer_products(
+    hidden: int, intermediate: int, heads: int, kv_heads: int, width: int, inputs: int | None = None
+) -> dict[str, tuple[int, int]]:
+    """Sizes [out, in] of the products of a Llama layer, by name; inputs: what q, k and v read, where not `hidden`."""
+    rows = dict(zip(QKV, (heads * width, kv_heads * width, kv_heads * width), strict=True))
+    return {
+        **{name: (out, inputs or hidden) for name, out in rows.items()},
+        "self_attn.o_proj": (hidden, heads * width),
+        "mlp.gate_proj": (intermediate, hidden),
+        "mlp.up_proj": (intermediate, hidden),
+        "mlp.down_proj": (hidden, intermediate),
+    }
 
 
 def rotary_frequencies(config: Mapping[str, Any], shape: LlamaShape) -> list[float]:

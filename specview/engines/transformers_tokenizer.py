@@ -21,7 +21,8 @@ from specview.decoding.interfaces import Declared
 from specview.engines.chat import ModelTokenizer
 from specview.engines.declared import of_folder, of_gguf, read_json, token_content
 from specview.engines.gguf_file import GgufFile
-from specview.errors import SpecviewError, UsageError
+from specview.engines.transformers_config import code_error
+from specview.errors import SpecviewError
 from specview.reading import parse_json, read_bytes, require_light
 
 _MAX_TOKENIZER, _MAX_VOCABULARY = 48 << 20, 12 << 20  # bytes: Gemma 3's tokenizer.json has 33 MB, without merges 8 MB
@@ -205,10 +206,7 @@ def auto_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
 def _cannot_load(folder: Path, reason: str) -> SpecviewError:
     """What a tokenizer needs that transformers could not load for `reason`, which often names something else."""
     if "trust_remote_code" in reason:
-        return UsageError(
-            f"The tokenizer in {folder} needs Python code from its own folder to run.",
-            "Tick 'trust remote code' (--trust-remote-code) if you trust its author.",
-        )
+        return code_error(f"The tokenizer in {folder}")
     models = sorted(path.name for path in folder.glob("*.model") if path.name != "tiktoken.model")
     if models and not (folder / "tokenizer.json").is_file() and importlib.util.find_spec("sentencepiece") is None:
         return SpecviewError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from specview.engines.transformers_llama_shape import QKV, layer_products
 from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts, Tensors, part, rotary_frequencies, short
 
@@ -177,21 +178,17 @@ def _take_layer(
     output_bias: bool = False,
 ) -> None:
     """Take a decoder layer's attention, MLP and second norm."""
-    hidden, intermediate, width = sizes["hidden"], sizes["intermediate"], sizes["width"]
-    q, kv = sizes["heads"] * width, sizes["kv_heads"] * width
-    for name, rows in (("q", q), ("k", kv), ("v", kv)):
-        tensors.take(f"{prefix}.self_attn.{name}_proj.weight", rows, inputs)
-        if bias:
-            tensors.take(f"{prefix}.self_attn.{name}_proj.bias", rows)
-    tensors.take(f"{prefix}.self_attn.o_proj.weight", hidden, q)
+    hidden, width = sizes["hidden"], sizes["width"]
+    products = layer_products(hidden, sizes["intermediate"], sizes["heads"], sizes["kv_heads"], width, inputs)
+    for name, size in products.items():
+        tensors.take(f"{prefix}.{name}.weight", *size)
+        if bias and name in QKV:
+            tensors.take(f"{prefix}.{name}.bias", size[0])
     if output_bias:
         tensors.take_if_there(f"{prefix}.self_attn.o_proj.bias", hidden)
     if qk_norm:
         tensors.take(f"{prefix}.self_attn.q_norm.weight", width)
         tensors.take(f"{prefix}.self_attn.k_norm.weight", width)
-    for name in ("gate", "up"):
-        tensors.take(f"{prefix}.mlp.{name}_proj.weight", intermediate, hidden)
-    tensors.take(f"{prefix}.mlp.down_proj.weight", hidden, intermediate)
     tensors.take(f"{prefix}.post_attention_layernorm.weight", hidden)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from specview.engines.declared import of_gguf
 from specview.engines.gguf_file import GgufFile, TensorInfo, dequantized
+from specview.engines.transformers_llama_shape import NORMS, layer_products
 from specview.models.gguf_tokenizer import special_ids, tokenizer_problem
 
 MODEL_TYPES: Mapping[str, tuple[str, str]] = {
@@ -95,8 +96,7 @@ _WIDEST = 1 << 12  # of one attention head
 def _check_shapes(gguf: GgufFile) -> None:
     """Raise _UnknownError where a tensor that the model needs is missing, or one has another shape than its sizes say."""
     hidden, inner = gguf.hyper("embedding_length"), gguf.hyper("feed_forward_length")
-    heads, width = gguf.hyper("attention.head_count"), head_dim(gguf)
-    kv_heads = gguf.hyper("attention.head_count_kv") or heads
+    (heads, kv_heads), width = _heads(gguf), head_dim(gguf)
     if width % 2 or not 0 < width <= _WIDEST or heads % kv_heads:
         raise _UnknownError(f"it has {heads} attention heads of {width} numbers, {kv_heads} of them with keys")
     embedding = gguf.tensors.get("token_embd.weight")
@@ -105,12 +105,8 @@ def _check_shapes(gguf: GgufFile) -> None:
     vocabulary = embedding.shape[0] if embedding.shape else 0
     if vocabulary < len(gguf.metadata.get("tokenizer.ggml.tokens", ())):
         raise _UnknownError("it has more tokens than rows of token embedding")
-    q, kv = heads * width, kv_heads * width
-    inside = {
-        "attn_norm.weight": (hidden,), "ffn_norm.weight": (hidden,), "attn_output.weight": (hidden, q),
-        "attn_q.weight": (q, hidden), "attn_k.weight": (kv, hidden), "attn_v.weight": (kv, hidden),
-        "ffn_gate.weight": (inner, hidden), "ffn_up.weight": (inner, hidden), "ffn_down.weight": (hidden, inner),
-    }  # fmt: skip
+    sizes: dict[str, tuple[int, ...]] = {**layer_products(hidden, inner, heads, kv_heads, width), **dict.fromkeys(NORMS, (hidden,))}
+    inside = {f"{name}.weight": sizes[theirs] for name, theirs in _INNER.items() if theirs in sizes}
     layers = gguf.hyper("block_count")
     if layers * len(inside) > len(gguf.tensors):
         raise _UnknownError(f"it has {len(gguf.tensors)} tensors, too few for {layers} layers")
@@ -146,21 +142,26 @@ def head_dim(gguf: GgufFile) -> int:
     return int(given or gguf.hyper("embedding_length") // gguf.hyper("attention.head_count"))
 
 
+def _heads(gguf: GgufFile) -> tuple[int, int]:
+    """Attention heads, and those of them with keys."""
+    heads = int(gguf.hyper("attention.head_count"))
+    return heads, int(gguf.hyper("attention.head_count_kv") or heads)
+
+
 def target_dtype(gguf: GgufFile) -> str:
     """Return "float32", or "bfloat16" for a model above MAX_FLOAT32_PARAMETERS."""
     return "float32" if gguf.parameters <= MAX_FLOAT32_PARAMETERS else "bfloat16"
 
 
 def written_bytes(gguf: GgufFile) -> int:
-    """Bytes of weights that `write_weights` writes."""
+    """Bytes of weights that `weight_pieces` gives."""
     return gguf.parameters * (4 if target_dtype(gguf) == "float32" else 2)
 
 
 def plan(gguf: GgufFile) -> list[PlannedTensor]:
     """List the tensors to write, in file order; raises for one without an equivalent."""
     permuted = gguf.architecture == "llama"
-    heads = int(gguf.hyper("attention.head_count"))
-    kv_heads = int(gguf.hyper("attention.head_count_kv") or heads)
+    heads, kv_heads = _heads(gguf)
     planned = []
     for info in gguf.tensors.values():
         if info.name in _IGNORED:
@@ -181,7 +182,7 @@ def hf_config(gguf: GgufFile) -> dict[str, Any]:
     """Return config.json for a convertible file, read from its metadata alone."""
     model_type, class_name = MODEL_TYPES[gguf.architecture]
     width = head_dim(gguf)
-    heads = int(gguf.hyper("attention.head_count"))
+    heads, kv_heads = _heads(gguf)
     ids = special_ids(gguf)
     rope = _rope(gguf, width)
     config: dict[str, Any] = {
@@ -191,7 +192,7 @@ def hf_config(gguf: GgufFile) -> dict[str, Any]:
         "intermediate_size": int(gguf.hyper("feed_forward_length")),
         "num_hidden_layers": int(gguf.hyper("block_count")),
         "num_attention_heads": heads,
-        "num_key_value_heads": int(gguf.hyper("attention.head_count_kv") or heads),
+        "num_key_value_heads": kv_heads,
         "head_dim": width,
         "vocab_size": gguf.tensors["token_embd.weight"].shape[0],
         "max_position_embeddings": gguf.context_length or 2048,

@@ -55,6 +55,8 @@ def turned(x: Rows, positions: Sequence[int], theta: float, factors: Any = None)
 class Layer:
     """Attention and MLP of a decoder layer with its own keys and values, by names below a prefix."""
 
+    share = 1.0  # of a head that is turned
+
     def __init__(self, state: State, prefix: str, config: Mapping[str, Any]) -> None:
         self.state, self.prefix, self.config = state, prefix, config
         self.heads, self.kv = config["num_attention_heads"], config["num_key_value_heads"]
@@ -84,7 +86,8 @@ class Layer:
         v = self.product("v", x).reshape(len(x), self.kv, -1)
         if f"{self.prefix}.self_attn.q_norm.weight" in self.state:
             q, k = self.norm("self_attn.q_norm", q), self.norm("self_attn.k_norm", k)
-        q, k = turned(q, positions, self.theta), turned(k, positions, self.theta)
+        wide = int(self.share * q.shape[-1])
+        q, k = (np.concatenate([turned(x[..., :wide], positions, self.theta), x[..., wide:]], -1) for x in (q, k))
         out = np.zeros((len(x), self.heads, q.shape[-1]))
         for row in range(len(x)):
             self.keys.append(k[row])
@@ -215,12 +218,36 @@ def speculator(
     return found
 
 
-def mimo(state: State, config: Mapping[str, Any], embedded: Rows, hidden: Rows, positions: Sequence[int]) -> Rows:
-    """What MiMo's module gives its output: the hidden state stands first in what is projected."""
-    place = "model.mtp_layers.0"
-    layer = Layer(state, place, config)
-    parts = [layer.norm("hidden_layernorm", hidden), layer.norm("token_layernorm", embedded)]
-    u = np.concatenate(parts, -1) @ layer.get("input_proj.weight").T
+class QwenLayer(Layer):
+    """One of Qwen3-Next: gains are 1 + w, a gate beside each query, a quarter of a head turned."""
+
+    share = 0.25
+
+    def norm(self, name: str, x: Rows) -> Rows:
+        """One of the layer's norms."""
+        return rms(x, 1 + self.get(f"{name}.weight"), self.eps)
+
+    def product(self, name: str, x: Rows) -> Rows:
+        """One of attention's products; q comes with the gate of what o reads."""
+        out = super().product(name, x * self.gate if name == "o" else x)
+        if name == "q":
+            out, gate = np.split(out.reshape(len(x), self.heads, -1), 2, -1)
+            self.gate = sigmoid(gate.reshape(len(x), -1))
+        return out
+
+
+def module(
+    kind: str, state: State, config: Mapping[str, Any], embedded: Rows, hidden: Rows, positions: Sequence[int]
+) -> Rows:
+    """What MiMo's or Qwen's module gives its output; MiMo projects the hidden state first, Qwen the embedding."""
+    mimo = kind == "mimo"
+    top, own = ("model.mtp_layers.0", "model.mtp_layers.0") if mimo else ("mtp", "mtp.layers.0")
+    names = ("hidden_layernorm", "token_layernorm", "input_proj", "final_layernorm") if mimo else (
+        "pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"
+    )  # fmt: skip
+    ends, layer = ((Layer if mimo else QwenLayer)(state, place, config) for place in (top, own))
+    parts = zip(names, (hidden, embedded) if mimo else (embedded, hidden), strict=False)
+    u = np.concatenate([ends.norm(name, part) for name, part in parts], -1) @ ends.get(f"{names[2]}.weight").T
     u = u + layer.attention(layer.norm("input_layernorm", u), positions)
     u = u + layer.mlp(layer.norm("post_attention_layernorm", u))
-    return layer.norm("final_layernorm", u)
+    return ends.norm(names[3], u)

@@ -13,7 +13,17 @@ from specview.heads.layout_mtp import module_names
 from specview.heads.layouts import HeadFacts
 from specview.heads.loaded import LoadedHead
 from specview.heads.mtp import MtpModules, MtpRun
-from tests.heads.mtp_checkpoints import CONFIGS, HIDDEN, LAYERS, VOCAB, model_of, modules_of, published
+from tests.heads import reference
+from tests.heads.mtp_checkpoints import (
+    CONFIGS,
+    HIDDEN,
+    LAYERS,
+    VOCAB,
+    config_of,
+    model_of,
+    modules_of,
+    published,
+)
 
 PROMPT = [5, 200, 17, 90, 3, 44, 101]
 
@@ -150,71 +160,12 @@ def test_drafts_equal_transformers_over_many_rounds(kind):
 # -- plain numpy ---------------------------------------------------------------------------------------
 
 
-def rms(x: np.ndarray, gain: np.ndarray, eps: float = 1e-5) -> np.ndarray:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * gain
-
-
-def rotated(x: np.ndarray, positions: np.ndarray, theta: float, width: int) -> np.ndarray:
-    """The first `width` numbers of x [n, heads, d], turned, halves apart."""
-    angles = np.outer(positions, theta ** (-np.arange(0, width, 2) / width))
-    cos, sin = (np.tile(f(angles), 2)[:, None] for f in (np.cos, np.sin))
-    part = x[..., :width]
-    low, high = np.split(part, 2, -1)
-    return np.concatenate([part * cos + np.concatenate([-high, low], -1) * sin, x[..., width:]], -1)
-
-
-def numpy_module(kind: str, w: dict[str, np.ndarray], embedded: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-    """z [n, hidden] of one module over rows at positions 1 on, from tensors by their published names."""
-    mimo = kind == "mimo"
-    one = 0.0 if mimo else 1.0  # Qwen's gains are 1 + w
-    top, own = ("model.mtp_layers.0.", "model.mtp_layers.0.") if mimo else ("mtp.", "mtp.layers.0.")
-    names = (
-        ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")
-        if mimo
-        else ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm")
-    )
-    enorm, hnorm, product, last = (w[f"{top}{name}.weight"] for name in names)
-    parts = [rms(embedded, one + enorm), rms(hidden, one + hnorm)]
-    x = np.concatenate(parts[::-1] if mimo else parts, -1) @ product.T
-    normed = rms(x, one + w[f"{own}input_layernorm.weight"])
-
-    def linear(name: str, y: np.ndarray) -> np.ndarray:
-        return y @ w[f"{own}{name}.weight"].T + w.get(f"{own}{name}.bias", 0.0)
-
-    rows, heads, kv_heads, width = len(x), 4, 2, 8
-    q = linear("self_attn.q_proj", normed).reshape(rows, heads, -1)
-    gate = 1.0
-    if not mimo:
-        q, gate = np.split(q, 2, -1)
-        gate = 1 / (1 + np.exp(-gate.reshape(rows, -1)))
-    k = linear("self_attn.k_proj", normed).reshape(rows, kv_heads, width)
-    v = linear("self_attn.v_proj", normed).reshape(rows, kv_heads, width)
-    if not mimo:
-        q = rms(q, 1 + w[f"{own}self_attn.q_norm.weight"])
-        k = rms(k, 1 + w[f"{own}self_attn.k_norm.weight"])
-    positions = np.arange(1, rows + 1)
-    turned = width if mimo else width // 4
-    q, k = rotated(q, positions, 10000.0, turned), rotated(k, positions, 10000.0, turned)
-    mixed = np.zeros((rows, heads, width))
-    for head in range(heads):
-        scores = q[:, head] @ k[:, head // 2].T / np.sqrt(width)
-        scores[np.triu_indices(rows, 1)] = -np.inf
-        shares = np.exp(scores - scores.max(-1, keepdims=True))
-        mixed[:, head] = shares / shares.sum(-1, keepdims=True) @ v[:, head // 2]
-    x = x + linear("self_attn.o_proj", mixed.reshape(rows, -1) * gate)
-    normed = rms(x, one + w[f"{own}post_attention_layernorm.weight"])
-    gates = linear("mlp.gate_proj", normed)
-    x = x + linear("mlp.down_proj", gates / (1 + np.exp(-gates)) * linear("mlp.up_proj", normed))
-    return rms(x, one + last)
-
-
 @pytest.mark.parametrize("kind", ["mimo", "qwen3_5_text"])
 def test_equals_the_formula(kind):
     module = modules_of(kind)
-    weights = {name: value.numpy().astype(np.float64) for name, value in published(module).items()}
     rng = np.random.default_rng(2)
     embedded, hidden = rng.normal(size=(2, 6, HIDDEN)).astype(np.float32)
-    expected = numpy_module(kind, weights, embedded, hidden)
+    expected = reference.module(kind, published(module), config_of(kind), embedded, hidden, range(1, 7))
     whole = module.run(0, torch.from_numpy(embedded), torch.from_numpy(hidden), module.new_cache()[0])
     assert whole.numpy() == pytest.approx(expected, abs=1e-4)
     cache = module.new_cache()[0]

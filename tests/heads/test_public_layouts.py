@@ -261,7 +261,7 @@ def test_mtp_of_mimo(tmp_path: Path) -> None:
     assert (head.facts.most_tokens, head.facts.layout) == (1, "MTP in the target's checkpoint, MiMo layout")
     (hidden,) = features(count=1)
     embedding = head._target.embedding.astype(np.float64)  # type: ignore[attr-defined]
-    z = reference.mimo(tensors, config, embedding[TOKENS], hidden.astype(np.float64), range(1, ROWS + 1))
+    z = reference.module("mimo", tensors, config, embedding[TOKENS], hidden.astype(np.float64), range(1, ROWS + 1))
     (cache,) = head.module.new_cache()
     with torch.inference_mode():
         ours = head.module.run(0, head.embed(TOKENS), head.tensor(hidden), cache)
