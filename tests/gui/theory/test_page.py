@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from PySide6.QtCore import Qt
@@ -292,23 +293,17 @@ def found_of(alpha=0.8, cost=0.0, batches=(1, 2, 4, 8, 16)):
 def job(monkeypatch):
     """What the job does in place of measuring; `asked` are the plans."""
 
-    class Job:
-        asked: list = []
-        progress = ("Passes 1/7", 0.25)
-        go = threading.Event()
+    made = SimpleNamespace(asked=[], go=threading.Event())
 
-        def run(self, plan, pool, should_stop, on_progress):
-            Job.asked.append(plan)
-            on_progress(*self.progress)
-            assert self.go.wait(10)
-            if should_stop():
-                raise Stopped
-            return found_of()
+    def run(plan, pool, should_stop, on_progress):
+        made.asked.append(plan)
+        on_progress("Passes 1/7", 0.25)
+        assert made.go.wait(10)
+        if should_stop():
+            raise Stopped
+        return found_of()
 
-    made = Job()
-    made.asked, made.go = [], threading.Event()
-    Job.asked = made.asked
-    monkeypatch.setattr(concurrency_panel, "run_concurrency", made.run)
+    monkeypatch.setattr(concurrency_panel, "run_concurrency", run)
     return made
 
 
