@@ -27,6 +27,12 @@ from specview.settings.run import MAX_LANES, LaneSettings, RunSettings, shared_s
 
 MAX_PROMPT_BYTES = 16 << 20
 
+IDLE: Mapping[str, Any] = {
+    **dict.fromkeys(("lanes", "draft", "draft_engine", "policy", "rule", "trace")),
+    "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0, "observe": "off", "check_mode": False,
+}  # fmt: skip
+"""What the shared settings need, for commands that have no flags for it: they decode greedily, without lanes."""
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one UsageError line instead of a usage dump and an exit."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specview.commands.arguments import (
+    IDLE,
     Parser,
     add_prompt_flags,
     add_target_flags,
@@ -42,23 +43,6 @@ examples:
   specview concurrency --engine llama.cpp --trace run.jsonl --json concurrency.json
   specview concurrency --acceptance 0.6 --draft-cost 0.1"""
 
-_IDLE = {
-    "lanes": None,
-    "k": None,
-    "policy": None,
-    "rule": None,
-    "temperature": 0.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "seed": 0,
-    "observe": "off",
-    "check_mode": False,
-    "max_tokens": RACE_TOKENS,
-}
-"""What the shared settings need and this command has no flag for."""
-
-
 def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview concurrency", _DESCRIPTION, _EXAMPLES)
@@ -86,7 +70,7 @@ def make_parser() -> Parser:
                           help="a draft step in plain steps, in place of timing a draft model")  # fmt: skip
     output = parser.add_argument_group("output")
     output.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
-    parser.set_defaults(**_IDLE, engine=None, target=None, context=None)
+    parser.set_defaults(**IDLE, k=None, max_tokens=RACE_TOKENS, engine=None, target=None, context=None)
     return parser
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specview.commands.arguments import Parser, add_prompt_flags, add_target_flags, settings_of, whole
+from specview.commands.arguments import IDLE, Parser, add_prompt_flags, add_target_flags, settings_of, whole
 from specview.commands.running import running
 from specview.drafting.plain import BASELINE
 from specview.errors import UsageError
@@ -24,24 +24,6 @@ examples:
   specview scan --prompt-file notes.txt --tokens 128 --json scan.json
   specview run --lane "early-exit,exit_layer=12,k=3"   # with what it found"""
 
-_IDLE = {
-    "draft": None,
-    "draft_engine": None,
-    "lanes": None,
-    "policy": None,
-    "rule": None,
-    "temperature": 0.0,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "seed": 0,
-    "observe": "off",
-    "trace": None,
-    "check_mode": False,
-}
-"""What the shared settings need and a scan has no flag for: it drafts greedily with the target itself."""
-
-
 def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview scan", _DESCRIPTION, _EXAMPLES)
@@ -55,7 +37,7 @@ def make_parser() -> Parser:
     output.add_argument(
         "--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else"
     )
-    parser.set_defaults(**_IDLE)
+    parser.set_defaults(**IDLE)
     return parser
 
 
