@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,17 +173,25 @@ def test_run_prints_text_and_figures(
     assert again["output"] == document["output"]
 
 
-def test_a_run_stopped_by_ctrl_c_keeps_what_it_has(engine_name: str, tmp_path: Path) -> None:
-    out_file, trace_file = tmp_path / "out.json", tmp_path / "trace.jsonl"
+@contextlib.contextmanager
+def long_run(engine: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that decodes and has printed something."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "specview", "run", "--engine", engine_name, "--raw", "--prompt", "1 2 3 4 5 6 7 8 9",
-         "--method", "plain", "--max-tokens", "4000", "--json", str(out_file), "--trace", str(trace_file)],
+        [sys.executable, "-m", "specview", "run", "--engine", engine, "--raw", "--prompt", "1 2 3 4 5 6 7 8 9",
+         "--method", "plain", "--max-tokens", "4000", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert process.stdout is not None
-    os.read(process.stdout.fileno(), 1)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    assert process.stdout is not None and process.stderr is not None
+    with process.stderr:
+        os.read(process.stdout.fileno(), 1)
+        yield process
+
+
+def test_a_run_stopped_by_ctrl_c_keeps_what_it_has(engine_name: str, tmp_path: Path) -> None:
+    out_file, trace_file = tmp_path / "out.json", tmp_path / "trace.jsonl"
+    with long_run(engine_name, "--json", str(out_file), "--trace", str(trace_file)) as process:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"stopped" in out and err == b""
     document = json.loads(out_file.read_text(encoding="utf-8"))
@@ -190,17 +200,10 @@ def test_a_run_stopped_by_ctrl_c_keeps_what_it_has(engine_name: str, tmp_path: P
 
 
 def test_a_closed_pipe_is_quiet(engine_name: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "specview", "run", "--engine", engine_name, "--raw", "--prompt", "1 2 3 4 5 6 7 8 9",
-         "--method", "plain", "--max-tokens", "4000"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None and process.stderr is not None
-    os.read(process.stdout.fileno(), 1)
-    process.stdout.close()
-    err = process.stderr.read()
-    assert process.wait(timeout=60) == 1 and err == b""
-    process.stderr.close()
+    with long_run(engine_name) as process:
+        process.stdout.close()  # type: ignore[union-attr]
+        err = process.stderr.read()  # type: ignore[union-attr]
+        assert process.wait(timeout=60) == 1 and err == b""
 
 
 @pytest.mark.parametrize("method", ["plain", "draft-model"])
@@ -252,7 +255,7 @@ def test_a_draft_with_another_tokenizer_is_translated_or_refused_on_request(
     assert "plain" in out  # the other lane ran
 
 
-@pytest.mark.parametrize("delay_s", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("delay_s", [1.0, 3.0])
 def test_ctrl_c_at_any_moment_is_at_most_one_line(engine_name: str, tmp_path: Path, delay_s: float) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "specview", "compare", "--engine", engine_name, "--max-tokens", "400",

@@ -82,7 +82,7 @@ def test_export_writes_every_form(capsys: pytest.CaptureFixture[str], library: R
     (("export", "last"), "no form is given"),
     (("export", "last", "--json", ""), "--json is ''"),
     (("export", "last", "--json", "a", "--csv", "a"), "same file"),
-    (("export", "last", "--parquet", "-"), "no text"),
+    (("export", "last", "--parquet", "-"), "--parquet is '-'"),
     (("export", "last", "--csv", "/no/such/folder/a.csv"), "cannot write the csv export"),
     (("show", "nothing"), "no run 'nothing'"),
     (("show", "a/b.jsonl"), "no file 'a/b.jsonl'"),

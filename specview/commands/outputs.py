@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -29,22 +29,25 @@ def add_keep_flag(parser: argparse.ArgumentParser) -> None:
                         help="do not keep this run in the runs library (specview runs); --observe off keeps none either")  # fmt: skip
 
 
+LABELS = {"json": "JSON document", "csv": "CSV table", "markdown": "Markdown table"}
+
+
 class Outputs:
     """--json, --trace, --csv and --markdown of one command, and its part in the runs library.
 
-    `to_stdout` says that the JSON document goes to standard output, where nothing else may.
+    forms names other flags in their place, and dash those of them whose file may be `-`, standard output. `to_stdout` says
+    that a document goes there, where nothing else may.
     Raises SpecviewError on entering when a file cannot be written, UsageError when two are the same. One that cannot be
     written at the end, on a disk that is full by then, is told on leaving: what took minutes is still printed.
     """
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self._arguments = arguments
-        self._names = {
-            what: name
-            for what in ("json", "trace", "csv", "markdown")
-            if (name := getattr(arguments, what, None)) is not None
-        }
-        self.to_stdout = self._names.get("json") == "-"
+    def __init__(
+        self, arguments: argparse.Namespace, forms: Iterable[str] = ("json", "trace", "csv", "markdown"),
+        dash: Iterable[str] = ("json",), labels: Mapping[str, str] = LABELS,
+    ) -> None:  # fmt: skip
+        self._arguments, self._dash, self._labels = arguments, set(dash), labels
+        self._names = {what: name for what in forms if (name := getattr(arguments, what, None)) is not None}
+        self.to_stdout = "-" in self._names.values()
         self._stack = ExitStack()
         self._files: dict[str, OutputFile] = {}
         self._unwritten: list[SpecviewError] = []
@@ -55,8 +58,10 @@ class Outputs:
 
     def __enter__(self) -> Self:
         for what, name in self._names.items():
-            if not name or (name == "-" and what != "json"):
+            if not name or (name == "-" and what not in self._dash):
                 raise UsageError(f"--{what} is {name!r}.", "Give a file's name.")
+        if list(self._names.values()).count("-") > 1:
+            raise UsageError("two exports name standard output.", "Give each its own.")
         need_own_files(self._arguments, self._names)
         with ExitStack() as stack:
             for what, name in self._names.items():
@@ -64,8 +69,7 @@ class Outputs:
                     writer = stack.enter_context(TraceWriter(name, on_trouble=_warn))
                     self._recorder = TraceRecorder(writer)
                 elif name != "-":
-                    label = {"json": "JSON document", "csv": "CSV table", "markdown": "Markdown table"}[what]
-                    self._files[what] = stack.enter_context(OutputFile(name, label))
+                    self._files[what] = stack.enter_context(OutputFile(name, self._labels.get(what, f"{what} export")))
             self._stack = stack.pop_all()
         library = RunLibrary()
         if self._keeps and library.keeps:
@@ -95,25 +99,23 @@ class Outputs:
 
     def document(self, document: Mapping[str, Any]) -> None:
         """Write the JSON document where it was asked for."""
-        if self.to_stdout:
-            write_document(dumps(document, indent=1) + "\n")
-        elif "json" in self._files:
-            self._write("json", dumps(document, indent=1) + "\n")
+        if self.wants("json"):
+            self.write("json", dumps(document, indent=1) + "\n")
 
-    def text(self, what: str, text: str) -> None:
-        """Write the CSV or Markdown text where it was asked for."""
+    def write(self, what: str, content: str | bytes) -> None:
+        """Put what was asked for into its file, or on standard output."""
+        if self._names[what] == "-":
+            write_document(str(content))
+            return
         sys.stdout.flush()
-        self._write(what, text)
-
-    def _write(self, what: str, text: str) -> None:
         try:
-            self._files[what].write(text)
+            self._files[what].write(content)
         except SpecviewError as error:
             self._unwritten.append(error)
 
     def wants(self, what: str) -> bool:
-        """Whether a file of this kind was asked for."""
-        return what in self._files
+        """Whether this was asked for."""
+        return what in self._names
 
 
 def need_own_files(arguments: argparse.Namespace, outputs: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specview.commands.arguments import Parser
-from specview.commands.run_files import locate, read_all, write_forms
+from specview.commands.run_files import locate, write_runs
 from specview.commands.runs import runs_report
 from specview.commands.terminal import print_report
 from specview.errors import SpecviewError
@@ -31,13 +31,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", metavar="FILE", help="write the runs as documents instead; - is standard output")
     arguments = parser.parse_args(argv)
     library = RunLibrary()
-    if arguments.json is not None:
-        runs = write_forms({"json": arguments.json}, lambda: read_all(arguments.traces, library, ("json",)))
-        if arguments.text and arguments.json != "-":
+    if arguments.text or arguments.json is not None:
+        runs, taken = write_runs(arguments, arguments.traces, library)
+        if arguments.text and not taken:
             print_report(runs_report(runs))
-        return 0
-    if arguments.text:
-        print_report(runs_report(read_all(arguments.traces, library)))
         return 0
     from specview.commands import window
 

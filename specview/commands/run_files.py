@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from specview.commands.arguments import Parser
-from specview.commands.outputs import need_own_files
-from specview.commands.terminal import write_document
+from specview.commands.outputs import Outputs
 from specview.decoding.ledger import RunRecord
 from specview.errors import UsageError
-from specview.files.atomic import OutputFile
 from specview.files.reader import Trace, read_trace
 from specview.library.export_rounds import load_arrow
 from specview.library.exports import FORMS, Recorded, export_data, kept_for
@@ -77,36 +74,17 @@ def add_export_flags(parser: Parser) -> None:
         parser.add_argument(f"--{form}", metavar="FILE", help=f"write {what}{dash}")
 
 
-def wanted_forms(arguments: argparse.Namespace) -> dict[str, str]:
-    """The forms that were asked for, with their files; raises UsageError where two are the same."""
-    found = {form: name for form in FORMS if (name := getattr(arguments, form)) is not None}
-    if "" in found.values():
-        form = next(form for form, name in found.items() if not name)
-        raise UsageError(f"--{form} is ''.", "Give a file's name.")
-    if list(found.values()).count("-") > 1:
-        raise UsageError("two exports name standard output.", "Give each its own.")
-    need_own_files(arguments, found)
-    if found.get("parquet") == "-":
-        raise UsageError("Parquet is no text for standard output.", "Give a file's name.")
-    return found
+def write_runs(arguments: argparse.Namespace, refs: Sequence[str], library: RunLibrary) -> tuple[list[Recorded], bool]:
+    """Read the runs and write them in every form that was asked for; also whether standard output is taken by one.
 
-
-def write_forms(forms: Mapping[str, str], read: Callable[[], Sequence[Recorded]]) -> list[Recorded]:
-    """Write the runs that `read` gives in every form asked for; files are known to be writable before it is called.
-
-    Raises SpecviewError; a file that could not be written whole is left as it was.
+    Files are known to be writable before anything is read. Raises SpecviewError; a file that could not be written whole is
+    left as it was.
     """
-    if "parquet" in forms:
-        load_arrow()
-    with ExitStack() as stack:
-        files = {
-            form: stack.enter_context(OutputFile(name, f"{form} export")) for form, name in forms.items() if name != "-"
-        }
-        runs = list(read())
-        for form, name in forms.items():
-            data = export_data(form, runs)
-            if name == "-":
-                write_document(str(data))
-            else:
-                files[form].write(data)
-    return runs
+    with Outputs(arguments, FORMS, [form for form in FORMS if form != "parquet"], {}) as outputs:
+        wanted = [form for form in FORMS if outputs.wants(form)]
+        if "parquet" in wanted:
+            load_arrow()
+        runs = read_all(refs, library, wanted)
+        for form in wanted:
+            outputs.write(form, export_data(form, runs))
+    return runs, outputs.to_stdout

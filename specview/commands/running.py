@@ -124,7 +124,7 @@ class Running:
             self.outputs.document(report.data)
             for what, text in (texts | dict(files or {})).items():
                 if self.outputs.wants(what):
-                    self.outputs.text(what, text())
+                    self.outputs.write(what, text())
         finally:  # a full disk does not take the text too
             if not self.outputs.to_stdout:
                 print_report(report)

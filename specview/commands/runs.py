@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from specview.commands.arguments import Parser, whole
-from specview.commands.run_files import add_export_flags, read_all, wanted_forms, write_forms
-from specview.commands.terminal import ProgressLine, print_report, safe_text, write_document
+from specview.commands.outputs import Outputs
+from specview.commands.run_files import add_export_flags, write_runs
+from specview.commands.terminal import ProgressLine, print_report, safe_text
 from specview.errors import SpecviewError, UsageError
-from specview.files.atomic import OutputFile
 from specview.files.report import Block, Figure, Figures, Report, Section, Table, Text
-from specview.files.schema import Json, dumps
+from specview.files.schema import Json
 from specview.files.tables import Column, Row
 from specview.library.beside import beside_document, lay_beside
-from specview.library.exports import Recorded
+from specview.library.exports import FORMS, Recorded
 from specview.library.library import TRASH_DAYS, Entry, RunLibrary
 from specview.library.repeat import command_line
 from specview.library.replay import trace_document
@@ -90,10 +90,10 @@ def _list(arguments: argparse.Namespace, library: RunLibrary) -> None:
     finally:
         progress.clear()
     shown = found[: arguments.limit or None]
-    if arguments.json is not None:
-        _write_json(arguments.json, {"folder": str(library.folder), "total": len(found), "runs": [_entry_json(e) for e in shown]})
-        if arguments.json == "-":
-            return
+    with Outputs(arguments) as outputs:
+        outputs.document({"folder": str(library.folder), "total": len(found), "runs": [_entry_json(entry) for entry in shown]})
+    if outputs.to_stdout:
+        return
     if not found:
         where = "the trash" if arguments.trash else f"the runs library ({library.folder})"
         searched = bool(arguments.search.strip()) and bool(library.scan(trash=arguments.trash))
@@ -138,9 +138,8 @@ def _entry_json(entry: Entry) -> Json:
 
 
 def _show(arguments: argparse.Namespace, library: RunLibrary) -> None:
-    forms = {"json": arguments.json} if arguments.json is not None else {}
-    runs = write_forms(forms, lambda: read_all(arguments.runs, library, forms))
-    if arguments.json != "-":
+    runs, taken = write_runs(arguments, arguments.runs, library)
+    if not taken:
         print_report(runs_report(runs))
 
 
@@ -184,10 +183,9 @@ def _one_report(run: Recorded) -> Report:
 
 
 def _export(arguments: argparse.Namespace, library: RunLibrary) -> None:
-    forms = wanted_forms(arguments)
-    if not forms:
+    if all(getattr(arguments, form) is None for form in FORMS):
         raise UsageError("no form is given.", "Give --json, --csv, --parquet or --markdown FILE.")
-    write_forms(forms, lambda: read_all(arguments.runs, library, forms))
+    write_runs(arguments, arguments.runs, library)
 
 
 # -- changing ------------------------------------------------------------------------------------------------
@@ -297,12 +295,3 @@ def _line(text: str) -> str:
 def _cut(text: str, longest: int) -> str:
     text = _line(text)
     return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def _write_json(name: str, document: Json) -> None:
-    text = dumps(document, indent=1) + "\n"
-    if name == "-":
-        write_document(text)
-        return
-    with OutputFile(name, "JSON document") as file:
-        file.write(text)

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QApplication
 
 from specview.decoding import theory
 from specview.errors import SpecviewError, Stopped
@@ -19,7 +18,7 @@ from specview.lab.acceptance import stated_acceptance
 from specview.lab.concurrency import combine
 from specview.settings.events import LaneRound
 from tests.decoding.test_theory import TABLES
-from tests.gui.why.test_page import PASS_S, feed, standard
+from tests.gui.lanes_fake import PASS_S, feed, settle, standard
 from tests.lab.test_concurrency import measured, roofed
 
 
@@ -38,11 +37,6 @@ def shared(bench):
     bench.page.views.setCurrentIndex(1)
     return bench.page.concurrency
 
-
-def settle():
-    """Let single-shot redraws happen: the panel's, then the charts'."""
-    for _ in range(4):
-        QApplication.processEvents()
 
 
 # -- the explorer ------------------------------------------------------------------------------------
