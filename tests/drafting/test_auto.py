@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,21 +11,16 @@ from specview.decoding.ledger import Draft, DraftedToken, FinalToken, Round
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.acceptance import LOOKED_AT, Matches
 from specview.drafting.auto import Auto, shortened
-from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
 from tests.decoding.toy import (
     FakeClock,
     FakeEngine,
     ScriptDrafter,
-    TableModel,
-    draft_model,
-    plain_reference,
     run_decode,
 )
 
 VOCAB = 6
 GREEDY = SamplingParams()
-PROMPT = [1, 2, 3, 1, 2]
 FLAT = Costs({1: 1.0, 2: 1.01, 65: 1.6})
 STEEP = Costs({1: 1.0, 2: 4.0, 3: 8.0, 65: 200.0})
 
@@ -129,50 +123,6 @@ def test_what_was_not_timed_yet_is_no_free_lunch():
 def test_the_longest_draft_is_the_budget():
     _, _, rounds = decode_with([Named("right", right)], [True], k=3)
     assert max(round_.k for round_ in rounds) == 3
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1.0, seed=5)])
-@pytest.mark.parametrize("noise", [0.0, 0.4])
-def test_the_output_is_plain_decodings(sampling, noise):
-    model = TableModel(VOCAB, order=3)
-    options = METHODS["auto"].resolve({"members": "prompt-lookup+suffix+ngram-map-k+draft-model"})
-    context = DrafterContext(
-        options, 400, VOCAB, draft_engine=FakeEngine(TableModel(VOCAB, order=3, noise=noise), VOCAB), costs=FLAT.copy()
-    )
-    auto = METHODS["auto"].make(context)
-    output, rounds, _, _ = run_decode(
-        FakeEngine(model, VOCAB),
-        PROMPT,
-        rule="greedy" if sampling.greedy else "match",
-        sampling=sampling,
-        max_tokens=100,
-        drafter=auto,
-        k=12,
-    )
-    assert output == plain_reference(model, PROMPT, sampling, 100)
-    assert len({round_.drafter for round_ in rounds if round_.k}) >= 2
-    assert len(rounds) < 90
-
-
-def test_rejection_keeps_the_targets_distribution():
-    rows = np.array([0.5, 0.3, 0.15, 0.05])
-    q_rows = np.array([0.1, 0.2, 0.3, 0.4])
-    counts = np.zeros(4)
-    for seed in range(1500):
-        draft = draft_model(FakeEngine(lambda prefix: np.log(q_rows), 4), 4)
-        copy = Named("copy", lambda context, budget: [3] if len(context) % 2 else [])
-        output, _, _, _ = run_decode(
-            FakeEngine(lambda prefix: np.log(rows), 4),
-            [0],
-            rule="rejection",
-            sampling=SamplingParams(temperature=1.0, seed=seed),
-            max_tokens=3,
-            drafter=Auto([copy, draft], [True, False], Costs({1: 1.0, 9: 1.1})),
-            k=2,
-        )
-        counts[output[1]] += 1
-    expected = 1500 * rows
-    assert float(((counts - expected) ** 2 / expected).sum()) < 16.27  # chi-squared, 3 df, p 0.001
 
 
 def test_the_choice_is_the_same_whatever_the_model_would_sample():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from specview.decoding.ledger import EMPTY_DRAFT, Draft
@@ -17,8 +16,6 @@ from tests.decoding.toy import (
     FakeEngine,
     ScriptDrafter,
     TableModel,
-    draft_model,
-    plain_reference,
     run_decode,
 )
 
@@ -106,32 +103,6 @@ def test_layers_are_joined_and_exactness_is_that_of_all():
     assert b.closed
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams(temperature=1.0, seed=3)])
-@pytest.mark.parametrize("noise", [0.0, 0.4])
-def test_the_output_is_plain_decodings_and_the_model_member_stays_in_step(sampling, noise):
-    """A model that drafts now and then rolls its own cache to wherever the text has got meanwhile."""
-    model = TableModel(VOCAB, order=3)
-    draft = draft_model(FakeEngine(TableModel(VOCAB, order=3, noise=noise), VOCAB), VOCAB)
-    copies = METHODS["prompt-lookup"].make(
-        DrafterContext(METHODS["prompt-lookup"].resolve({"ngram_min": 3}), 256, VOCAB)
-    )
-    output, rounds, _, _ = run_decode(
-        target(),
-        PROMPT,
-        rule="greedy" if sampling.greedy else "match",
-        sampling=sampling,
-        max_tokens=80,
-        drafter=Cascade([copies, draft]),
-        k=4,
-    )
-    assert output == plain_reference(model, PROMPT, sampling, 80)
-    by = {name: [r for r in rounds if r.drafter == name and r.k] for name in ("prompt-lookup", "draft-model")}
-    assert by["prompt-lookup"]
-    assert by["draft-model"]
-    if noise == 0 and sampling.greedy:
-        assert all(r.accepted == r.k for r in by["draft-model"])
-
-
 def test_options_of_members_are_resolved_and_reach_them():
     options = METHODS["cascade"].resolve(
         {"members": "prompt-lookup+ngram-simple", "prompt-lookup.ngram_max": "7", "ngram-simple.size_n": "5"}
@@ -212,30 +183,3 @@ def test_rows_and_lengths_come_from_the_members():
     assert method.drafted(window).leaves == METHODS["lookahead"].drafted(own).leaves
     assert method.drafted(long).leaves == 1
     assert replace(method, name="x").members({}) == ("suffix", "draft-model")
-
-
-def test_rejection_with_sampled_members_keeps_the_targets_distribution():
-    """One position, many seeds: the cascade's choice never depends on a sampled token."""
-    rows = np.array([0.5, 0.3, 0.15, 0.05])
-    q_rows = np.array([0.1, 0.2, 0.3, 0.4])
-
-    def logits(prefix):
-        return np.log(rows)
-
-    counts = np.zeros(4)
-    for seed in range(1500):
-        engine = FakeEngine(logits, 4)
-        draft = draft_model(FakeEngine(lambda prefix: np.log(q_rows), 4), 4)
-        copy = Named("copy", lambda context, budget: [3] if len(context) % 2 else [])
-        output, _, _, _ = run_decode(
-            engine,
-            [0],
-            rule="rejection",
-            sampling=SamplingParams(temperature=1.0, seed=seed),
-            max_tokens=2,
-            drafter=Cascade([copy, draft]),
-            k=2,
-        )
-        counts[output[1]] += 1
-    expected = 1500 * rows
-    assert float(((counts - expected) ** 2 / expected).sum()) < 16.27  # chi-squared, 3 df, p 0.001

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
+from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
 from specview.drafting.draft_model import DraftModel
 from specview.drafting.lanes import checked_lane
 from specview.drafting.method import DrafterContext
 from specview.drafting.registry import METHODS
-from specview.errors import SpecviewError, Stopped
+from specview.errors import SpecviewError
 from tests.decoding.toy import FakeEngine, TableModel, draft_model, plain_reference, run_decode
 
 VOCAB = 6
@@ -264,47 +264,6 @@ def test_a_prompt_beyond_its_own_context_drafts_nothing_ever():
     assert len(output) == 6
     assert all(round_.k == 0 and round_.full_context == 8 for round_ in rounds)
     assert engine.sessions[0].tokens == []
-
-
-def test_a_one_token_prompt_has_no_prefill():
-    engine = FakeEngine(TableModel(VOCAB), VOCAB)
-    drafter = draft_model(engine, VOCAB)
-    drafter.start([2], SamplingParams())
-    assert session_of(drafter).tokens == []
-    assert len(drafter.propose([2], 3)) == 3
-
-
-def test_proceed_gets_the_drafts_own_probability_and_ends_the_draft_after_the_token():
-    engine = FakeEngine(TableModel(VOCAB), VOCAB)
-    for sampling in (SamplingParams(), SamplingParams(0.5, top_k=2, seed=1)):
-        drafter = draft_model(engine, VOCAB)
-        drafter.start(PROMPT, sampling)
-        heard = []
-
-        def proceed(confidence, heard=heard):
-            heard.append(confidence)
-            return len(heard) < 3
-
-        draft = drafter.propose(PROMPT, 6, proceed)
-        assert len(draft) == 3  # the token that fell short stays
-        assert list(draft.confidences) == heard
-        for step, token in enumerate(draft.tokens):
-            raw = softmax(engine.model([*PROMPT, *draft.tokens[:step]]))  # before temperature and filters
-            assert heard[step] == pytest.approx(float(raw[token]))
-
-
-def test_stop_during_its_prefill():
-    engine = FakeEngine(TableModel(VOCAB), VOCAB, chunk=2)
-    drafter = draft_model(engine, VOCAB)
-
-    def on_chunk(done, total):
-        assert total == 9
-        if done >= 4:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        drafter.start(list(range(5)) * 2, SamplingParams(), on_chunk)
-    assert len(session_of(drafter).tokens) == 4
 
 
 def test_made_by_the_registry_over_the_lanes_draft_engine():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 import torch
@@ -18,22 +16,13 @@ from specview.drafting.cascade import Cascade
 from specview.drafting.draft_tree import fixed_tree
 from specview.drafting.eagle import shape_of
 from specview.drafting.method import DrafterContext
-from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
-from specview.settings.options import resolve
-from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
-    DRAFT,
-    LENGTH,
-    TARGET,
-    VOCAB,
     ScriptDrafter,
     TableModel,
-    chain_distribution,
     constant,
     plain_reference,
-    toy_logits,
 )
 from tests.drafting.eagle_toy import (
     AUX,
@@ -250,24 +239,6 @@ def test_trees_stop_growing_where_the_policy_says_so():
     assert (again.tokens, again.parents) == (whole.tokens, whole.parents)
 
 
-@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "constant"])
-@pytest.mark.parametrize("tree", ["chain", "dynamic"])
-def test_policies_choose_lengths_and_the_output_stays(policy, tree):
-    target = engine()
-    head = eagle3_head(target, IDS)
-    lane = Watched(make("eagle3", head, target, tree=tree))
-    info = POLICIES[policy]
-    chosen = info.make(resolve(info.options, {}, policy), None)
-    chosen.start(4)
-    output, rounds, _, _ = run(target, PROMPT, lane, max_tokens=60, policy=chosen)
-    assert output == greedy_plain(target, PROMPT, 60)
-    naive = NaiveHead(head, target)
-    assert len({round_.k for round_ in rounds}) > 1
-    for context, _, draft in lane.drafts:
-        if draft and tree == "chain":
-            assert draft.tokens == tuple(naive.chain(context, len(draft)))
-
-
 # -- rounds of others ------------------------------------------------------------------------------------------
 
 
@@ -340,34 +311,6 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("method", "options"), SHAPES)
-@pytest.mark.parametrize("limit", [1, 2, 3, 7])
-def test_the_limit_and_an_end_of_text_within_a_draft(method, options, limit):
-    """Output equals plain's, cut at the limit or the end of text, wherever those fall."""
-    for eos in range(WIDE):
-        target = engine(eos_ids=[eos])
-        drafter = make(method, head_of(method, target), target, **options)
-        output, rounds, end, _ = run(target, PROMPT, drafter, max_tokens=limit, k=5)
-        plain = greedy_plain(target, PROMPT, limit)
-        if eos in plain:
-            plain = plain[: plain.index(eos) + 1]
-        assert output == plain
-        assert end == ("eos" if eos in plain else "limit")
-        assert all(len(path) < limit for r in rounds for path in draft_paths(r.drafted, r.parents))
-
-
-@pytest.mark.parametrize(("method", "options"), SHAPES)
-def test_a_pass_never_exceeds_the_session(method, options):
-    """At the context's capacity trees are cut to what fits; the toy session refuses a token too many."""
-    target = engine(context_length=40)
-    drafter = Watched(make(method, head_of(method, target), target, max_length=40, **options))
-    room = 40 - len(PROMPT)
-    output, _, _, _ = run(target, PROMPT, drafter, max_tokens=room, k=8, max_length=40)
-    assert output == greedy_plain(target, PROMPT, room)
-    assert all(len(context) + len(draft) <= 40 for context, _, draft in drafter.drafts)
-    assert any(draft for context, _, draft in drafter.drafts if len(context) > 36)
-
-
-@pytest.mark.parametrize(("method", "options"), SHAPES)
 @pytest.mark.parametrize("prompt", [[3], [3, 1]])
 def test_the_shortest_prompts(method, options, prompt):
     """One token has no prefill and no feature: the first round is plain, the next one drafts."""
@@ -396,18 +339,6 @@ def test_going_on_after_the_limit(method, options):
     assert again.drafts[0][2].parents == expected.parents
 
 
-def test_a_second_run_forgets_the_first():
-    target = engine()
-    head = eagle3_head(target, IDS)
-    drafter = Watched(make("eagle3", head, target))
-    run(target, PROMPT, drafter, max_tokens=10)
-    drafter.drafts.clear()
-    run(target, [4, 4, 1], drafter, max_tokens=10)
-    naive = NaiveHead(head, target)
-    for context, budget, draft in drafter.drafts:
-        assert draft.tokens == tuple(naive.chain(context, budget))
-
-
 @pytest.mark.parametrize("given", ["none", "late"])
 def test_a_drafter_without_the_features_it_needs_drafts_nothing(given):
     target = engine()
@@ -420,18 +351,6 @@ def test_a_drafter_without_the_features_it_needs_drafts_nothing(given):
     output, rounds, _, _ = run(target, PROMPT, drafter, max_tokens=8, session=session)
     assert output == greedy_plain(target, PROMPT, 8)
     assert not any(round_.k for round_ in rounds)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize(("method", "options"), SHAPES)
-def test_a_head_that_is_not_finite_is_named(method, options, temperature):
-    target = engine()
-    head = head_of(method, target)
-    head.module.fc.weight[:] = np.nan
-    drafter = make(method, head, target, siblings="sampled", **options)
-    rule = "rejection" if temperature else "greedy"
-    with pytest.raises(SpecviewError, match=rf"the {method} head gave logits that are not finite"):
-        run(target, PROMPT, drafter, rule=rule, sampling=SamplingParams(temperature))
 
 
 def test_the_ledger_holds_the_whole_tree_for_a_viewer():
@@ -458,67 +377,6 @@ def test_the_ledger_holds_the_whole_tree_for_a_viewer():
 
 
 # -- exact --------------------------------------------------------------------------------------------------------
-
-EXACT = chain_distribution(TARGET)
-HONEST = 1e-4
-RUNS = 800
-TOY_PROMPT = [2, 1, 0]  # the toy looks at the last token alone: BOS
-TREES = {
-    "chain": ("eagle3", {}),
-    "top": ("eagle3", {"tree": "dynamic", "depth": 1, "top_k": 2, "total_tokens": 6}),
-    "sampled": ("eagle3", {"tree": "dynamic", "depth": 2, "top_k": 2, "total_tokens": 8, "siblings": "sampled"}),
-    "parallel": ("p-eagle", {}),
-}
-
-
-def outcomes(kind, rule, sampling=None, draft_ids=(0, 1, 2, 3)) -> tuple[Counter, Counter]:
-    """Counts of the toy's sequences, and of the verdicts."""
-    method, options = TREES[kind]
-    target = FeatureEngine(toy_logits(TARGET), VOCAB, order=1, namespace="torch")
-    drafter = make(method, light_head(target, DRAFT, draft_ids), target, **options)
-    found: Counter = Counter()
-    verdicts: Counter = Counter()
-    for seed in range(RUNS):
-        params = SamplingParams(temperature=1.0, seed=seed)
-        output, rounds, _, _ = run(target, TOY_PROMPT, drafter, rule=rule, sampling=params, max_tokens=LENGTH)
-        target.sessions.clear()
-        found[tuple(output)] += 1
-        verdicts.update(token.verdict for round_ in rounds for token in round_.drafted)
-    return found, verdicts
-
-
-@pytest.mark.parametrize("kind", TREES)
-def test_rejection_leaves_the_targets_distribution(kind):
-    found, verdicts = outcomes(kind, "rejection")
-    assert chi_square_p(found, EXACT) > HONEST
-    assert sampled_variation(found, EXACT) < variation_bound(EXACT, RUNS)
-    assert min(verdicts["accepted"], verdicts["rejected"]) > RUNS / 4
-
-
-@pytest.mark.parametrize("kind", ["chain", "sampled"])
-def test_a_smaller_draft_vocabulary_leaves_the_targets_distribution(kind):
-    """Ids that the head cannot draft come from the correction alone."""
-    found, _ = outcomes(kind, "rejection", draft_ids=(1, 3))
-    assert chi_square_p(found, EXACT) > HONEST
-
-
-@pytest.mark.parametrize("kind", TREES)
-def test_match_gives_what_plain_sampling_gives(kind):
-    method, options = TREES[kind]
-    target = FeatureEngine(TableModel(VOCAB), VOCAB, namespace="torch")
-    drafter = make(method, light_head(target, DRAFT), target, **options)
-    accepted = 0
-    for seed in range(20):
-        params = SamplingParams(temperature=0.9, top_p=0.95, seed=seed)
-        output, rounds, _, _ = run(target, TOY_PROMPT, drafter, rule="match", sampling=params, max_tokens=15)
-        assert output == plain_reference(target.model, TOY_PROMPT, params, 15)
-        accepted += sum(round_.accepted for round_ in rounds)
-    assert accepted > 20
-
-
-def test_naive_correction_is_caught_by_the_same_test():
-    found, _ = outcomes("chain", "naive")
-    assert chi_square_p(found, EXACT) < 1e-6
 
 
 def test_siblings_drawn_without_replacement_differ_and_have_the_whole_q():

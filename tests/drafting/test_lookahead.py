@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -21,24 +20,17 @@ from specview.drafting.method import DrafterContext
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import resolve
 from specview.settings.run import LaneSettings
-from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
-    BOS,
-    LENGTH,
-    TARGET,
     VOCAB,
     FakeEngine,
     TableModel,
-    chain_distribution,
     constant,
     plain_reference,
     run_decode,
-    toy_logits,
 )
 from tests.racing.world import World, last_ends
 
 PROMPT = [1, 2, 3, 1, 2, 4]
-HONEST = 1e-4
 WIDE = 6  # vocabulary of the table models
 
 
@@ -291,38 +283,6 @@ def test_guesses_pay_on_text_that_repeats(namespace, width):
     assert max(session.passes) > 4
 
 
-def test_rejection_converges_to_the_target():
-    """Point-mass siblings out of the pool, accepted with what is left of p."""
-    target = FakeEngine(toy_logits(TARGET), VOCAB)
-    outcomes, siblings = Counter(), 0
-    for seed in range(2500):
-        lane = drafter(window_size=3, level=3, guess_set_size=3)
-        # The text of the prompt gives the pool siblings from the first pass on.
-        prompt = [0, 1, 2, 0, 2, 1, 0, 3, 3, 1, 1, 2, 3, 0, BOS]
-        output, rounds, _, _ = run_decode(
-            target,
-            prompt,
-            rule="rejection",
-            sampling=SamplingParams(1.0, seed=seed),
-            max_tokens=LENGTH + 2,
-            drafter=lane,
-            k=2,
-        )
-        outcomes[tuple(output[:LENGTH])] += 1
-        siblings += sum(len(round_.drafted) > round_.accepted + 1 for round_ in rounds)
-        target.sessions.clear()
-    expected = chain_distribution(TARGET)
-    assert siblings > 2500  # the trees have branches, or this would show little
-    assert chi_square_p(outcomes, expected) > HONEST
-    assert sampled_variation(outcomes, expected) < variation_bound(expected, 2500)
-    first, hoped = Counter(), Counter()
-    for outcome, count in outcomes.items():
-        first[outcome[1]] += count
-    for outcome, p in expected.items():
-        hoped[outcome[1]] += p
-    assert chi_square_p(first, hoped) > HONEST
-
-
 # -- the pool ---------------------------------------------------------------------------------------------
 
 
@@ -359,21 +319,6 @@ def test_the_text_is_pooled_once_and_only_when_asked():
     draft = off.propose([*PROMPT, 5, 1], 2)
     assert draft.tokens == ()
     assert draft.riders, "a draft without a guess rides all the same"
-
-
-def test_a_run_begins_anew():
-    lane = watched(window_size=4, level=4)
-    engine = FakeEngine(TableModel(WIDE, order=2), WIDE)
-    runs = []
-    for _ in range(2):
-        lane.drafts.clear()
-        run_decode(
-            engine, PROMPT, rule="greedy", sampling=SamplingParams(seed=4), max_tokens=30, drafter=lane
-        )
-        runs.append([(draft.tokens, draft.riders, draft.confidences) for _, _, draft in lane.drafts])
-    assert runs[0] == runs[1]
-    lane.start(PROMPT, SamplingParams(seed=5))
-    assert lane.propose(PROMPT, 3).riders != runs[0][0][1], "another seed, another first window"
 
 
 # -- limits -----------------------------------------------------------------------------------------------

@@ -13,33 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specview.decoding.costs import Costs
-from specview.decoding.loop import Sequence as TokenSequence
-from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
-from specview.decoding.verification import RULES
-from specview.drafting.cascade import Cascade
 from specview.drafting.medusa import tree_of
-from specview.drafting.method import DrafterContext
-from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
-from specview.errors import SpecviewError, UsageError
+from specview.errors import UsageError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loaded import LoadedHead
 from specview.heads.medusa import MedusaHeads, MedusaShape
-from specview.settings.options import resolve
-from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
-    BOS,
-    LENGTH,
-    TARGET,
-    VOCAB,
-    ScriptDrafter,
     TableModel,
-    chain_distribution,
-    constant,
-    plain_reference,
-    toy_logits,
 )
 from tests.drafting.eagle_toy import (
     HIDDEN,
@@ -52,7 +34,6 @@ from tests.drafting.eagle_toy import (
     run,
 )
 
-HONEST = 1e-4
 WIDE = 12
 MAP = [7, 1, 4, 10, 3]
 TREE = "0 1 2 0.0 0.1 1.0 0.0.0"
@@ -236,158 +217,7 @@ def test_a_policy_ends_the_draft(shape):
 # -- what becomes of it ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("namespace", ["numpy", "torch"])
-def test_greedy_equals_plain_and_match_equals_sampled_plain(shape, temperature, namespace):
-    verdicts = Counter()
-    for seed in range(8):
-        model = TableModel(vocab=5, order=1, seed=seed, scale=3.0)
-        eos = [4] if seed % 4 == 1 else []
-        target = FeatureEngine(model, 5, namespace=namespace, eos_ids=eos, order=1)
-        sampling = SamplingParams(temperature, seed=seed)
-        drafter = make("medusa", heads_for(target, seed=seed), target, **SHAPES[shape])
-        limit = 1 + 4 * seed
-        output, rounds, end, _ = run(
-            target, [1, 2, 3], drafter, rule="match" if temperature else "greedy", sampling=sampling,
-            max_tokens=limit, k=1 + seed % 4,
-        )  # fmt: skip
-        plain = plain_reference(model, [1, 2, 3], sampling, limit)
-        ends = bool(eos) and 4 in plain
-        assert output == (plain[: plain.index(4) + 1] if ends else plain)
-        assert end == ("eos" if ends else "limit")
-        verdicts.update(token.verdict for round_ in rounds for token in round_.drafted)
-    assert verdicts["accepted"] > 2
-    assert verdicts["rejected"] > 10
-
-
-def outcomes_of(rule: str, shape: str, runs: int) -> tuple[Counter, Counter]:
-    """The toy's first four tokens over many seeds, past which the run goes on, so that drafts are not cut."""
-    target = FeatureEngine(toy_logits(TARGET), VOCAB, order=1)
-    head = heads_for(target, seed=5)
-    outcomes, verdicts = Counter(), Counter()
-    prompt = [1, 2, BOS]
-    for seed in range(runs):
-        sampling = SamplingParams(1.0, seed=seed)
-        drafter = make("medusa", head, target, 64, **SHAPES[shape])
-        session = target.new_session(64)
-        drafter.start(prompt, sampling)
-        session.prefill(prompt[:-1])
-        sequence = TokenSequence(list(prompt))
-        steps = decode(
-            session, sequence, rule=rule, sampling=sampling, max_tokens=LENGTH + 3, drafter=drafter, policy=constant(3)
-        )  # fmt: skip
-        for round_ in steps:
-            verdicts.update(token.verdict for token in round_.drafted)
-            if len(sequence.output) >= LENGTH:
-                break
-        outcomes[tuple(sequence.output[:LENGTH])] += 1
-        target.sessions.clear()
-    return outcomes, verdicts
-
-
-@pytest.mark.parametrize("shape", ["chain", "small", "own"])
-def test_rejection_converges_to_the_target(shape):
-    exact = chain_distribution(TARGET)
-    outcomes, verdicts = outcomes_of("rejection", shape, 800)
-    assert verdicts["accepted"] > 100
-    assert verdicts["rejected"] > 100
-    assert chi_square_p(outcomes, exact) > HONEST
-    assert sampled_variation(outcomes, exact) < variation_bound(exact, sum(outcomes.values()))
-
-
-@pytest.mark.parametrize("shape", ["chain", "small"])
-def test_typical_is_measurably_not_exact_and_says_so(shape):
-    exact = chain_distribution(TARGET)
-    outcomes, verdicts = outcomes_of("typical", shape, 800)
-    assert verdicts["accepted"] > 100
-    assert chi_square_p(outcomes, exact) < 1e-9
-    assert sampled_variation(outcomes, exact) > variation_bound(exact, sum(outcomes.values()))
-    assert not RULES["typical"]
-    assert "lossy" in METHODS["medusa"].description
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("shape", ["chain", "small"])
-def test_every_length_policy(policy, shape):
-    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
-    target = FeatureEngine(model, 5, order=1)
-    info = POLICIES[policy]
-    made = info.make(resolve(info.options, {}, policy), Costs())
-    made.start(3)
-    drafter = make("medusa", heads_for(target), target, **SHAPES[shape])
-    output, rounds, _, _ = run(target, [1, 2, 3], drafter, max_tokens=40, policy=made)
-    assert output == plain_reference(model, [1, 2, 3], SamplingParams(), 40)
-    assert any(round_.k for round_ in rounds)
-
-
-@pytest.mark.parametrize("shape", ["chain", "own"])
-def test_a_member_of_a_cascade_drafts_from_the_same_state_as_alone(shape):
-    """Whoever drafted the last round, chain or tree: the state is that of the last token but one."""
-    target = wide()
-    head = heads_for(target)
-    drafter = Watched(make("medusa", head, target, **SHAPES[shape]))
-    script = ScriptDrafter(lambda context, budget: [3, 4, 5] if len(context) % 3 == 0 else [])
-    script.prompt_layers = ()
-    both = Cascade([script, drafter])
-    assert both.feature_layers == ("last",)
-    output, rounds, _, _ = run(target, [1, 2, 3], both, max_tokens=40, k=3)
-    assert output == plain_reference(target.model, [1, 2, 3], SamplingParams(), 40)
-    assert {"script", "medusa"} <= {round_.drafter for round_ in rounds}
-    for context, _, draft in drafter.drafts:
-        if draft:
-            best = naive(head, target, context).argmax(-1)
-            assert draft.tokens[0] == best[0]
-    assert sum(bool(draft) for _, _, draft in drafter.drafts) > 5
-
-
-@pytest.mark.parametrize(("members", "more"), [("prompt-lookup+medusa", {}), ("prompt-lookup+medusa", {"medusa.tree": "fixed"}), ("medusa", {})])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_member_of_auto(members, more, temperature):
-    """Exact whoever drafts: greedy equals plain, `match` equals sampled plain."""
-    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
-    target = FeatureEngine(model, 5, order=1)
-    info = METHODS["auto"]
-    options = info.resolve({"members": members, **more})
-    context = DrafterContext(options, 4096, 5, target=target, heads={"medusa": heads_for(target)})
-    sampling = SamplingParams(temperature, seed=6)
-    rule = "match" if temperature else "greedy"
-    output, rounds, _, _ = run(
-        target, [1, 2, 3], info.make(context), rule=rule, sampling=sampling, max_tokens=60, k=6
-    )
-    assert output == plain_reference(model, [1, 2, 3], sampling, 60)
-    assert any(round_.drafter == "medusa" for round_ in rounds)
-
-
 # -- bounds and trouble --------------------------------------------------------------------------------------
-
-
-def test_without_features_it_drafts_nothing():
-    target = wide()
-    target.features_problem = "told to"
-    drafter = make("medusa", heads_for(target), target)
-    output, rounds, _, _ = run(target, [1, 2, 3], drafter, max_tokens=12)
-    assert output == plain_reference(target.model, [1, 2, 3], SamplingParams(), 12)
-    assert not any(round_.k for round_ in rounds)
-
-
-def test_it_keeps_within_the_session():
-    target = wide()
-    drafter = make("medusa", heads_for(target), target, 12, **SHAPES["own"])
-    output, rounds, _, _ = run(target, [1, 2, 3], drafter, max_tokens=9, max_length=12, k=3)
-    assert len(output) == 9
-    assert any(round_.k for round_ in rounds)
-
-
-@pytest.mark.parametrize("shape", ["chain", "small"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_not_finite_are_an_error(shape, value):
-    target = wide()
-    head = heads_for(target)
-    head.module.lm_heads[0].weight[0, 0] = value
-    drafter = make("medusa", head, target, **SHAPES[shape])
-    with pytest.raises(SpecviewError, match="Medusa's heads gave logits that are not finite"):
-        run(target, [1, 2, 3], drafter, max_tokens=12)
 
 
 @pytest.mark.parametrize(
@@ -425,9 +255,3 @@ def test_a_file_that_holds_no_tree_is_named_and_not_quoted(tmp_path):
     for unread in (tmp_path / "long", tmp_path, "/dev/zero"):  # neither read nor waited for
         with pytest.raises(UsageError, match="no file of paths that can be read"):
             tree_of(str(unread))
-
-
-def test_it_says_what_is_missing():
-    context = DrafterContext(METHODS["medusa"].resolve({}), 64, WIDE)
-    with pytest.raises(SpecviewError, match="needs trained heads"):
-        METHODS["medusa"].make(context)

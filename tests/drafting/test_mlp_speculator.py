@@ -3,47 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from specview.decoding.costs import Costs
-from specview.decoding.loop import Sequence as TokenSequence
-from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
-from specview.drafting.cascade import Cascade
-from specview.drafting.method import DrafterContext
-from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS
-from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loaded import LoadedHead
 from specview.heads.mlp_speculator import MlpSpeculator, MlpSpeculatorShape
-from specview.settings.options import resolve
-from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
-    BOS,
-    LENGTH,
-    TARGET,
-    VOCAB,
-    ScriptDrafter,
     TableModel,
-    chain_distribution,
-    constant,
     plain_reference,
-    toy_logits,
 )
 from tests.drafting.eagle_toy import HIDDEN, FeatureEngine, Watched, feature, make, randomised, run
 
-HONEST = 1e-4
 WIDE, INNER, PREDICTS = 12, 8, 4
 METHOD = "mlp-speculator"
-KINDS = pytest.mark.parametrize(
-    "more", [{}, {"tie_weights": True}, {"scale_input": True}, {"lstm": True}, {"vocab": WIDE + 3}], ids=str
-)
 
 
 def speculator_for(target: FeatureEngine, *, seed: int = 1, **more) -> LoadedHead:
@@ -131,154 +108,3 @@ def test_a_sampled_chain_has_the_q_that_it_was_drawn_from():
             assert token == draw(q, uniform(3, len(context) - 3, "draft", place))
             drawn += 1
     assert drawn > 20
-
-
-@KINDS
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("namespace", ["numpy", "torch"])
-def test_greedy_equals_plain_and_match_equals_sampled_plain(more, temperature, namespace):
-    verdicts = Counter()
-    for seed in range(6):
-        model = TableModel(vocab=5, order=1, seed=seed, scale=3.0)
-        eos = [4] if seed % 3 == 1 else []
-        target = FeatureEngine(model, 5, namespace=namespace, eos_ids=eos, order=1)
-        sampling = SamplingParams(temperature, seed=seed)
-        drafter = make(METHOD, speculator_for(target, seed=seed, **more), target)
-        limit = 1 + 5 * seed
-        output, rounds, end, _ = run(
-            target, [1, 2, 3], drafter, rule="match" if temperature else "greedy", sampling=sampling,
-            max_tokens=limit, k=1 + seed % 5,
-        )  # fmt: skip
-        plain = plain_reference(model, [1, 2, 3], sampling, limit)
-        ends = bool(eos) and 4 in plain
-        assert output == (plain[: plain.index(4) + 1] if ends else plain)
-        assert end == ("eos" if ends else "limit")
-        verdicts.update(token.verdict for round_ in rounds for token in round_.drafted)
-    assert verdicts["accepted"] > 1
-    assert verdicts["rejected"] > 10
-
-
-@pytest.mark.parametrize("more", [{}, {"lstm": True}], ids=str)
-def test_rejection_converges_to_the_target(more):
-    target = FeatureEngine(toy_logits(TARGET), VOCAB, order=1)
-    head = speculator_for(target, seed=5, **more)
-    outcomes, verdicts = Counter(), Counter()
-    prompt = [1, 2, BOS]
-    for seed in range(500):
-        sampling = SamplingParams(1.0, seed=seed)
-        drafter = make(METHOD, head, target, 64)
-        session = target.new_session(64)
-        drafter.start(prompt, sampling)
-        session.prefill(prompt[:-1])
-        sequence = TokenSequence(list(prompt))
-        steps = decode(
-            session, sequence, rule="rejection", sampling=sampling, max_tokens=LENGTH + 3, drafter=drafter,
-            policy=constant(3),
-        )  # fmt: skip
-        for round_ in steps:
-            verdicts.update(token.verdict for token in round_.drafted)
-            if len(sequence.output) >= LENGTH:
-                break
-        outcomes[tuple(sequence.output[:LENGTH])] += 1
-        target.sessions.clear()
-    exact = chain_distribution(TARGET)
-    assert verdicts["accepted"] > 100
-    assert verdicts["rejected"] > 100
-    assert chi_square_p(outcomes, exact) > HONEST
-    assert sampled_variation(outcomes, exact) < variation_bound(exact, sum(outcomes.values()))
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_length_policy(policy):
-    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
-    target = FeatureEngine(model, 5, order=1)
-    info = POLICIES[policy]
-    made = info.make(resolve(info.options, {}, policy), Costs())
-    made.start(3)
-    drafter = make(METHOD, speculator_for(target), target)
-    output, rounds, _, _ = run(target, [1, 2, 3], drafter, max_tokens=40, policy=made)
-    assert output == plain_reference(model, [1, 2, 3], SamplingParams(), 40)
-    assert any(round_.k for round_ in rounds)
-
-
-def test_confidence_is_its_own_probability_and_ends_the_draft():
-    target = wide()
-    head = speculator_for(target)
-    drafter = make(METHOD, head, target)
-    output, _, _, _ = run(target, [1, 2, 3], drafter, max_tokens=3)
-    asked: list[float] = []
-
-    def once(confidence: float) -> bool:
-        asked.append(confidence)
-        return len(asked) < 2
-
-    context = [1, 2, 3, *output]
-    draft = drafter.propose(context, 4, once)
-    assert len(draft) == 2
-    for place, confidence in enumerate(draft.confidences):
-        row = naive(head, context, draft.tokens[:place])
-        assert confidence == pytest.approx((np.exp(row) / np.exp(row).sum()).max(), abs=1e-6)
-    assert list(draft.confidences) == asked
-
-
-def test_a_member_of_a_cascade_drafts_from_the_same_state_as_alone():
-    target = wide()
-    head = speculator_for(target)
-    drafter = Watched(make(METHOD, head, target))
-    script = ScriptDrafter(lambda context, budget: [3, 4, 5] if len(context) % 3 == 0 else [])
-    script.prompt_layers = ()
-    output, rounds, _, _ = run(target, [1, 2, 3], Cascade([script, drafter]), max_tokens=40, k=3)
-    assert output == plain_reference(target.model, [1, 2, 3], SamplingParams(), 40)
-    assert {"script", METHOD} <= {round_.drafter for round_ in rounds}
-    for context, _, draft in drafter.drafts:
-        if draft:
-            assert draft.tokens[0] == int(naive(head, context, []).argmax())
-
-
-@pytest.mark.parametrize(("members", "more"), [("prompt-lookup+mlp-speculator", {}), ("mlp-speculator", {})])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_member_of_auto(members, more, temperature):
-    """Exact whoever drafts: greedy equals plain, `match` equals sampled plain."""
-    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
-    target = FeatureEngine(model, 5, order=1)
-    info = METHODS["auto"]
-    options = info.resolve({"members": members, **more})
-    context = DrafterContext(options, 4096, 5, target=target, heads={METHOD: speculator_for(target)})
-    sampling = SamplingParams(temperature, seed=6)
-    rule = "match" if temperature else "greedy"
-    output, rounds, _, _ = run(
-        target, [1, 2, 3], info.make(context), rule=rule, sampling=sampling, max_tokens=60, k=6
-    )
-    assert output == plain_reference(model, [1, 2, 3], sampling, 60)
-    assert any(round_.drafter == "mlp-speculator" for round_ in rounds)
-
-
-def test_without_features_it_drafts_nothing():
-    target = wide()
-    target.features_problem = "told to"
-    drafter = make(METHOD, speculator_for(target), target)
-    output, rounds, _, _ = run(target, [1, 2, 3], drafter, max_tokens=12)
-    assert output == plain_reference(target.model, [1, 2, 3], SamplingParams(), 12)
-    assert not any(round_.k for round_ in rounds)
-
-
-def test_it_keeps_within_the_session():
-    target = wide()
-    drafter = make(METHOD, speculator_for(target), target, 12)
-    output, rounds, _, _ = run(target, [1, 2, 3], drafter, max_tokens=9, max_length=12, k=4)
-    assert len(output) == 9
-    assert any(round_.k for round_ in rounds)
-
-
-def test_logits_that_are_not_finite_are_an_error():
-    target = wide()
-    head = speculator_for(target)
-    head.module.head[1].weight[0, 0] = float("nan")
-    with pytest.raises(SpecviewError, match="the speculator gave logits that are not finite"):
-        run(target, [1, 2, 3], make(METHOD, head, target), max_tokens=12)
-
-
-def test_it_says_what_is_missing():
-    context = DrafterContext(METHODS[METHOD].resolve({}), 64, WIDE)
-    with pytest.raises(SpecviewError, match="needs a trained speculator"):
-        METHODS[METHOD].make(context)

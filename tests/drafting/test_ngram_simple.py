@@ -67,19 +67,6 @@ def test_examples():
     assert propose([7], n=1, m=1) == []
 
 
-def test_nothing_is_kept_from_an_earlier_request():
-    """Known fault (llama.cpp 19231): lookup state of an earlier request, or drafts only on the first."""
-    drafter = simple()
-    first, second = [9, 1, 2, 3, 4, 5, 6, 1, 2], [9, 5, 6, 7, 8, 5, 5, 1, 2]
-    drafter.start(first, SamplingParams())
-    assert drafter.propose(first, 9).tokens == (3, 4, 5, 6)
-    drafter.start(second, SamplingParams())
-    assert drafter.propose(second, 9).tokens == ()
-    assert drafter.propose([*second, 5, 6], 9).tokens == (7, 8, 5, 5)
-    drafter.start(first, SamplingParams())
-    assert drafter.propose(first, 9).tokens == (3, 4, 5, 6)
-
-
 def test_presets_are_llama_cpps_defaults_and_the_issues_for_text():
     assert resolve(OPTIONS, overlay(OPTIONS, KEY_PRESETS, {}), "x") == {
         "preset": "code", "size_n": 12, "size_m": 48, "min_hits": 1,

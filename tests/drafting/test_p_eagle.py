@@ -81,33 +81,6 @@ def test_drafting_twice_gives_the_same_and_leaves_nothing():
         assert drafter.propose(context, count).tokens == greedy(naive, context, count)
 
 
-def test_confidence_ends_a_draft():
-    target = engine()
-    head = eagle3_head(target, IDS, mask_token_id=7)
-    drafter = make("p-eagle", head, target)
-    run(target, PROMPT, drafter, max_tokens=1, policy=constant(0))
-    context = [*PROMPT, *plain_reference(target.model, PROMPT, SamplingParams(), 1)]
-    rows = NaiveHead(head, target).parallel(context, 5)
-    sure = [float(np.exp(log_softmax(row)).max()) for row in rows]
-    threshold = sorted(sure)[2]
-    draft = drafter.propose(context, 5, lambda confidence: confidence > threshold + 1e-4)
-    ends = next(place for place, confidence in enumerate(sure) if confidence <= threshold + 1e-4)
-    assert len(draft) == ends + 1
-    assert draft.confidences == pytest.approx(sure[: ends + 1], rel=1e-3)
-
-
-@pytest.mark.parametrize("prompt", [[3], [3, 1]])
-def test_the_shortest_prompts_and_the_end_of_the_session(prompt):
-    target = engine(context_length=30)
-    head = eagle3_head(target, IDS, mask_token_id=7)
-    drafter = Watched(make("p-eagle", head, target, max_length=30))
-    count = 30 - len(prompt)
-    output, rounds, _, _ = run(target, prompt, drafter, max_tokens=count, k=6, max_length=30)
-    assert output == plain_reference(target.model, prompt, SamplingParams(), count)
-    assert bool(rounds[0].k) == (len(prompt) > 1)
-    assert all(len(context) + len(draft) <= 30 for context, _, draft in drafter.drafts)
-
-
 def test_its_options_are_those_of_every_head():
     info = METHODS["p-eagle"]
     assert {"head", "aux_ids", "norm_before_residual", "weights"} == {option.name for option in info.options}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,35 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specview.decoding.costs import Costs
-from specview.decoding.loop import Sequence as TokenSequence
-from specview.decoding.loop import decode
-from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
-from specview.drafting.cascade import Cascade
+from specview.decoding.sampling import SamplingParams, draw, probabilities, uniform
 from specview.drafting.method import DrafterContext
 from specview.drafting.pard import Pard
-from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
-from specview.settings.options import resolve
-from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
-    BOS,
-    DRAFT,
-    LENGTH,
-    TARGET,
-    VOCAB,
     FakeEngine,
-    ScriptDrafter,
     TableModel,
-    chain_distribution,
-    constant,
-    plain_reference,
-    run_decode,
-    toy_logits,
 )
 
-HONEST = 1e-4
 WIDE, MASK = 6, 6  # the mask token is the draft's own, beyond the target's
 PROMPT = [1, 2, 3, 4]
 
@@ -105,101 +85,6 @@ def test_the_cache_is_always_the_context(seed, rounds):
             assert drafter._session.tokens == context
         context += draft.tokens[: rng.randint(0, len(draft))]
         context.append(rng.randrange(WIDE))
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("namespace", ["numpy", "torch"])
-def test_greedy_equals_plain_and_match_equals_sampled_plain(temperature, namespace):
-    verdicts = Counter()
-    for seed in range(8):
-        model = TableModel(vocab=5, order=1, seed=seed, scale=3.0)
-        eos = [4] if seed % 4 == 1 else []
-        target = FakeEngine(model, 5, namespace=namespace, eos_ids=eos)
-        draft = FakeEngine(TableModel(7, order=1, seed=seed, scale=3.0), 7, namespace=namespace)
-        sampling = SamplingParams(temperature, seed=seed)
-        limit = 1 + 4 * seed
-        output, rounds, end, _ = run_decode(
-            target, [1, 2, 3], rule="match" if temperature else "greedy", sampling=sampling, max_tokens=limit,
-            drafter=drafter_of(draft, 5), k=1 + seed % 4,
-        )  # fmt: skip
-        plain = plain_reference(model, [1, 2, 3], sampling, limit)
-        ends = bool(eos) and 4 in plain
-        assert output == (plain[: plain.index(4) + 1] if ends else plain)
-        assert end == ("eos" if ends else "limit")
-        verdicts.update(token.verdict for round_ in rounds for token in round_.drafted)
-    assert verdicts["accepted"] > 2
-    assert verdicts["rejected"] > 10
-
-
-def test_rejection_converges_to_the_target():
-    rows = np.concatenate([DRAFT, DRAFT.mean(0, keepdims=True)])  # after a mask: of no token in particular
-    draft = FakeEngine(toy_logits(rows), VOCAB)
-    target = FakeEngine(toy_logits(TARGET), VOCAB)
-    outcomes, verdicts = Counter(), Counter()
-    for seed in range(800):
-        sampling = SamplingParams(1.0, seed=seed)
-        drafter = drafter_of(draft, VOCAB, 64, mask=VOCAB)
-        session = target.new_session(64)
-        drafter.start([BOS], sampling)
-        sequence = TokenSequence([BOS])
-        steps = decode(
-            session, sequence, rule="rejection", sampling=sampling, max_tokens=LENGTH + 3, drafter=drafter,
-            policy=constant(3),
-        )  # fmt: skip
-        for round_ in steps:
-            verdicts.update(token.verdict for token in round_.drafted)
-            if len(sequence.output) >= LENGTH:
-                break
-        outcomes[tuple(sequence.output[:LENGTH])] += 1
-        target.sessions.clear()
-        draft.sessions.clear()
-    exact = chain_distribution(TARGET)
-    assert verdicts["accepted"] > 100
-    assert verdicts["rejected"] > 100
-    assert chi_square_p(outcomes, exact) > HONEST
-    assert sampled_variation(outcomes, exact) < variation_bound(exact, sum(outcomes.values()))
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_length_policy(policy):
-    model = TableModel(vocab=5, order=1, seed=2, scale=3.0)
-    info = POLICIES[policy]
-    made = info.make(resolve(info.options, {}, policy), Costs())
-    made.start(3)
-    draft = FakeEngine(TableModel(7, order=1, seed=2, scale=3.0), 7)
-    output, rounds, _, _ = run_decode(
-        FakeEngine(model, 5), [1, 2, 3], rule="greedy", sampling=SamplingParams(), max_tokens=40,
-        drafter=drafter_of(draft, 5), policy=made,
-    )  # fmt: skip
-    assert output == plain_reference(model, [1, 2, 3], SamplingParams(), 40)
-    assert any(round_.k for round_ in rounds)
-
-
-def test_confidence_is_its_own_probability_and_ends_the_draft():
-    engine = engine_of()
-    drafter = drafter_of(engine)
-    drafter.start(PROMPT, SamplingParams())
-    asked: list[float] = []
-
-    def once(confidence: float) -> bool:
-        asked.append(confidence)
-        return len(asked) < 2
-
-    draft = drafter.propose(PROMPT, 5, once)
-    assert len(draft) == 2
-    assert asked == pytest.approx([float(softmax(row).max()) for row in rows_of(engine, PROMPT, 2)], abs=1e-6)
-
-
-def test_a_member_of_a_cascade():
-    model = TableModel(vocab=6, order=1, seed=2, scale=3.0)
-    script = ScriptDrafter(lambda context, budget: [3, 4, 5] if len(context) % 3 == 0 else [])
-    script.prompt_layers = ()
-    both = Cascade([script, drafter_of(engine_of(2))])
-    output, rounds, _, _ = run_decode(
-        FakeEngine(model, 6), PROMPT, rule="greedy", sampling=SamplingParams(), max_tokens=40, drafter=both
-    )
-    assert output == plain_reference(model, PROMPT, SamplingParams(), 40)
-    assert {"script", "pard"} <= {round_.drafter for round_ in rounds}
 
 
 # -- bounds and trouble ----------------------------------------------------------------------------------------

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.acceptance import COPIES
-from specview.drafting.method import DrafterContext
-from specview.drafting.prompt_lookup import OPTIONS, PromptLookup
-from specview.drafting.registry import METHODS
+from specview.drafting.prompt_lookup import PromptLookup
 from specview.errors import UsageError
 from tests.drafting.ngram_helpers import finished
 
@@ -145,25 +143,3 @@ def test_its_confidence_follows_the_match_and_what_held_after_one():
     assert drafter.propose([1, 2, 1], 2).confidences == second
     drafter.start([1, 2, 1], SamplingParams())
     assert drafter.propose([1, 2, 1], 2).confidences == draft.confidences
-
-
-def test_nothing_is_kept_from_an_earlier_request():
-    """Known fault (llama.cpp 19231): lookup state of an earlier request, or drafts only on the first."""
-    drafter = lookup()
-    drafter.start([1, 2, 3, 1], SamplingParams())
-    assert drafter.propose([1, 2, 3, 1], 2).tokens == (2, 3)
-    drafter.start([4, 5, 1], SamplingParams())
-    assert drafter.propose([4, 5, 1], 2).tokens == ()
-    assert drafter.propose([4, 5, 1, 4], 2).tokens == (5, 1)
-
-
-def test_made_by_the_registry_with_its_defaults():
-    defaults = {option.name: option.default for option in OPTIONS}
-    assert defaults == {"ngram_max": 3, "ngram_min": 1, "match": "first"}
-    method = METHODS["prompt-lookup"]
-    assert method.drafts
-    assert not method.needs_draft_model
-    drafter = method.make(DrafterContext(defaults, 100, 6))
-    drafter.start([1, 2, 1], SamplingParams())
-    assert drafter.propose([1, 2, 1], 4).tokens == (2, 1)
-    drafter.close()

@@ -89,20 +89,6 @@ def test_a_grown_tree_drafts_what_a_fresh_one_does():
             assert tokens == first_draft(None, text[:place], len(text) - place - 1).tokens
 
 
-def test_nothing_is_kept_from_an_earlier_request():
-    """Known fault (llama.cpp 19231)."""
-    drafter = made()
-    for _ in range(2):
-        drafter.start([*SONG, 1, *SONG[:3]], SamplingParams())
-        assert drafter.propose([*SONG, 1, *SONG[:3]], 9).tokens == (13, 14, 15)
-        drafter.start([1, *SONG[:3]], SamplingParams())
-        assert drafter.propose([1, *SONG[:3]], 9).tokens == ()
-    memory = {}
-    run(memory, SONG)
-    assert first_draft(memory, SONG[:3]).tokens == ()
-    assert not memory
-
-
 def test_tied_runs_draft_from_the_outputs_of_earlier_ones():
     memory = {}
     assert all(not tokens for _, tokens, _ in run(memory, SONG, tie=True))
