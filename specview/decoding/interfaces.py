@@ -313,8 +313,6 @@ class Drafter(Protocol):
 class LengthPolicy(Protocol):
     """Decides how many tokens the next round drafts (in a tree: how deep it may be)."""
 
-    name: str
-
     def start(self, k: int) -> None:
         """Begin a run with the user's k: the length, the first one, or the longest, by policy."""
 

@@ -148,7 +148,7 @@ class Eagle(FeatureDrafter):
                 row = run.first() if token is None else run.step(self._target_id(token))
                 return row, row
 
-            return self._over_target(run, self.chain(step, context, min(budget, room), proceed))
+            return self._over_target(self.chain(step, context, min(budget, room), proceed))
 
         def level(tokens: Sequence[int], parents: Sequence[int]) -> Array:
             return run.level([self._target_id(token) for token in tokens], parents)
@@ -157,10 +157,10 @@ class Eagle(FeatureDrafter):
         if isinstance(shape, Growth):
             limits = Growth(min(shape.levels, budget), shape.width, min(shape.most, room))
             if sampling is None:
-                return self._drawn(run, grow(run.first(), level, limits, self.whose, proceed))
+                return self._drawn(grow(run.first(), level, limits, self.whose, proceed))
             shape = spread_tree(limits.levels, limits.width, limits.rows)
         tree = shape.cut(budget, room)
-        return self._drawn(run, fill(tree, run.first(), level, self.whose, sampling, self.position(context), proceed))
+        return self._drawn(fill(tree, run.first(), level, self.whose, sampling, self.position(context), proceed))
 
 
 def make(method: str, context: DrafterContext) -> Eagle:

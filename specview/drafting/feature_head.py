@@ -6,7 +6,6 @@ the context that are new since the last draft are fed together with that draft's
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -67,7 +66,34 @@ def accepted_rows(round_: Round) -> list[int]:
     return [0, *(1 + index for index, token in enumerate(round_.drafted) if token.verdict == "accepted")]
 
 
-class LastHidden(BaseDrafter):
+class HeadDrafter(BaseDrafter):
+    """A drafter with a trained head, which may draft in a vocabulary of its own."""
+
+    def __init__(self, head: LoadedHead, max_length: int) -> None:
+        self._head = head
+        self._max_length = max_length
+        ids = getattr(head.module, "target_ids", None)
+        self._target_ids: list[int] | None = None if ids is None else ids.tolist()
+
+    def _target_id(self, token: int) -> int:
+        """The target's id of one of the head's own."""
+        return token if self._target_ids is None else self._target_ids[token]
+
+    def _over_target(self, draft: Draft) -> Draft:
+        """A draft in the head's own vocabulary, in the target's: only what is drafted is widened."""
+        spread: dict[int, Array] = {}  # siblings share a row
+        for row in draft.q or ():
+            if id(row) not in spread:
+                spread[id(row)] = self._head.spread(row, 0.0)
+        return replace(
+            draft,
+            tokens=tuple(map(self._target_id, draft.tokens)),
+            q=None if draft.q is None else [spread[id(row)] for row in draft.q],
+            raw_logits=SpreadRows(draft.raw_logits or (), self._head.spread),
+        )
+
+
+class LastHidden(HeadDrafter):
     """A drafter over the target's hidden state, after the final norm, of the last token but one of the context.
 
     That is the state from which the target chose the context's last token. It comes with the pass that did so:
@@ -77,8 +103,7 @@ class LastHidden(BaseDrafter):
     feature_layers: tuple[Any, ...] = (LAST,)
 
     def __init__(self, head: LoadedHead, max_length: int) -> None:
-        self._head = head
-        self._max_length = max_length
+        super().__init__(head, max_length)
         self._hidden: Any = None  # [1, hidden]
 
     def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
@@ -101,7 +126,7 @@ class LastHidden(BaseDrafter):
         return 0 if self._hidden is None or budget <= 0 else max(0, self._max_length - len(context))
 
 
-class FeatureDrafter(BaseDrafter):
+class FeatureDrafter(HeadDrafter):
     """A drafter with a head that reads the target's features; subclasses say what it drafts.
 
     layers are the features that the head reads. A drafter that lacks the features of some position, because
@@ -110,13 +135,11 @@ class FeatureDrafter(BaseDrafter):
 
     def __init__(self, name: str, head: LoadedHead, layers: Sequence[Any], max_length: int, weights: str = "auto") -> None:
         self.name, self.whose = name, f"the {name} head"
+        super().__init__(head, max_length)
         self.feature_layers = self.prompt_layers = tuple(layers)
-        self._head = head
-        self._max_length = max_length
         self._weights = weights
         self._tokens: list[int] = []  # the context
         self._run: HeadRun | None = None
-        self._target_ids: list[int] | None = None
 
     def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
         """Begin a run with an empty cache; the prompt's features come later."""
@@ -124,7 +147,6 @@ class FeatureDrafter(BaseDrafter):
 
         self._tokens = list(prompt)
         self._run = HeadRun(self._head, self.feature_layers, self._weights)
-        self._target_ids = self._run.target_ids
 
     def learn_prompt(self, features: Mapping[Any, Array]) -> None:
         """Feed the head the prompt's next tokens; the last row waits for the first draft."""
@@ -165,15 +187,10 @@ class FeatureDrafter(BaseDrafter):
         """Draft paths of up to `budget` tokens, at most `room` tokens in all; the features are there."""
         raise NotImplementedError
 
-    def _target_id(self, token: int) -> int:
-        """The target's id of one of the head's own."""
-        return token if self._target_ids is None else self._target_ids[token]
-
-    def _drawn(self, run: HeadRun, drawn: Drawn) -> Draft:
+    def _drawn(self, drawn: Drawn) -> Draft:
         """A tree in the target's vocabulary."""
         point_masses = all(q is None for q in drawn.q)
         return self._over_target(
-            run,
             Draft(
                 tokens=tuple(drawn.tokens),
                 parents=None if drawn.is_chain else tuple(drawn.parents),
@@ -182,21 +199,7 @@ class FeatureDrafter(BaseDrafter):
                 drafter=self.name,
                 raw_logits=drawn.made_by,
                 siblings="point-mass" if point_masses else "without-replacement",
-            ),
-        )
-
-    def _over_target(self, run: HeadRun, draft: Draft) -> Draft:
-        """A draft in the head's own vocabulary, in the target's."""
-        spread: dict[int, Array] = {}  # siblings share a row
-        for row in draft.q or ():
-            if id(row) not in spread:
-                spread[id(row)] = run.spread(row, 0.0)
-        raw = draft.raw_logits or ()
-        return replace(
-            draft,
-            tokens=tuple(map(self._target_id, draft.tokens)),
-            q=None if draft.q is None else [spread[id(row)] for row in draft.q],
-            raw_logits=SpreadRows(raw, lambda row: run.spread(row, -math.inf)),
+            )
         )
 
 

@@ -11,14 +11,13 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specview.decoding.interfaces import Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.drafting.draft_tree import PATHS_TEXT, FixedTree, fixed_tree, likeliest, read_paths
-from specview.drafting.feature_head import LastHidden, SpreadRows, problem
+from specview.drafting.feature_head import LastHidden, problem
 from specview.drafting.method import Chain, DrafterContext, MethodInfo
 from specview.drafting.sampled import not_finite
 from specview.errors import UsageError
@@ -79,8 +78,6 @@ class Medusa(LastHidden):
     def __init__(self, head: LoadedHead, max_length: int, tree: FixedTree | None = None) -> None:
         super().__init__(head, max_length)
         self._longest = int(head.module.shape.heads)
-        ids = head.module.target_ids
-        self._target_ids: list[int] | None = None if ids is None else ids.tolist()
         if tree is not None:
             self._longest = min(self._longest, tree.levels)
         self._shape = tree
@@ -92,8 +89,6 @@ class Medusa(LastHidden):
         if depth <= 0:
             return EMPTY_DRAFT
         rows = self._logits(depth)
-        if self._target_ids is None:
-            rows = self._head.over_target_vocabulary(rows)
         if self._shape is not None:
             return self._over_target(self._tree(self._shape.cut(depth, room), rows, proceed))
         places = iter(rows)
@@ -109,23 +104,6 @@ class Medusa(LastHidden):
         states = self._head.module(self._hidden, depth)
         logits = self._head.module.logits(states)
         return self._head.project(states[:, 0]) if logits is None else logits[:, 0]
-
-    def _over_target(self, draft: Draft) -> Draft:
-        """A draft in the heads' own vocabulary, in the target's: only what is drafted is widened."""
-        if self._target_ids is None:
-            return draft
-        return replace(
-            draft,
-            tokens=tuple(self._target_ids[token] for token in draft.tokens),
-            q=None if draft.q is None else tuple(self._spread(row, 0.0) for row in draft.q),
-            raw_logits=SpreadRows(draft.raw_logits or (), lambda row: self._spread(row, -math.inf)),
-        )
-
-    def _spread(self, row: Array, fill: float) -> Array:
-        """A row [ids] over the target's vocabulary [vocab], `fill` where the heads have no column."""
-        full = row.new_full((self._head.vocab_size,), fill)
-        full[self._head.module.target_ids] = row
-        return full
 
     def _tree(self, tree: FixedTree, rows: Array, proceed: Proceed | None) -> Draft:
         """The tree from the heads' logits [depth, ids]."""

@@ -34,7 +34,7 @@ class Speculator(LastHidden):
             nonlocal state, place
             state, logits = module.step(place, state, [last if token is None else token])
             place += 1
-            row = self._head.over_target_vocabulary(logits)[0]
+            row = self._head.spread(logits)[0]
             return row, row
 
         return self.chain(step, context, budget, proceed)

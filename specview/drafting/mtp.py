@@ -65,7 +65,7 @@ class Mtp(BaseDrafter):
 
         def step(token: int | None) -> tuple[Array, Array]:
             logits = run.first(context) if token is None else run.step(token)
-            row = self._head.over_target_vocabulary(logits)[0]
+            row = self._head.spread(logits)[0]
             return row, row
 
         draft = self.chain(step, context, budget, proceed)

@@ -36,7 +36,7 @@ class PEagle(FeatureDrafter):
             row = next(rows)
             return row, row
 
-        return self._over_target(run, self.chain(step, context, budget, proceed))
+        return self._over_target(self.chain(step, context, budget, proceed))
 
 
 def make(context: DrafterContext) -> PEagle:

@@ -24,7 +24,7 @@ PAUSE_FADES = 0.97  # a round of a pause, of what was learned before it: the tex
 class Constant:
     """Always k."""
 
-    name = "constant"
+    proceed: Proceed | None = None
 
     def __init__(self, options: Mapping[str, Value], costs: Costs | None = None) -> None:
         self._k = 1
@@ -37,11 +37,6 @@ class Constant:
         """Tokens to draft in the next round."""
         return self._k
 
-    @property
-    def proceed(self) -> Proceed | None:
-        """Draft to the budget."""
-        return None
-
     def observe(self, round_: Round) -> None:
         """Learn nothing."""
 
@@ -51,8 +46,6 @@ class Heuristic(Constant):
 
     Of a tree a whole path counts: no more can be accepted.
     """
-
-    name = "heuristic"
 
     def observe(self, round_: Round) -> None:
         """Lengthen or shorten the next draft."""
@@ -68,16 +61,10 @@ class Confidence(Constant):
     distribution.
     """
 
-    name = "confidence"
-
     def __init__(self, options: Mapping[str, Value], costs: Costs | None = None) -> None:
         super().__init__(options)
-        self._threshold = float(options["threshold"])
-
-    @property
-    def proceed(self) -> Proceed | None:
-        """Go on while the drafter is sure."""
-        return lambda confidence: confidence >= self._threshold
+        threshold = float(options["threshold"])
+        self.proceed = lambda confidence: confidence >= threshold
 
 
 class OffBelow(Constant):
@@ -87,8 +74,6 @@ class OffBelow(Constant):
     accepted in full, up to k. So a method with nothing to say costs a few short drafts. The pause after a
     failure is twice the last one.
     """
-
-    name = "off-below"
 
     def __init__(self, options: Mapping[str, Value], costs: Costs | None = None) -> None:
         super().__init__(options)
@@ -151,8 +136,6 @@ class Adaptive:
     passages of the text, and a passage takes least time when every round within it is fastest.
     """
 
-    name = "adaptive"
-
     def __init__(self, options: Mapping[str, Value], costs: Costs | None = None) -> None:
         self._costs = costs or Costs()
         self._first_pause = int(options["retry"])
@@ -167,7 +150,7 @@ class Adaptive:
         self._off = False
         self._paused = 0
         self._pause = self._first_pause
-        self._go_on: GoOn | None = None
+        self.proceed: GoOn | None = None  # whether some number of further tokens is worth its time
         self._asks: bool | None = None  # whether the drafter asks, token by token; None until it has drafted
         self._times: list[float] = []
         self._retried = 0  # tokens that the retry asks for
@@ -179,7 +162,7 @@ class Adaptive:
         times = self._times = self._costs.rounds_s(self._drafter, self._longest, self._extra)
         best, speed = fastest(self._acceptance.reaches(self._longest), times)
         asked = self._asks is not False  # all of our drafters ask; one that does not drafts long once
-        self._go_on = GoOn(self._acceptance, times, speed)
+        self.proceed = GoOn(self._acceptance, times, speed)
         if self._off:
             self._retried = best  # the retry, with the least bad length
             return best
@@ -187,11 +170,6 @@ class Adaptive:
             return self._longest if asked else best
         self._off, self._paused = True, self._pause
         return 0
-
-    @property
-    def proceed(self) -> Proceed | None:
-        """Go on while some number of further tokens is worth its time."""
-        return self._go_on
 
     def observe(self, round_: Round) -> None:
         """Learn from a finished round."""
@@ -202,7 +180,7 @@ class Adaptive:
         if round_.rows > 1:
             self._extra += (round_.rows - 1 - round_.longest - self._extra) / 2
         if round_.k:
-            self._asks = self._go_on is not None and self._go_on.asked
+            self._asks = self.proceed is not None and self.proceed.asked
             self._drafter = round_.drafter
             learn_round(self._acceptance, round_)
         elif round_.riders:

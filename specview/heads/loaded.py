@@ -56,11 +56,14 @@ class LoadedHead:
         rows = hidden if self._target.name == "transformers" else hidden.float().cpu().numpy()
         return self.tensor(self._target.project(rows))
 
-    def over_target_vocabulary(self, rows: Tensor) -> Tensor:
-        """Logits [n, vocab] of the target from those of a head without a map: cut, or -inf for what it lacks."""
-        width = self.vocab_size
-        if rows.shape[-1] == width:
+    def spread(self, rows: Tensor, fill: float = -torch.inf) -> Tensor:
+        """Rows [..., own ids] over the target's vocabulary [..., vocab]: cut, or `fill` where the head has no column."""
+        width, ids = self.vocab_size, getattr(self.module, "target_ids", None)
+        if ids is None and rows.shape[-1] == width:
             return rows
-        full = rows.new_full((rows.shape[0], width), -torch.inf)
-        full[:, : min(width, rows.shape[-1])] = rows[:, :width]
+        full = rows.new_full((*rows.shape[:-1], width), fill)
+        if ids is None:
+            full[..., : rows.shape[-1]] = rows[..., :width]
+        else:
+            full[..., ids] = rows
         return full

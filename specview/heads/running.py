@@ -7,7 +7,6 @@ dropped when the next rows of the context come.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,11 +39,6 @@ class HeadRun:
         self._outputs: Tensor | None = None  # those of the draft's rows, and before them the context's last
         self._paths: list[list[int]] = []  # per row of the draft the rows that it sees, itself the last
         self._masks: tuple[Tensor, Tensor] | None = None
-
-    @property
-    def target_ids(self) -> list[int] | None:
-        """The target's id of every column of the logits; None where they are the target's own."""
-        return None if self._target_ids is None else self._target_ids.tolist()
 
     @torch.inference_mode()
     def add(self, features: Mapping[Any, Array], rows: Sequence[int] | None = None) -> None:
@@ -79,7 +73,7 @@ class HeadRun:
     def rows_behind(self) -> Tensor:
         """Logits [behind, vocab] of what those rows would have drafted first."""
         assert self._behind is not None
-        return self.spread(self._logits(self._behind), -math.inf)
+        return self._head.spread(self._logits(self._behind))
 
     @torch.inference_mode()
     def first(self) -> Tensor:
@@ -142,18 +136,6 @@ class HeadRun:
         return self._logits(torch.cat([self._last, y[new:]]))
 
     @torch.inference_mode()
-    def spread(self, rows: Tensor, fill: float) -> Tensor:
-        """Rows [..., draft vocab] over the target's vocabulary [..., vocab], `fill` where the head has no column."""
-        width = self._head.vocab_size
-        if self._target_ids is None and rows.shape[-1] == width:
-            return rows
-        full = rows.new_full((*rows.shape[:-1], width), fill)
-        if self._target_ids is None:
-            full[..., : rows.shape[-1]] = rows
-        else:
-            full[..., self._target_ids] = rows
-        return full
-
     def _context_rows(self, tokens: Sequence[int], count: int) -> tuple[Tensor, Tensor]:
         """Embedded tokens and g [count, hidden] of the next positions; their features wait no more."""
         waiting = self._waiting[0] if len(self._waiting) == 1 else torch.cat(self._waiting)

@@ -38,7 +38,7 @@ def test_the_policies():
     assert list(POLICIES) == ["constant", "heuristic", "confidence", "adaptive", "off-below"]
     for name, info in POLICIES.items():
         policy = make(name, 3)
-        assert policy.name == info.name == name
+        assert info.name == name
         assert 0 <= policy.budget() <= 3
         assert info.label
         assert info.description
