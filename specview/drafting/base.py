@@ -7,12 +7,16 @@ from typing import Any, ClassVar
 
 from specview.decoding.interfaces import OnChunk, Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams
+from specview.decoding.sampling import SamplingParams, draw, likeliest_ids, probabilities, softmax, uniform
 from specview.drafting.acceptance import COPIES, Acceptance, Matches, learn_round
-from specview.drafting.sampled import Step, draft_chain
+from specview.errors import SpecviewError
 from specview.settings.options import Option, Value
 
 Guess = Sequence[int]
+
+Step = Callable[[int | None], tuple[Array, Array]]
+"""Feeds the token just drafted (None at first: the context) and gives two logit rows: one of its own over the
+target's vocabulary, which is chosen from, and the model's own, which a confidence is a share of."""
 
 
 class BaseDrafter:
@@ -70,18 +74,60 @@ class BaseDrafter:
         own_id: Callable[[int], int] = lambda token: token,
         ends: frozenset[int] = frozenset(),
     ) -> Draft:
-        """Draft token by token in a round after `context` (see sampled.draft_chain)."""
-        return draft_chain(
-            step,
-            budget,
-            self._sampling,
-            self.position(context),
-            drafter=self.name,
-            whose=self.whose,
-            proceed=proceed,
-            own_id=own_id,
-            ends=ends,
-        )
+        """Draft token by token, up to `budget` of them in a round after `context`.
+
+        It goes on while `proceed` agrees and no token is in `ends`.
+        own_id gives a token's place in the model's own row. The last token is not fed: nothing follows it.
+        """
+        tokens: list[int] = []
+        q: list[Array] = []
+        raw: list[Array] = []
+        confidences: list[float | None] = []
+        position = self.position(context)
+        for place in range(budget):
+            logits, own = step(tokens[-1] if tokens else None)
+            token, row = choose(logits, self._sampling, position, place, self.whose)
+            tokens.append(token)
+            raw.append(logits)
+            if row is not None:
+                q.append(row)
+            if proceed is not None:
+                confidence = float(softmax(own)[own_id(token)])
+                confidences.append(confidence)
+                if not proceed(confidence):
+                    break
+            if token in ends:
+                break
+        return Draft(tuple(tokens), None, tuple(q) or None, tuple(confidences), self.name, tuple(raw))
+
+
+def choose(
+    logits: Array, sampling: SamplingParams, position: int, place: int, whose: str
+) -> tuple[int, Array | None]:
+    """Choose the token at a place of the draft of a round, from a logit row [vocab]; return it and its q [vocab].
+
+    position is the output position where the round begins. q is exactly the distribution that the token was drawn from: temperature and filters as the target's.
+    A greedy draft is a point mass (q None). Raises SpecviewError, which names `whose` logits they are,
+    where they are not finite.
+    """
+    if sampling.greedy:
+        token = likeliest_ids(logits[None])[0]
+        if token < 0:
+            raise not_finite(whose)
+        return token, None
+    try:
+        q = probabilities(logits, sampling)
+    except ValueError:
+        raise not_finite(whose) from None
+    return draw(q, uniform(sampling.seed, position, "draft", place)), q
+
+
+def not_finite(whose: str) -> SpecviewError:
+    """Logits with NaN or infinities: what to tell."""
+    return SpecviewError(
+        f"{whose} gave logits that are not finite (NaN or infinite).",
+        "Try another dtype (float32), or check the model's file.",
+    )
 
 
 class ModelFreeDrafter(BaseDrafter):

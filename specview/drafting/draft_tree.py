@@ -18,7 +18,7 @@ from array_api_compat import array_namespace, is_torch_array
 
 from specview.decoding.ledger import Array
 from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, top_entries, uniform
-from specview.drafting.sampled import not_finite
+from specview.drafting.base import not_finite
 from specview.errors import UsageError
 from specview.settings.options import Option
 

@@ -1,23 +1,29 @@
-"""`eagle`, `eagle2`, `eagle3`: a small head drafts from the target's own hidden states.
+"""`eagle`, `eagle2`, `eagle3`, `p-eagle`: a small head drafts from the target's own hidden states.
 
 EAGLE (Li et al. 2024, arXiv 2401.15077) drafts a chain or a fixed tree from the last hidden state; EAGLE-2
 (2406.16858) the tree that its confidence asks for, with the same heads; EAGLE-3 (2503.01840) fuses hidden
 states of a low, a middle and a high layer and has an output vocabulary of its own.
+
+`p-eagle` (P-EAGLE, as in `speculators` and vLLM) drafts all tokens in one pass: behind the context's last row come rows
+with a mask token and a learned vector in the features' place, one for every further token. What a pass costs hardly
+depends on k, and later tokens are drafted without knowing the earlier ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from specview.decoding.interfaces import Proceed
-from specview.decoding.ledger import Array, Draft
+from specview.decoding.interfaces import OnChunk, Proceed
+from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
 from specview.drafting.draft_tree import (
     DEEPEST,
     MOST_NODES,
     PATHS,
     SIBLINGS,
+    Drawn,
     FixedTree,
     Growth,
     fill,
@@ -25,13 +31,17 @@ from specview.drafting.draft_tree import (
     read_paths,
     spread_tree,
 )
-from specview.drafting.feature_head import FeatureDrafter, head_of, problem, weights_of
+from specview.drafting.feature_head import LAST, HeadDrafter, accepted_rows, problem
 from specview.drafting.method import Chain, DrafterContext, MethodInfo
-from specview.settings.options import Option, Value
+from specview.errors import SpecviewError, UsageError
+from specview.settings.options import WEIGHTS, Option, Value
 
 if TYPE_CHECKING:
     from specview.heads.loaded import LoadedHead
     from specview.heads.running import HeadRun
+
+MOST_WAITING = 64
+"""Rows of the context that wait for the next draft; more are fed as they come."""
 
 _CPU: Mapping[str, Value] = {"depth": 2, "top_k": 3, "total_tokens": 6}
 _GPU: Mapping[str, Value] = {"depth": 5, "top_k": 10, "total_tokens": 60}
@@ -122,33 +132,103 @@ def shape_of(options: Mapping[str, Value]) -> Shape:
     return read_paths(text) if text else SMALL_TREE
 
 
-class Eagle(FeatureDrafter):
-    """Drafts a chain or a tree with the head's own steps.
+class RowsBehind(Sequence[Array]):
+    """Logit rows of the context's tokens that a head caught up with, made when they are first looked at."""
+
+    def __init__(self, run: HeadRun) -> None:
+        self._run = run
+        self._count = run.behind
+        self._rows: Any = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: Any) -> Any:
+        if self._rows is None:
+            self._rows = self._run.rows_behind()
+        return self._rows[place]
+
+
+class Eagle(HeadDrafter):
+    """Drafts a chain or a tree with the head's own steps, or a chain in one pass.
 
     Of a chain, q is exactly the distribution that each token was sampled from. A tree's tokens are point
     masses, or drawn without replacement where `sampled` says so: then a dynamic tree's limits make a fixed one.
+    layers are the features that the head reads: those of the prompt come chunk by chunk, those of a round with its
+    outcome, whoever drafted it. Rows of the context that are new since the last draft are fed with that draft's first
+    step. A drafter that lacks the features of some position, because the target's session gave none, drafts nothing.
     """
 
     def __init__(
-        self, name: str, head: LoadedHead, layers: Sequence[Any], max_length: int, shape: Shape, sampled: bool,
-        weights: str = "auto",
+        self, name: str, head: LoadedHead, max_length: int, shape: Shape, *,
+        sampled: bool = False, parallel: bool = False, weights: str = "auto",
     ) -> None:  # fmt: skip
-        super().__init__(name, head, layers, max_length, weights)
+        super().__init__(head, max_length)
+        self.name, self.whose = name, f"the {name} head"
+        self.feature_layers = self.prompt_layers = tuple(head.facts.aux_layers or (LAST,))
         self.shape = shape
-        self._sampled = sampled
+        self._sampled, self._parallel, self._weights = sampled, parallel, weights
+        self._tokens: list[int] = []  # the context
+        self._run: HeadRun | None = None
+
+    def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
+        """Begin a run with an empty cache; the prompt's features come later."""
+        from specview.heads.running import HeadRun
+
+        self._tokens = list(prompt)
+        self._run = HeadRun(self._head, self.feature_layers, self._weights)
+
+    def learn_prompt(self, features: Mapping[Any, Array]) -> None:
+        """Feed the head the prompt's next tokens; the last row waits for the first draft."""
+        run = self._run
+        assert run is not None
+        if all(layer in features for layer in self.feature_layers):
+            run.add(features)
+            run.feed(self._tokens, min(run.known, len(self._tokens) - 1) - 1)
+
+    def propose(self, context: Sequence[int], budget: int, proceed: Proceed | None = None) -> Draft:
+        """Draft after `context`: paths of up to `budget` tokens."""
+        run, end = self._run, len(context) - 1
+        room = self._max_length - len(context)  # of the pass; the last token has its place already
+        if run is None or budget <= 0 or room <= 0 or end < 1 or run.known < end:
+            return EMPTY_DRAFT
+        draft = self._draft(run, context, budget, room, proceed)
+        return replace(draft, caught_up=RowsBehind(run)) if self.watched and run.behind else draft
+
+    def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
+        """Take the features of the context's last token and of the tokens accepted after it."""
+        run, emitted = self._run, round_.emitted
+        if run is None:
+            return
+        if run.known == len(self._tokens) - 1 and all(layer in features for layer in self.feature_layers):
+            # After an accepted end of text there is no final token, and the last position leads nowhere.
+            run.add(features, accepted_rows(round_)[: len(emitted)])
+        self._tokens += emitted
+        if run.known - run.length > MOST_WAITING:
+            run.feed(self._tokens, run.known - 1)
+
+    def close(self) -> None:
+        """Free the head's cache; the head itself is shared."""
+        self._run = None
 
     def _draft(
         self, run: HeadRun, context: Sequence[int], budget: int, room: int, proceed: Proceed | None
     ) -> Draft:
-        run.feed(context, len(context) - 1)
-        shape = self.shape
+        """Draft paths of up to `budget` tokens, at most `room` tokens in all; the features are there."""
+        end, shape = len(context) - 1, self.shape
         if isinstance(shape, Chain):
+            budget = min(budget, room)
+            # No token of one pass depends on another one, which the acceptance rule does not ask for.
+            rows = iter(run.parallel(context, end, budget)) if self._parallel else None
+            if rows is None:
+                run.feed(context, end)
 
             def step(token: int | None) -> tuple[Array, Array]:
-                row = run.first() if token is None else run.step(self._target_id(token))
+                row = next(rows) if rows is not None else run.first() if token is None else run.step(self._target_id(token))
                 return row, row
 
-            return self._over_target(self.chain(step, context, min(budget, room), proceed))
+            return self._over_target(self.chain(step, context, budget, proceed))
+        run.feed(context, end)
 
         def level(tokens: Sequence[int], parents: Sequence[int]) -> Array:
             return run.level([self._target_id(token) for token in tokens], parents)
@@ -162,20 +242,74 @@ class Eagle(FeatureDrafter):
         tree = shape.cut(budget, room)
         return self._drawn(fill(tree, run.first(), level, self.whose, sampling, self.position(context), proceed))
 
+    def _drawn(self, drawn: Drawn) -> Draft:
+        """A tree in the target's vocabulary."""
+        point_masses = all(q is None for q in drawn.q)
+        return self._over_target(
+            Draft(
+                tokens=tuple(drawn.tokens),
+                parents=None if drawn.is_chain else tuple(drawn.parents),
+                q=None if point_masses else drawn.q,
+                confidences=tuple(drawn.confidences),
+                drafter=self.name,
+                raw_logits=drawn.made_by,
+                siblings="point-mass" if point_masses else "without-replacement",
+            )
+        )
 
-def make(method: str, context: DrafterContext) -> Eagle:
+
+def head_of(context: DrafterContext, method: str) -> LoadedHead:
+    """The loaded head of a method that reads features of some layers.
+
+    Raises SpecviewError where there is none, or where it cannot draft for the target.
+    """
+    head = context.head(method, "a trained head", "Name one with --draft or the option head: a folder or a hub id.")
+    facts, target = head.facts, context.target
+    needed = max((layer for layer in facts.aux_layers if isinstance(layer, int)), default=0)
+    if target is not None and not (
+        target.hidden_size == facts.hidden_size and needed <= target.layers
+    ):
+        raise SpecviewError(
+            f"the head {facts.folder.name} reads features of {facts.hidden_size} numbers after {needed} layers; "
+            f"{target.model_name} has {target.hidden_size}, and {target.layers} layers.",
+            "Choose a head that was trained for this target.",
+        )
+    ids = getattr(head.module, "target_ids", None)
+    if ids is not None and int(ids.max()) >= context.vocab_size:
+        raise SpecviewError(
+            f"the head {facts.folder.name} drafts token {int(ids.max())}, and the target has {context.vocab_size}.",
+            "Choose a head that was trained for this target.",
+        )
+    return head
+
+
+def weights_of(context: DrafterContext, head: LoadedHead) -> str:
+    """What the option `weights` says; raises UsageError where it asks for 8-bit ones and the head's device has none."""
+    from specview.heads.fast import takes_int8
+
+    asked = str(context.options.get(WEIGHTS.name, WEIGHTS.default))
+    if asked == "int8" and not takes_int8(head.device, head.dtype):
+        here = "this one is not quick at them" if head.device.type == "cpu" else f"the head runs on {head.device}"
+        raise UsageError(
+            f"weights is int8, which takes a CPU that is quick at 8-bit weights, and {here}.", "Use auto or stored."
+        )
+    return asked
+
+
+def make(method: str, parallel: bool, context: DrafterContext) -> Eagle:
     """Make the drafter of one of the methods; raises SpecviewError where it has no head that fits."""
-    head = head_of(context, method)
-    layers = head.facts.aux_layers or ("last",)
-    sampled = context.options[SIBLINGS.name] == "sampled"
-    return Eagle(method, head, layers, context.max_length, shape_of(context.options), sampled, weights_of(context, head))
+    head, options = head_of(context, method), context.options
+    shape = Chain() if parallel else shape_of(options)
+    sampled = options.get(SIBLINGS.name) == "sampled"
+    return Eagle(
+        method, head, context.max_length, shape, sampled=sampled, parallel=parallel, weights=weights_of(context, head)
+    )
 
 
 def _method(name: str, label: str, description: str, options: tuple[Option, ...], place: int, **more: Any) -> MethodInfo:
-    more = {"head": name, **more}
-    return MethodInfo(
-        name, label, description, partial(make, name), options, family="trained head", shape=shape_of, problem=problem, place=place, **more
-    )
+    parallel = bool(more.get("one_pass"))
+    common = {"head": name, "family": "trained head", "shape": None if parallel else shape_of, "problem": problem, "place": place}
+    return MethodInfo(name, label, description, partial(make, name, parallel), options, **{**common, **more})
 
 
 EAGLE = _method(
@@ -207,4 +341,13 @@ EAGLE3 = _method(
     EAGLE3_OPTIONS,
     place=6,
     presets={"cpu": {"tree": "chain", **_CPU}, "gpu": {"tree": "dynamic", **_GPU}},
+)
+
+P_EAGLE = _method(
+    "p-eagle",
+    "P-EAGLE",
+    "An EAGLE-3 head that drafts all its tokens in one pass, through rows with a mask token.",
+    (),
+    place=7,
+    one_pass=True,
 )

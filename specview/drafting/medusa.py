@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from specview.decoding.interfaces import Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
+from specview.drafting.base import not_finite
 from specview.drafting.draft_tree import PATHS_TEXT, FixedTree, fixed_tree, likeliest, read_paths
 from specview.drafting.feature_head import LastHidden, problem
 from specview.drafting.method import Chain, DrafterContext, MethodInfo
-from specview.drafting.sampled import not_finite
 from specview.errors import UsageError
 from specview.settings.options import Option, Value
 

@@ -9,8 +9,7 @@ from array_api_compat import array_namespace
 
 from specview.decoding.interfaces import OnChunk, Proceed, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
-from specview.drafting.base import BaseDrafter
-from specview.drafting.sampled import Step
+from specview.drafting.base import BaseDrafter, Step
 
 STAND_IN = 0
 """What the draft reads where the text has a token beyond its own ids."""

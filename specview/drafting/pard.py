@@ -12,9 +12,9 @@ from typing import Any
 from specview.decoding.interfaces import Engine, Session
 from specview.decoding.ledger import Array
 from specview.drafting import universal
+from specview.drafting.base import Step
 from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.own_model import OwnModel
-from specview.drafting.sampled import Step
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import Option
 

@@ -24,8 +24,8 @@ from array_api_compat import array_namespace
 from specview.decoding.interfaces import Engine, OnChunk, Proceed, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.decoding.sampling import SamplingParams, softmax
+from specview.drafting.base import choose
 from specview.drafting.own_model import OwnModel
-from specview.drafting.sampled import choose
 from specview.drafting.universal_text import Mirror, TextCoder, complete, prefix_of
 from specview.drafting.universal_vocabulary import Pairing, pairing_of
 from specview.errors import SpecviewError, UsageError

@@ -65,7 +65,7 @@ def test_numbers_that_are_used_twice_are_found(monkeypatch):
     def by_position(seed, position, purpose, index=0):
         return uniform(seed, position + index, purpose)
 
-    monkeypatch.setattr("specview.drafting.sampled.uniform", by_position)
+    monkeypatch.setattr("specview.drafting.base.uniform", by_position)
     result = run_policies(samples=1000, chosen=[("rejection", NOSY)])
     (nosy,) = result.cases
     assert nosy.behind_unjudged_p is not None and nosy.behind_unjudged_p < SIGNIFICANCE
