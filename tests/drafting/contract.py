@@ -92,7 +92,26 @@ def toy_draft(extra: int = 0) -> Callable[[FeatureEngine, int], Parts]:
     return parts
 
 
+class Lanes:
+    """The newest session of a target: the lane's own, which early exit drafts with."""
+
+    def __init__(self, target: FeatureEngine) -> None:
+        self.target = target
+
+    def forward_exit(self, tokens: Sequence[int], layer: int) -> Any:
+        return self.target.sessions[-1].forward_exit(tokens, layer)
+
+
+def exits(target: FeatureEngine, seed: int) -> Parts:
+    """A target whose exit is like it, but not the same; the toy's follows the draft table."""
+    toy = target.vocab_size == VOCAB
+    target.exit_layers = 8
+    target.exit_model = toy_logits(DRAFT) if toy else TableModel(target.vocab_size, order=2, seed=3, noise=0.4, scale=3.0)
+    return {"session": Lanes(target)}
+
+
 CASES: dict[str, Case] = {
+    "early-exit": Case("early-exit", {}, exits),
     "draft-model": Case("draft-model", {}, draft(), toy=toy_draft()),
     "pard": Case("pard", {}, draft(2), toy=toy_draft(1)),
     "prompt-lookup": Case("prompt-lookup"),

@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specview.decoding.sampling import SamplingParams, draw, probabilities, softmax, uniform
+from specview.decoding.sampling import SamplingParams
 from specview.drafting import early_exit
 from specview.drafting.early_exit import OPTIONS, EarlyExit
 from specview.drafting.method import DrafterContext
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import resolve
 from specview.settings.run import LaneSettings
-from tests.decoding.statistics import chi_square_p, sampled_variation, variation_bound
 from tests.decoding.toy import (
-    BOS,
-    DRAFT,
-    LENGTH,
-    TARGET,
-    VOCAB,
     FakeEngine,
     TableModel,
-    chain_distribution,
     constant,
     plain_reference,
     run_decode,
-    toy_logits,
 )
 from tests.racing.world import World
 
 PROMPT = [1, 2, 3, 4]
 WIDE = 6
-HONEST = 1e-4
 LAYERS = 8
 
 
@@ -77,28 +66,6 @@ def test_output_equals_plain_decoding_and_the_cache_is_taken_up(seed, k, noise, 
     assert {round_.drafter for round_ in rounds if round_.k} == {"early-exit"}
 
 
-@pytest.mark.parametrize("namespace", ["numpy", "torch"])
-@pytest.mark.parametrize(
-    "sampling", [SamplingParams(1.0, seed=3), SamplingParams(0.6, top_k=3, top_p=0.95, seed=3)]
-)
-def test_q_is_what_each_token_was_sampled_from(sampling, namespace):
-    engine = engine_of(namespace=namespace)
-    session, drafter = lane_of(engine)
-    session.prefill(PROMPT[:-1])
-    drafter.start(PROMPT, sampling)
-    context = [*PROMPT, 5, 0]  # two tokens of output
-    session.truncate(0)
-    session.prefill(context[:-1])
-    draft = drafter.propose(context, 5)
-    assert (len(draft), len(draft.q), len(draft.raw_logits)) == (5, 5, 5)
-    assert session.length == len(context) - 1, "what is fed for drafting is pending, not kept"
-    for step, token in enumerate(draft.tokens):
-        logits = engine.exit_model([*context, *draft.tokens[:step]])
-        assert np.asarray(draft.raw_logits[step]) == pytest.approx(logits)
-        assert np.asarray(draft.q[step]) == pytest.approx(probabilities(logits, sampling), abs=1e-6)
-        assert token == draw(draft.q[step], uniform(3, 2, "draft", step))
-
-
 def test_a_reused_logit_buffer_does_not_change_q():
     engine = engine_of()
     session, drafter = lane_of(engine)
@@ -116,80 +83,6 @@ def test_a_reused_logit_buffer_does_not_change_q():
     for step in range(3):
         expected = engine.exit_model([*PROMPT, *draft.tokens[:step]])
         assert np.array_equal(draft.raw_logits[step], expected)
-
-
-def test_greedy_drafts_are_point_masses():
-    engine = engine_of()
-    session, drafter = lane_of(engine)
-    session.prefill(PROMPT[:-1])
-    drafter.start(PROMPT, SamplingParams())
-    draft = drafter.propose(PROMPT, 4)
-    assert draft.q is None
-    assert draft.confidences == ()
-    prefix = list(PROMPT)
-    for token in draft.tokens:
-        assert token == int(np.argmax(engine.exit_model(prefix)))
-        prefix.append(token)
-
-
-def test_rejection_converges_to_the_target():
-    target = FakeEngine(toy_logits(TARGET), VOCAB)
-    target.exit_layers = LAYERS
-    target.exit_model = toy_logits(DRAFT)
-    outcomes: Counter = Counter()
-    judged = accepted = 0
-    for seed in range(2500):
-        session, drafter = lane_of(target, max_length=16)
-        output, rounds, _, _ = run_decode(
-            target,
-            [BOS],
-            rule="rejection",
-            sampling=SamplingParams(1.0, seed=seed),
-            max_tokens=LENGTH + 2,
-            drafter=drafter,
-            session=session,
-        )
-        outcomes[tuple(output[:LENGTH])] += 1
-        judged += sum(round_.judged for round_ in rounds)
-        accepted += sum(round_.accepted for round_ in rounds)
-        target.sessions.clear()
-    expected = chain_distribution(TARGET)
-    assert chi_square_p(outcomes, expected) > HONEST
-    assert sampled_variation(outcomes, expected) < variation_bound(expected, 2500)
-    overlap = np.minimum(TARGET, DRAFT).sum(axis=1)
-    assert overlap.min() < accepted / judged < overlap.max(), "q is used, a point mass would do worse"
-
-
-@given(spare=st.integers(1, 9), k=st.integers(1, 8))
-@settings(deadline=None, derandomize=True)
-def test_a_draft_never_overflows_the_session(spare, k):
-    engine = engine_of(context_length=len(PROMPT) + spare)
-    session, drafter = lane_of(engine)
-    output, _, _, _ = run_decode(
-        engine,
-        PROMPT,
-        rule="greedy",
-        sampling=SamplingParams(),
-        max_tokens=spare,
-        drafter=drafter,
-        k=k,
-        session=session,
-    )
-    assert output == plain_reference(engine.model, PROMPT, SamplingParams(), spare)
-    assert len(drafter.propose([0] * session.max_length, 3)) == 0
-
-
-def test_proceed_ends_the_draft_after_the_token():
-    engine = engine_of()
-    session, drafter = lane_of(engine)
-    session.prefill(PROMPT[:-1])
-    drafter.start(PROMPT, SamplingParams())
-    asked: list[float] = []
-    draft = drafter.propose(PROMPT, 5, lambda sure: not asked.append(sure) and len(asked) < 2)
-    assert len(draft) == 2
-    assert draft.confidences == tuple(asked)
-    expected = softmax(engine.exit_model(PROMPT))[draft.tokens[0]]
-    assert asked[0] == pytest.approx(float(expected))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
