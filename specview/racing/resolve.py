@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import idle_rule_note
 from specview.drafting.lanes import checked_lane, heads_of, needs_draft, options_declared
 from specview.drafting.registry import METHODS, methods_for
 from specview.errors import SpecviewError, UsageError
-from specview.fields import check
+from specview.fields import check, values_of
 from specview.models.heads import find_head, named_head, read_head
 from specview.models.loading import engine_available
 from specview.settings.options import HEAD
@@ -68,7 +67,7 @@ def idle_notes(run: RunSettings) -> tuple[str, ...]:
     """What is set and makes no difference in a run, a line each."""
     rules = dict.fromkeys(lane.rule for lane in run.lanes if METHODS[lane.method].drafts)
     found = [note for rule in rules if (note := idle_rule_note(rule, run.sampling))]
-    filters = replace(run.sampling, seed=0, temperature=0.0) != SamplingParams()
+    filters = any(value != one.default for one, value in values_of(run.sampling) if one.form == "Filters")
     if run.sampling.greedy and filters:
         found.append("At temperature 0 the filters top-k, top-p and min-p make no difference.")
     if not run.chat and run.system:

@@ -7,15 +7,18 @@ from collections.abc import Iterable
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QGridLayout, QPlainTextEdit, QWidget
 
+from specview.decoding.sampling import SamplingParams
 from specview.engines.templates import DEFAULT
+from specview.fields import declared
 from specview.gui.parts import theme
 from specview.gui.parts.option_field import OptionField, option_tip
 from specview.gui.parts.widgets import Check, Choice, Field, Popover, label, set_tip
-from specview.settings.run import RunSettings, shared_settings
+from specview.settings.run import RunSettings
 
 _USUAL = (("", "the default one"),)
-GROUPS = ("Filters", "Engine", "Checks")
-"""Groups of settings by the title that they declare; those of Checks stand alone at the end."""
+_SETTINGS = {name: one for name, one in (*declared(SamplingParams).items(), *declared(RunSettings).items()) if one.form}
+GROUPS = sorted(dict.fromkeys(one.form for one in _SETTINGS.values()), key=lambda title: title == "Checks")
+"""The titles that settings declare, in order; switches of Checks stand at the end."""
 
 
 class MorePanel(Popover):
@@ -33,7 +36,7 @@ class MorePanel(Popover):
         self.chat = Choice((("chat", "chat: the model's own template"), ("raw", "raw: the text as it is")))
         self.template = Choice(_USUAL)
         self.fields = {
-            name: OptionField(one, one.default, self.changed.emit) for name, one in shared_settings().items() if one.form in GROUPS
+            name: OptionField(one, one.default, self.changed.emit) for name, one in _SETTINGS.items()
         }
         self._lay_out()
         self.system.textChanged.connect(self.changed)
@@ -53,7 +56,7 @@ class MorePanel(Popover):
         self._template_field.hide()
         self.column.addWidget(self._template_field)
         for title in GROUPS:
-            self._grid(title, [field for field in self.fields.values() if shared_settings()[field.option.name].form == title])
+            self._grid(title, [field for name, field in self.fields.items() if _SETTINGS[name].form == title])
 
     def _grid(self, title: str, fields: list[OptionField]) -> None:
         boxes = [field for field in fields if isinstance(field.widget, Check)]
