@@ -107,7 +107,12 @@ def checked_lane(lane: LaneSettings, sampling: SamplingParams) -> LaneSettings:
 def flat_settings(run: RunSettings, lane: LaneSettings) -> dict[str, Any]:
     """All settings of one lane as flat keys; draft_ref is the lane's own draft where `draft` names several."""
     drafts = METHODS[lane.method].drafts
-    shared = {one.name: value for record in (run, run.sampling) for one, value in values_of(record) if one.in_files}
+    shared = {
+        one.name: (value or None) if one.repeated else value  # earlier versions read a null, and no list
+        for record in (run, run.sampling)
+        for one, value in values_of(record)
+        if one.in_files
+    }
     return {
         **shared,
         "method": lane.method,
