@@ -14,9 +14,10 @@ Array = Any  # a numpy array or a torch tensor: decoding is array-namespace gene
 Verdict = Literal["accepted", "rejected", "ignored"]
 FinalKind = Literal["corrected", "bonus", "plain"]
 End = str
-"""eos: the text's own end; limit: as many tokens as asked for; context: the target's context was full before that."""
+"""eos: the text's own end; stop: a stop string, which stands behind the colon; limit: as many tokens as asked for; context: the target's context was full before that."""
 ENDS: Mapping[str, tuple[str, bool]] = {
     "eos": ("ended by the model", True),
+    "stop": ("ended by the stop string", True),
     "limit": ("ended by the token limit", True),
     "context": ("ended where the target's context was full", True),
     "stopped": ("stopped", False),

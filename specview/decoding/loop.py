@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field, replace
 
 from specview.decoding.interfaces import Drafter, LengthPolicy, Session
-from specview.decoding.ledger import EMPTY_DRAFT, Draft, End, Round
+from specview.decoding.ledger import EMPTY_DRAFT, Draft, DraftedToken, End, FinalToken, Round
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import Purpose, SamplingParams, uniform
-from specview.decoding.verification import DecisionRows, NotFiniteError, verify
+from specview.decoding.stopping import Stops
+from specview.decoding.verification import Decision, DecisionRows, NotFiniteError, Trial, verify
 from specview.errors import SpecviewError
 
 
@@ -47,12 +48,13 @@ def decode(
     drafter: Drafter | None = None,
     policy: LengthPolicy | None = None,
     eos_ids: Collection[int] = frozenset(),
+    stops: Stops | None = None,
     observer: Observer | None = None,
     model_name: str = "the target",
     clock: Callable[[], float] = time.perf_counter,
     rows: type[DecisionRows] = DecisionRows,
 ) -> Generator[Round, None, End]:
-    """Yield rounds until EOS or max_tokens more tokens; return which of the two it was.
+    """Yield rounds until EOS, a stop string or max_tokens more tokens; return which it was.
 
     The session holds every context token but the last (prefill), and does so again after each
     round. rows reads what the session's passes give. Raises SpecviewError where the target's logits are not finite.
@@ -98,18 +100,24 @@ def decode(
         except NotFiniteError as error:
             raise _not_finite(model_name, position + _ahead(draft, error.row)) from None
         emitted = [draft.tokens[index] for index in decision.path]
-        if parents is None:
-            session.truncate(len(context) + len(emitted))
-        else:
-            session.keep([0, *(1 + index for index in decision.path)])
         if decision.final is not None:
             emitted.append(decision.final[0])
+        kept = None if stops is None else stops.kept(emitted)
+        if kept is not None:
+            emitted, decision = emitted[:kept], _cut(decision, draft, kept)
+        if parents is None:
+            session.truncate(len(context) + len(decision.path))
+        else:
+            session.keep([0, *(1 + index for index in decision.path)])
         judged_at = clock()
 
         try:
             drafted, final = observer.entries(rule, decision, target, draft)
         except NotFiniteError as error:  # a row that decided nothing, but is shown
             raise _not_finite(model_name, position + _ahead(draft, error.row)) from None
+        last = kept is not None or emitted[-1] in eos_ids or position + len(emitted) >= limit
+        if stops is not None and last:
+            drafted, final = _with_text(drafted, final, decision.path, stops.release())
         guesses = observer.guesses(draft, sampling, position) if draft.caught_up else ()
         observed_at = clock()
         timings = {
@@ -143,9 +151,35 @@ def decode(
             sequence.clock += learned
             round_ = replace(round_, t=sequence.clock, other_s=round_.other_s + learned)
         yield round_
+        if kept is not None and stops is not None:
+            return stops.end
         if emitted and emitted[-1] in eos_ids:
             return "eos"
     return "limit"
+
+
+def _cut(decision: Decision, draft: Draft, kept: int) -> Decision:
+    """The decision with the first `kept` tokens alone: as after an accepted EOS, the rest of the draft was not tried."""
+    if kept > len(decision.path):
+        return decision
+    path = decision.path[:kept]
+    tried = {-1, *path[:-1]}
+    parents = draft.parents if draft.parents is not None else range(-1, len(draft) - 1)
+    trials = [
+        trial if parent in tried else Trial(trial.id, "ignored", q=trial.q)
+        for trial, parent in zip(decision.trials, parents, strict=True)
+    ]
+    return Decision(trials, None, path)
+
+
+def _with_text(
+    drafted: tuple[DraftedToken, ...], final: FinalToken | None, path: list[int], text: str
+) -> tuple[tuple[DraftedToken, ...], FinalToken | None]:
+    """The entries of a round with more text at their last token."""
+    if final is not None:
+        return drafted, replace(final, text=final.text + text)
+    end = path[-1]
+    return (*drafted[:end], replace(drafted[end], text=drafted[end].text + text), *drafted[end + 1 :]), None
 
 
 def _pass_parents(draft: Draft) -> list[int] | None:

@@ -12,6 +12,7 @@ from specview.decoding.ledger import End, Round, RunRecord
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.observation import Observer, join_text
 from specview.decoding.round_table import RoundTable
+from specview.decoding.stopping import Stops
 from specview.decoding.verification import resolve_rule
 from specview.drafting.lanes import flat_settings
 from specview.drafting.method import DrafterContext, Shape
@@ -67,6 +68,7 @@ class Lane:
         self.sequence = Sequence(list(prompt_ids))
         self._clock = clock
         self._observer = Observer(run.observe, target.tokenizer)
+        self._stops = Stops(run.stop, target.tokenizer, self._observer) if run.stop else None
         self._session: Session | None = None
         self._drafter: Drafter | None = None
         self._policy: LengthPolicy | None = None
@@ -195,6 +197,7 @@ class Lane:
             drafter=self._drafter,
             policy=self._policy,
             eos_ids=self.target.eos_ids,
+            stops=self._stops,
             observer=self._observer,
             model_name=self.target.model_name,
             clock=self._clock,
@@ -220,7 +223,8 @@ class Lane:
         self.record.end = end
         self.record.error = error
         if self.run.observe == "off":
-            self.record.joined_text = join_text(self.target.tokenizer, self.record.token_ids)
+            ids = self.record.token_ids
+            self.record.joined_text = join_text(self.target.tokenizer, ids) if self._stops is None else self._stops.text()
 
     def kv_bytes(self) -> int:
         """Bytes of KV cache this lane's sequences may take, target and draft."""

@@ -138,6 +138,10 @@ class RunSettings(Loading):
         128, "output tokens of every lane, at most (default: 128)", minimum=1, label="max tokens", group="output",
         step=16,
     )
+    stop: tuple[str, ...] = setting(
+        (), "a text that ends the output where it comes, and is cut from it; repeatable, the one that is complete first counts",
+        of=str, label="stop", metavar="TEXT", group="output", form="Stop strings", fits="a text that is not empty",
+    )  # fmt: skip
     observe: Observe = setting(
         "full", "what is kept of each token, off the clock: off nothing, light texts and margins, full the likeliest tokens "
         "for the inspector too (default: full with --trace, else light)", choices=("off", "light", "full"), group="observe",

@@ -114,6 +114,7 @@ def test_the_window_comes_back_as_it_was(make_window, qtbot):
     first.setup.rule.set_value("match")
     first.setup.prompt.setPlainText("hello there")
     first.setup.field("threads").set_value(2)
+    first.setup.field("stop").setPlainText("###\\n\n\\d")
     first.remove_lane(2)
     first.ghosts.trigger()
     first.inspector.trigger()
@@ -125,6 +126,7 @@ def test_the_window_comes_back_as_it_was(make_window, qtbot):
     assert second.setup.rule.value() == "match"
     assert second.setup.prompt.toPlainText() == "hello there"
     assert second.setup.field("threads").value() == 2
+    assert second.run_settings().stop == ("###\n", "\\d")
     assert [lane.method for lane in second.lane_settings] == ["plain", "draft-model"]
     assert not second.ghosts.isChecked()
     assert not second.inspector.isChecked()
