@@ -288,6 +288,11 @@ def test_lanes_of_one_method_get_names_apart() -> None:
     assert labels == ["prompt-lookup k=2", "prompt-lookup k=8", "prompt-lookup k=8 (2)"]
 
 
+def test_a_repeated_flag_keeps_all_its_values() -> None:
+    assert settings("--stop", "three", "--stop", "\n\n").stop == ("three", "\n\n")
+    assert settings().stop == ()
+
+
 def test_defaults() -> None:
     found = settings()
     assert [lane.method for lane in found.lanes] == ["plain", "draft-model", "prompt-lookup"]

@@ -121,7 +121,7 @@ def add_settings(container: argparse._ActionsContainer, group: str, **more: Any)
         else:
             how |= {"type": _reader(one), "metavar": one.metavar}
         if one.repeated:
-            how["action"] = "append"
+            how |= {"action": "append", "default": list(one.default)}
         container.add_argument(one.flag, **how | more)
 
 
