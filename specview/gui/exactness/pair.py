@@ -245,7 +245,8 @@ def findings_of(found: pair_results.PairResult | None) -> list[Text]:
         parts = [] if found is None else [text for what, text in found.findings if what and title.startswith(what)]
         if parts:
             tone: Tone = "bad" if any(part.tone == "bad" for part in parts) else parts[0].tone
-            cards.append(Text(" ".join(part.text for part in parts), tone))
+            words = " ".join(part.text for part in parts).removeprefix(f"{title}: ")
+            cards.append(Text(words[:1].upper() + words[1:], tone))
         elif found is None:
             cards.append(Text(tip, "note"))
         else:
