@@ -184,16 +184,17 @@ def round_from_json(value: Any, seen: Seen | None = None, *, likely: bool = True
     _check_tree([parent for _, _, parent in found.riders], "rider")
     same = ({} if seen is None or len(seen) > _MOST_SEEN else seen).setdefault
     round_ = Round(
-        found.index, found.t, found.draft_s, found.verify_s, found.other_s, found.observe_s, same(found.drafter, found.drafter),
-        found.parents, tuple([_token(DraftedToken, token, same, likely) for token in found.drafted]),
+        found.index, found.t, found.draft_s, found.verify_s, found.other_s, found.observe_s,
+        same(found.drafter, found.drafter), found.parents, tuple([_token(DraftedToken, token, same, likely) for token in found.drafted]),
         None if found.final is None else _token(FinalToken, found.final, same, likely),
-        tuple([Rider(*rider) for rider in found.riders]), tuple([Guess(*guess) for guess in found.guesses]), found.full_context,
+        tuple([Rider(*rider) for rider in found.riders]), tuple([Guess(*guess) for guess in found.guesses]),
+        found.full_context,
     )  # fmt: skip
     return found.lane, round_
 
 
 def _token(kind: Any, token: _Drafted | _Final, same: Callable[[Any, Any], Any], likely: bool) -> Any:
-    """A token of the ledger: what is null is left to its default, ids and texts that came before are the same objects."""
+    """A token of the ledger: what is null is left to its default, ids and texts met before are the same objects."""
     there = {}
     for key, value in asdict(token).items():
         if type(value) is list:

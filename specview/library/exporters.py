@@ -54,7 +54,8 @@ def compare_csv(document: Mapping[str, Any]) -> str:
     """
     metrics = document["lanes"][0]["metrics"] or {}
     keys = [
-        "name", *_RUN_KEYS, "exact", "end", *(name for name, value in metrics.items() if not isinstance(value, (list, dict))),
+        "name", *_RUN_KEYS, "exact", "end",
+        *(name for name, value in metrics.items() if not isinstance(value, (list, dict))),
         "speedup", "speedup_low", "speedup_high", *(f"speedup_{key}" for key in SPEEDUP_OVER), "repeats",
         "equal_to_plain", "first_difference",
     ]  # fmt: skip
@@ -73,12 +74,15 @@ def lane_rows(document: Mapping[str, Any]) -> list[Row]:
         run, equality, over = lane["run"], lane.get("equal_to_plain"), lane.get("speedup_over") or {}
         rates, spread, lossy = shown_rates(lane), lane.get("speedup_spread") or (None, None), is_lossy(run.get("rule"))
         rows.append({
-            **{key: run.get(key) for key in _RUN_KEYS}, **(lane["metrics"] or {}), "name": lane["name"], "exact": not lossy,
+            **{key: run.get(key) for key in _RUN_KEYS}, **(lane["metrics"] or {}), "name": lane["name"],
+            "exact": not lossy,
             "shown_rule": f"{run.get('rule')} (lossy)" if lossy else str(run.get("rule")), "end": lane["output"]["end"],
             "tokens_per_s": rates[0], "plain_tokens_per_s": rates[1], "speedup": lane.get("speedup"),
-            "speedup_low": spread[0], "speedup_high": spread[1], **{f"speedup_{key}": over.get(key) for key in SPEEDUP_OVER},
+            "speedup_low": spread[0], "speedup_high": spread[1],
+            **{f"speedup_{key}": over.get(key) for key in SPEEDUP_OVER},
             "repeats": len(lane.get("repeats") or [None]), "equal": equality_words(equality),
-            "equal_to_plain": (equality or {}).get("equal"), "first_difference": (equality or {}).get("first_difference"),
+            "equal_to_plain": (equality or {}).get("equal"),
+            "first_difference": (equality or {}).get("first_difference"),
         })  # fmt: skip
     return rows
 

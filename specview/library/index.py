@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is remembered of a trace: its size and time of change ([]: look again), what its lines and what the user say."""
+    """What is remembered of a trace: size and time of change ([]: look again), what its lines and what its user say."""
 
     stamp: list[int]
     facts: dict[str, Any]
@@ -96,8 +96,9 @@ class RunIndex(Closing):
             return
         with self.changing():
             for name in (*gone, *(name for name, _, _ in rows)):
-                self._db.execute("DELETE FROM words WHERE rowid IN (SELECT id FROM runs WHERE folder = ? AND name = ?)", (folder, name))
-                self._db.execute("DELETE FROM runs WHERE folder = ? AND name = ?", (folder, name))
+                this = "WHERE folder = ? AND name = ?"
+                self._db.execute(f"DELETE FROM words WHERE rowid IN (SELECT id FROM runs {this})", (folder, name))
+                self._db.execute(f"DELETE FROM runs {this}", (folder, name))
             for name, known, text in rows:
                 row = self._db.execute("INSERT INTO runs(folder, name, known) VALUES (?, ?, ?)", (folder, name, known))
                 self._db.execute("INSERT INTO words(rowid, text) VALUES (?, ?)", (row.lastrowid, text))
@@ -118,7 +119,7 @@ class RunIndex(Closing):
 
 
 def with_index(path: Path, timeout_s: float, work: Callable[[RunIndex], Result]) -> Result:
-    """Give `work` the index at `path`. A damaged one is made anew; in place of one that cannot be used now it gets one in memory."""
+    """Give `work` the index at `path`. A damaged one is made anew; for one that cannot be used now another is made in memory."""
     for _ in range(2):
         try:
             with RunIndex(path, timeout_s) as index:

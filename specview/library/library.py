@@ -295,7 +295,8 @@ class RunLibrary:
             raise UsageError(f"the note has {len(note):,} characters.", f"Use up to {LONGEST_NOTE:,}.")
         with self._changing():
             if not _plain_id(run_id) or not (self.folder / f"{run_id}{SUFFIX}").exists():
-                raise SpecviewError(f"the run {run_id!r} is not in the library any more.", "specview runs list shows what is.")
+                line = f"the run {run_id!r} is not in the library any more."
+                raise SpecviewError(line, "specview runs list shows what is.")
             about = _read_json(self.folder / f"{run_id}{ABOUT}")
             if name is not None:
                 about["name"] = " ".join(name.split())
@@ -324,7 +325,8 @@ class RunLibrary:
                     continue
                 if to == self.folder:
                     if (to / path.name).exists():
-                        raise SpecviewError(f"the library holds a run {run_id} already.", "Delete or rename that one first.")
+                        line = f"the library holds a run {run_id} already."
+                        raise SpecviewError(line, "Delete or rename that one first.")
                     self._note_deleted(run_id, "")
                 os.replace(path, to / path.name)
                 with contextlib.suppress(FileNotFoundError):
@@ -395,7 +397,8 @@ class RunLibrary:
             except sqlite3.Error as error:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
                     raise SpecviewError("another specview is changing the runs library.", "Try again.") from None
-                log.warning("the runs library is changed without a lock: %s", error)  # what cannot be written says so itself
+                # What cannot be written says so itself.
+                log.warning("the runs library is changed without a lock: %s", error)
             try:
                 yield
             except OSError as error:

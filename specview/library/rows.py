@@ -58,6 +58,10 @@ LANE_COLUMNS = (
 LANE_HIDDEN = ("draft", "key")
 
 
+Rates = tuple[float | None, float | None]
+"""Decode tokens a second of a lane, and of plain over the same time."""
+
+
 def run_row(entry: Entry) -> Row:
     """One run of the library."""
     best = entry.best
@@ -68,8 +72,8 @@ def run_row(entry: Entry) -> Row:
         "tok_s": faster.tokens_per_s if faster else best.figures.get("decode_tokens_per_s") if best is not None else None,
         "plain_tok_s": faster.plain_tokens_per_s if faster else None, "speedup": faster.value if faster else None,
         "end": f"unreadable: {entry.problem}" if entry.problem else entry.end, "tags": ", ".join(entry.tags),
-        "size": entry.size, "engine": entry.engine, "device": entry.device, "methods": entry.methods, "note": entry.note,
-        "prompt": " ".join(entry.prompt.split()), "source": entry.source,
+        "size": entry.size, "engine": entry.engine, "device": entry.device, "methods": entry.methods,
+        "note": entry.note, "prompt": " ".join(entry.prompt.split()), "source": entry.source,
     }  # fmt: skip
 
 
@@ -79,9 +83,13 @@ def lane_rows(entries: Sequence[Entry]) -> list[Row]:
     for entry in entries:
         for index, lane in enumerate(entry.lanes):
             faster, settings = entry.faster(lane), {"k": lane.k, "rule": lane.rule, "draft": lane.draft}
-            rates = (lane.figures.get("decode_tokens_per_s"), None) if faster is None else (faster.tokens_per_s, faster.plain_tokens_per_s)
-            rows.append(_lane_row(entry, index, lane.name, settings, lane.figures, rates, speedup=faster.value if faster else None,
-                                  over_first=None, equal=lane.equal, end=lane.end))  # fmt: skip
+            rates: Rates = (lane.figures.get("decode_tokens_per_s"), None)
+            if faster is not None:
+                rates = faster.tokens_per_s, faster.plain_tokens_per_s
+            rows.append(_lane_row(
+                entry, index, lane.name, settings, lane.figures, rates, speedup=faster.value if faster else None,
+                over_first=None, equal=lane.equal, end=lane.end,
+            ))  # fmt: skip
     return rows
 
 
@@ -90,7 +98,8 @@ def measured_lane_rows(entries: Sequence[Entry], lanes: Sequence[Beside]) -> lis
     rows = []
     for one, document in zip(lanes, beside_document(lanes)["lanes"], strict=True):
         run, equal = document["run"], document.get("equal_to_plain") or {}
-        over_first = document.get("not_comparable") or (1.0 if one.run == 0 and is_baseline(run) else document.get("speedup"))
+        over_first = 1.0 if one.run == 0 and is_baseline(run) else document.get("speedup")
+        over_first = document.get("not_comparable") or over_first
         rates = shown_rates({**document, "speedup_over": document["own_speedup_over"]})
         rows.append(_lane_row(entries[one.run], one.lane, one.record.name, run, document["metrics"] or {}, rates,
                               speedup=document["own_speedup"], over_first=over_first, equal=equal.get("equal"),
@@ -99,13 +108,14 @@ def measured_lane_rows(entries: Sequence[Entry], lanes: Sequence[Beside]) -> lis
 
 
 def _lane_row(
-    entry: Entry, index: int, name: str, settings: Row, figures: Row, rates: tuple[float | None, float | None], **more: Any
+    entry: Entry, index: int, name: str, settings: Row, figures: Row, rates: Rates, **more: Any
 ) -> Row:
     return {
-        "key": f"{entry.id}:{index}", "run": entry.title, "lane": name, "k": settings.get("k"), "rule": settings.get("rule"),
+        "key": f"{entry.id}:{index}", "run": entry.title, "lane": name,
+        "k": settings.get("k"), "rule": settings.get("rule"), "draft": settings.get("draft") or "",
         "tok_s": rates[0], "plain_tok_s": rates[1], "tok_pass": figures.get("tokens_per_target_pass"),
         "alpha": figures.get("acceptance_rate"), "draft_acc": figures.get("draft_acceptance"),
-        "emitted": figures.get("emitted"), "ttft_s": figures.get("ttft_s"), "draft": settings.get("draft") or "", **more,
+        "emitted": figures.get("emitted"), "ttft_s": figures.get("ttft_s"), **more,
     }  # fmt: skip
 
 

@@ -46,8 +46,8 @@ class Dot(Painted):
 class LanePanel(QFrame):
     """A lane of the race.
 
-    Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), token_selected (in the text
-    or in the tree), tree_toggled: the live draft tree was opened or closed here.
+    Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), token_selected (in
+    the text or in the tree), tree_toggled: the live draft tree was opened or closed here.
     """
 
     edit_requested = Signal()
@@ -93,9 +93,9 @@ class LanePanel(QFrame):
         self._line = ProgressLine()
         self.view = TokenView(self.lane)
         self._state = StateLine()
-        self._copy = button(QToolButton, "copy", "Copy this lane's output", lambda: self.view.copy_all(), kind="caption")
+        self._copy = button(QToolButton, "copy", "Copy this lane's output", self.view.copy_all, kind="caption")
         self.tree: TreePanel | None = None  # made when it is first asked for
-        self._tree_button = button(QToolButton, "tree", "Draft tree of each round, live (Ctrl+D)", lambda: self.toggle_tree(),
+        self._tree_button = button(QToolButton, "tree", "Draft tree of each round, live (Ctrl+D)", self.toggle_tree,
                                    kind="caption", name="Live draft tree")  # fmt: skip
         self._tree_button.setCheckable(True)
         self._late = Later(self, 0, self._show_notes)  # once the layout has given the cells their widths
@@ -236,7 +236,8 @@ class LanePanel(QFrame):
             self._cells[name].set_value(figure.text(value), tip=_joined(figure.tooltip(details.get(name, "")), told))
         figure, cell = METRICS["speedup"], self._cells["speedup"]
         if lane.differs:
-            cell.set_value(figure.text(None), label=figure.label, tip=figure.tooltip(f"Not comparable: {lane.differs}."))
+            tip = figure.tooltip(f"Not comparable: {lane.differs}.")
+            cell.set_value(figure.text(None), label=figure.label, tip=tip)
         elif lane.plain and lane is race.baseline:
             tip = figure.tooltip("This lane is plain decoding itself.")
             cell.set_value(figure.text(1.0 if lane.rounds else None), label=figure.label, tip=tip)

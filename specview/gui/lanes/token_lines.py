@@ -1,7 +1,7 @@
 """The laid-out text of one lane: where its tokens stand, what stands at a point, and how lines are painted.
 
-Coordinates are pixels of the whole text, padding included, however far it is scrolled. Only what is new is laid out, only the
-lines asked for are painted.
+Coordinates are pixels of the whole text, padding included, however far it is scrolled. Only what is new is laid out,
+only the lines asked for are painted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from specview.gui.state.view_model import LaneModel
 PADDING_PX = 12
 Place = tuple[int, int]
 """A place in the text: (token, character)."""
+Bounds = tuple[Place, Place]
+"""Of a selection: its first place, and the one after its last."""
 
 
 class TokenLines:
@@ -88,7 +90,7 @@ class TokenLines:
         return row[end].token if row else None
 
     def beneath(self, token: int, lines: int) -> int | None:
-        """The token so many lines further down (above, if below 0) nearest to the middle of this one; itself where there is none."""
+        """The token so many lines down (up, if below 0) nearest to this one's middle; itself where it goes on there."""
         found = self.layout.fragments_of(token)
         if not found:
             return None
@@ -146,7 +148,7 @@ class TokenLines:
     # -- painting ---------------------------------------------------------------------------------
 
     def paint(
-        self, painter: QPainter, region: QRect, bounds: tuple[Place, Place] | None, current: int | None, hovered: int | None
+        self, painter: QPainter, region: QRect, bounds: Bounds | None, current: int | None, hovered: int | None
     ) -> None:
         """Paint the lines that a region needs; bounds are those of the selection."""
         first = max((region.top() - self.pad) // self.pitch, 0)
@@ -155,7 +157,7 @@ class TokenLines:
             self._paint_line(painter, line, bounds, current, hovered)
 
     def _paint_line(
-        self, painter: QPainter, line: int, bounds: tuple[Place, Place] | None, current: int | None, hovered: int | None
+        self, painter: QPainter, line: int, bounds: Bounds | None, current: int | None, hovered: int | None
     ) -> None:
         row, visual, top = self.row(line), self.visual(line), self.top(line)
         tokens, styles = self._lane.tokens, self.styles
@@ -174,8 +176,8 @@ class TokenLines:
                 styles.paint_over(painter, "rejected", x + self.pad, top, width)
             if token in (current, hovered):
                 box = QRectF(x + self.pad - 1, top + 0.5, max(width, styles.cell * 0.5) + 2, self.pitch - 1)
-                pen = painted.pen(painted.ink("ink"), 1.8) if token == current else painted.pen(painted.ink("muted"), 1.0)
-                painted.box(painter, box, pen, None)
+                ink, wide = ("ink", 1.8) if token == current else ("muted", 1.0)
+                painted.box(painter, box, painted.pen(painted.ink(ink), wide), None)
 
     def _spans(self, row: list[Fragment]) -> list[tuple[int, float, float]]:
         """Return (token, x, width) of what to tint: leading spaces only in marks mode or on their own."""
@@ -183,7 +185,8 @@ class TokenLines:
         held: tuple[int, float, float] | None = None
         for fragment in row:
             token, x, width = fragment.token, fragment.x, fragment.width
-            space = fragment.kind == "space" and not self._marks and fragment.length < len(self._lane.tokens[token].text)
+            part = fragment.length < len(self._lane.tokens[token].text)
+            space = fragment.kind == "space" and not self._marks and part
             if fragment.rtl and space:
                 continue  # the space before the word stands after it here
             if spans and spans[-1][0] == token:
@@ -240,7 +243,7 @@ class TokenLines:
         form.setForeground(styles.styles[self._lane.tokens[fragment.token].kind].ink if ghost else styles.faint)
         return form
 
-    def _paint_selection(self, painter: QPainter, row: list[Fragment], top: int, bounds: tuple[Place, Place]) -> None:
+    def _paint_selection(self, painter: QPainter, row: list[Fragment], top: int, bounds: Bounds) -> None:
         colour = QColor(self.styles.theme.accent)
         colour.setAlpha(110)
         low, high = bounds

@@ -58,7 +58,8 @@ class TokenView(QAbstractScrollArea):
         self._caret: Place | None = None
         self.lines = self._new_lines()
         self._relayout_timer = Later(self, _RELAYOUT_MS, self._relayout)
-        self._latest = button(QToolButton, "↓ latest", "Go to the newest token and stay there (Ctrl+End)", self.follow)
+        tip = "Go to the newest token and stay there (Ctrl+End)"
+        self._latest = button(QToolButton, "↓ latest", tip, self.follow)
         self._latest.setParent(self)
         self._latest.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._latest.hide()
@@ -422,8 +423,9 @@ class TokenView(QAbstractScrollArea):
             return False
         extend, whole = bool(held & Qt.KeyboardModifier.ShiftModifier), bool(held & Qt.KeyboardModifier.ControlModifier)
         page = max(1, self.viewport().height() // self.lines.pitch - 1)
-        lines = {Qt.Key.Key_Down: 1, Qt.Key.Key_Up: -1, Qt.Key.Key_PageDown: page, Qt.Key.Key_PageUp: -page}.get(Qt.Key(key))
-        step = {Qt.Key.Key_Right: 1, Qt.Key.Key_Left: -1}.get(Qt.Key(key))
+        keys = Qt.Key
+        lines = {keys.Key_Down: 1, keys.Key_Up: -1, keys.Key_PageDown: page, keys.Key_PageUp: -page}.get(keys(key))
+        step = {keys.Key_Right: 1, keys.Key_Left: -1}.get(keys(key))
         if key == Qt.Key.Key_Home:
             target = self._neighbour(-1, 1) if whole or here is None else self.lines.edge(here, 0)
         elif key == Qt.Key.Key_End:

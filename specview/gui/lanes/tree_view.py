@@ -63,7 +63,8 @@ class TreeView(QAbstractScrollArea):
         self.empty = ""
         self._outlined = outlined
         self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed if outlined else QSizePolicy.Policy.Ignored)
+        policies = QSizePolicy.Policy
+        self.setSizePolicy(policies.Ignored, policies.Fixed if outlined else policies.Ignored)
         if outlined:
             self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus if outlined else Qt.FocusPolicy.StrongFocus)
@@ -257,7 +258,7 @@ class TreeView(QAbstractScrollArea):
         metrics = QFontMetricsF(font)
         ink = muted if node.verdict == "plain" else painted.ink(node.verdict)
         left, right, two_lines = box.left() + theme.px(4), box.right(), node.number
-        baseline = painted.baseline(metrics, box.top() + box.height() / (4 if two_lines else 2)) + (1 if two_lines else 0)
+        baseline = painted.baseline(metrics, box.top() + box.height() / (4 if two_lines else 2)) + int(two_lines)
         if node.judged:
             painted.words(painter, QPointF(left, baseline), mark_of(node), font, ink)
             left += metrics.horizontalAdvance("✓") + theme.px(3)
@@ -265,7 +266,8 @@ class TreeView(QAbstractScrollArea):
             number = _number(self.round, node)
             right -= QFontMetricsF(small).horizontalAdvance(number) + theme.px(6)
             painted.words(painter, QPointF(right + theme.px(3), baseline), number, small, muted)
-        text = metrics.elidedText(_shown(self.round, node.place), Qt.TextElideMode.ElideRight, right - left - theme.px(3))
+        room, shown = right - left - theme.px(3), _shown(self.round, node.place)
+        text = metrics.elidedText(shown, Qt.TextElideMode.ElideRight, room)
         if text == "…" and node.judged:  # no letter fits: the mark says its part alone
             text = ""
         painted.words(painter, QPointF(left, baseline), text, font, painted.ink("ink") if node.bright else ink)
@@ -404,14 +406,14 @@ class TreePanel(QWidget):
         self.view = TreeView()
         self.line = StateLine()
         self.live = button(
-            QToolButton, "live", "Follow the newest round; choosing a token or a node stays on its round (Space in the tree)",
-            self._live_clicked, kind="caption", name="Follow the newest round",
+            QToolButton, "live", "Follow the newest round; choosing a token or a node stays on its round (Space in the "
+            "tree)", self._live_clicked, kind="caption", name="Follow the newest round",
         )  # fmt: skip
         self.live.setCheckable(True)
         self.live.setChecked(True)
         self.size_button = button(
-            QToolButton, "1:1", "Fit the tree into its space, or show every node in full (+, - and 0 in the tree, Ctrl+wheel)",
-            lambda: self._set_zoom(0.0 if self.view.zoom else 1.0), kind="caption", name="Size of the draft tree",
+            QToolButton, "1:1", "Fit the tree into its space, or show every node in full (+, - and 0 in the tree, "
+            "Ctrl+wheel)", lambda: self._set_zoom(0.0 if self.view.zoom else 1.0), kind="caption", name="Size of the draft tree",
         )  # fmt: skip
         self._lane: LaneModel | None = None
         self._shown: tuple[int, int] | None = None

@@ -40,7 +40,7 @@ def grid(
 
 
 def split(way: Qt.Orientation, *parts: tuple[QWidget, int, int]) -> QSplitter:
-    """Lay out (widget, share of the room left over, size in pixels) with edges that can be dragged, the first part never shut."""
+    """Lay out (widget, share of the room left over, pixels) with edges to drag; the first part is never dragged shut."""
     made = QSplitter(way)
     for place, (part, share, _) in enumerate(parts):
         made.addWidget(part)

@@ -17,7 +17,7 @@ DOTS, DASHES = (1.0, 1.4), (1.5, 2.0)
 
 
 class Painted(QWidget):
-    """As high as `high` says and as wide as there is room; `paint` paints it, `tip_at` tells what is under the pointer."""
+    """As high as `high` says and as wide as there is room; `paint` paints it, `tip_at` is its tool tip at a point."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)

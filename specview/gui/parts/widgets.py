@@ -63,9 +63,10 @@ def label(text: str = "", kind: str = "", parent: QWidget | None = None) -> QLab
 
 
 def button(
-    made: type[Pressed], text: str, tip: str = "", slot: Callable[..., Any] | SignalInstance | None = None, *, kind: str = "", name: str = ""
+    made: type[Pressed], text: str, tip: str = "", slot: Callable[..., Any] | SignalInstance | None = None,
+    *, kind: str = "", name: str = "",
 ) -> Pressed:
-    """Make a QPushButton or QToolButton: its text, tool tip, what a press does, kind for the style, name for screen readers."""
+    """Make a QPushButton or QToolButton: text, tool tip, what a press does, kind for the style, name for screen readers."""
     one = made()
     one.setText(text)
     set_tip(one, tip)

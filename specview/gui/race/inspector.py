@@ -86,7 +86,8 @@ class CandidateBars(Painted):
         for colour, what in colours if self.rows else ():
             painter.fillRect(QRectF(x, top + (theme.px(18) - side) / 2, side, side), colour)
             x += side + theme.px(5)
-            painted.words(painter, QPointF(x, painted.baseline(small, top + theme.px(9))), what, small_font, ink("muted"))
+            at = QPointF(x, painted.baseline(small, top + theme.px(9)))
+            painted.words(painter, at, what, small_font, ink("muted"))
             x += small.horizontalAdvance(what) + theme.px(14)
 
     def _mark(self, painter: QPainter, row: Row, width: float, baseline: float, metrics: QFontMetricsF) -> None:
@@ -303,7 +304,8 @@ class Inspector(QScrollArea):
         body = QWidget()
         body.setObjectName("scrolled")
         self._title, self._tree_title, self._window_title = (_label("title") for _ in range(3))
-        self._subtitle, self._rows_note, self._caption, self._notes, self._window_note = (_label("small") for _ in range(5))
+        self._subtitle, self._rows_note, self._caption = (_label("small") for _ in range(3))
+        self._notes, self._window_note = _label("small"), _label("small")
         self._bars = CandidateBars()
         self._accept, self._correction = FormulaBox(), FormulaBox()
         self._draw = DrawBar()

@@ -64,8 +64,8 @@ class RacePage(QWidget):
         self.follow_up.setAccessibleName("Follow-up message")
         self.follow_up.setMaxLength(100_000)
         self.follow_up.setAcceptDrops(False)
-        self.send = button(QPushButton, "Send", "Run the next turn: the conversation so far, plain's reply, then this message (Enter)",
-                           self._send)  # fmt: skip
+        self.send = button(QPushButton, "Send", "Run the next turn: the conversation so far, plain's reply, then this "
+                           "message (Enter)", self._send)  # fmt: skip
         self.more = button(QPushButton, "Continue", "Go on past the token limit, in the same sessions (Ctrl+G)")
         self.legend = Legend()
         self.note = ElidedLabel(NOTE, "small")

@@ -43,8 +43,8 @@ class RecordedBar(QWidget):
         self._mark = label("", "title")
         self._words = ElidedLabel()
         self._remarks = ElidedLabel("", "warning")
-        self.play = button(QPushButton, "Play", "Play the rounds at the speed at which they ran, each lane by its own clock; again stops",
-                           self.play_asked, kind="flat")  # fmt: skip
+        self.play = button(QPushButton, "Play", "Play the rounds at the speed at which they ran, each lane by its own "
+                           "clock; again stops", self.play_asked, kind="flat")  # fmt: skip
         self.close_button = button(QPushButton, "", "", self.closed, kind="flat")
         layout.row(
             self._mark, (layout.column(self._words, self._remarks, gap=1), 1), self.play, self.close_button,

@@ -94,16 +94,20 @@ class RunsPage(Page):
         set_tip(self.show_trash, f"What was deleted; it is removed for good after {TRASH_DAYS} days")
         self.empty_trash = button(QPushButton, "Empty trash…", "Remove for good what was deleted", self.ask_empty)
         self.empty_trash.hide()
-        self.take_in = button(QPushButton, "Import…", "Copy trace files from elsewhere into the library", self.ask_import)
+        tip = "Copy trace files from elsewhere into the library"
+        self.take_in = button(QPushButton, "Import…", tip, self.ask_import)
         self.runs = ResultsTable(RUN_COLUMNS, identity="id", hidden=RUN_HIDDEN, name="runs", search=self._found)
         self.runs.filter.setPlaceholderText("Search name, note, tags, prompt, model, method; or tok_s>20")
         self.lanes = ResultsTable(LANE_COLUMNS, identity="key", hidden=LANE_HIDDEN, name="lanes")
         self.lanes.filter.setPlaceholderText("Filter lanes")
         self.details = RunDetails()
-        self.open_button = button(QPushButton, "Open", "Show this run in the race page as it was; no model is loaded (Enter)",
-                                  lambda: self.open_runs(self.chosen))  # fmt: skip
-        self.beside = button(QPushButton, "Compare", "Show lanes of the chosen runs side by side: those selected in the lower "
-                             "table, else all that fit. The first run's plain lane is the baseline.", self.lay_beside)  # fmt: skip
+        tip = "Show this run in the race page as it was; no model is loaded (Enter)"
+        self.open_button = button(QPushButton, "Open", tip, lambda: self.open_runs(self.chosen))
+        tip = (
+            "Show lanes of the chosen runs side by side: those selected in the lower table, else all that fit. "
+            "The first run's plain lane is the baseline."
+        )
+        self.beside = button(QPushButton, "Compare", tip, self.lay_beside)
         self.export_button = button(QToolButton, "Export runs ▾", name="Export runs")
         self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         menu = QMenu(self.export_button)
@@ -114,8 +118,8 @@ class RunsPage(Page):
         menu.addSeparator()
         menu.addAction("Copy the command that repeats it", self.copy_command)
         self.export_button.setMenu(menu)
-        self.delete_button = button(QPushButton, "Delete", "Move the chosen runs to the trash (Del); Undo brings them back",
-                                    self.delete_or_restore)  # fmt: skip
+        tip = "Move the chosen runs to the trash (Del); Undo brings them back"
+        self.delete_button = button(QPushButton, "Delete", tip, self.delete_or_restore)
         self.undo_bar = QFrame()
         self.undo_bar.setObjectName("banner")
         self.undo_bar.setProperty("kind", "note")
@@ -360,7 +364,8 @@ class RunsPage(Page):
         self.delete_button.setEnabled(bool(self.chosen))
         self.delete_button.setText("Restore" if trash else "Delete")
         many = len(readable) != 1
-        self.lanes_title.setText("Lanes of the chosen runs; select some to compare just those" if many else "Lanes of the chosen run")
+        several, one = "Lanes of the chosen runs; select some to compare just those", "Lanes of the chosen run"
+        self.lanes_title.setText(several if many else one)
 
     def _kept(self, event: RunKept) -> None:
         """A race was kept: list it, at once if the tab is in front."""
@@ -473,7 +478,8 @@ class RunsPage(Page):
 
     def sure(self, count: int) -> bool:
         """Ask whether runs are to be removed for good."""
-        return bool(ask(self, "Empty the trash", f"Remove {_runs(count)} for good?", {"remove": "Remove"}, careful=True))
+        text = f"Remove {_runs(count)} for good?"
+        return bool(ask(self, "Empty the trash", text, {"remove": "Remove"}, careful=True))
 
     def _forget_undo(self) -> None:
         self._undo = []

@@ -185,17 +185,20 @@ def _accept(rule: str, token: DraftedToken, final: DraftedToken | FinalToken | N
     x, p = _line(f"x = {named(token)}"), probability(token.p)
     if rule == "greedy":
         decided = token if token.verdict == "accepted" else final
-        lines = [_line("accept = [x is the argmax of p]"), x, _line("argmax p = ", "not recorded" if decided is None else named(decided))]
+        best = "not recorded" if decided is None else named(decided)
+        lines = [_line("accept = [x is the argmax of p]"), x, _line("argmax p = ", best)]
         if token.margin is not None:
             lines.append(_line("margin, best two logits = ", (number(token.margin), "strong")))
         return [*lines, _line("→ ", verdict)]
     if rule in ("rejection", "naive"):
-        lines = [_line("accept = min(1, p/q)"), _line(f"= min(1, {p} / {probability(token.q)}) = ", (probability(token.accept), "strong"))]
+        accept: Piece = (probability(token.accept), "strong")
+        lines = [_line("accept = min(1, p/q)"), _line(f"= min(1, {p} / {probability(token.q)}) = ", accept)]
         if token.q == 1.0 and not token.q_top:
             lines.append(_line(("q = 1: a proposal without probabilities", "muted")))
         lines.append(_line(f"u = {_draw(token.u)} → ", verdict))
         if rule == "naive":
-            lines.append(_line(("teaching bug: a rejection draws from p itself, so the output drifts from p", "warning")))
+            bug = "teaching bug: a rejection draws from p itself, so the output drifts from p"
+            lines.append(_line((bug, "warning")))
         return lines
     if rule == "match":
         drawn = probability(token.p if token.p is not None else token.accept)
@@ -203,7 +206,8 @@ def _accept(rule: str, token: DraftedToken, final: DraftedToken | FinalToken | N
                 _line(f"p(x) = {drawn} → ", verdict)]
     if rule == "typical":
         return [_line("accept = [p(x) > min(ε, δ exp(-H(p)))]"),
-                _line("ε = 0.09, δ = 0.3: threshold ", (probability(token.threshold), "strong")), _line(f"p(x) = {p} → ", verdict),
+                _line("ε = 0.09, δ = 0.3: threshold ", (probability(token.threshold), "strong")),
+                _line(f"p(x) = {p} → ", verdict),
                 _line(("not exact: the output is not distributed as the target's", "warning"))]
     return [_line(f"rule {rule}: ", verdict)]
 
@@ -211,7 +215,8 @@ def _accept(rule: str, token: DraftedToken, final: DraftedToken | FinalToken | N
 def _bar(rule: str, token: DraftedToken) -> Bar | None:
     """The draw of a judged token as a picture; None where the rule draws nothing."""
     if rule == "typical":
-        return None if token.p is None else Bar(token.p, token.threshold, "accepted when p(x) reaches past the mark, the threshold")
+        words = "accepted when p(x) reaches past the mark, the threshold"
+        return None if token.p is None else Bar(token.p, token.threshold, words)
     if token.accept is None or rule not in ("rejection", "naive", "match"):
         return None
     accept = probability(token.accept)
@@ -224,7 +229,8 @@ def _correction(rule: str, token: DraftedToken, final: DraftedToken | FinalToken
     """What stands in a rejected token's place, and how it was found."""
     if isinstance(final, DraftedToken):
         left = ", with p as this trial left it" if rule in ("rejection", "naive", "typical") else ""
-        return [_line(f"the next sibling was tried{left}"), _line("→ ", (named(final), "accepted"), " accepted: a later sibling")]
+        return [_line(f"the next sibling was tried{left}"),
+                _line("→ ", (named(final), "accepted"), " accepted: a later sibling")]
     head = {
         "greedy": [_line("the target's argmax stands instead")],
         "rejection": [_line("residual max(0, p - q), normalised"), _list(token.residual_top)],
@@ -275,7 +281,8 @@ def _final(lane: LaneModel, round_: Round, token: FinalToken, position: int | No
         after = f" after all {round_.k} drafts were accepted"
         if round_.parents is not None:
             after = f" after a path of {round_.accepted} accepted drafts to its end"
-        found.accept = [_line((shown, "bonus"), after), _line(("the last row of the same target pass, so it costs nothing more", "muted"))]
+        found.accept = [_line((shown, "bonus"), after),
+                        _line(("the last row of the same target pass, so it costs nothing more", "muted"))]
     else:
         found.accept = [_line((shown, "strong"), " from the target alone"),
                         _line(("no draft in this round: one target pass, one token", "muted"))]

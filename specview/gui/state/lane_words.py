@@ -257,8 +257,8 @@ def state(lane: LaneModel) -> Mark:
 _ENDS: Mapping[str | None, Mark] = {
     "eos": Mark("ended by itself (EOS)", tip="The model gave its end-of-sequence token.", short="EOS"),
     "limit": Mark("token limit reached", tip="Continue to go on past the limit.", short="limit"),
-    "context": Mark("context full", "warning", "The target takes no more tokens, prompt and output together: a longer context, "
-                    "or a shorter prompt, gives more."),
+    "context": Mark("context full", "warning", "The target takes no more tokens, prompt and output together: a longer "
+                    "context, or a shorter prompt, gives more."),
     "stopped": Mark("stopped", "warning", "Stopped by you; what was decoded is kept."),
 }  # fmt: skip
 
@@ -267,7 +267,8 @@ def _state(lane: LaneModel) -> Mark:
     if lane.state == "idle":
         return Mark("not started" if lane.rounds else "ready")
     if lane.state != "ended":
-        return Mark(lane.progress_text or {"prefill": "reading the prompt", "loading": "waiting"}.get(lane.state, "running"))
+        usual = {"prefill": "reading the prompt", "loading": "waiting"}.get(lane.state, "running")
+        return Mark(lane.progress_text or usual)
     if finished(lane.end):
         return _ENDS.get(lane.end) or Mark(end_words(lane.end))
     return _ENDS.get(lane.end) or Mark(lane.error or "ended by an error", "bad", lane.error)

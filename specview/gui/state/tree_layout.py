@@ -317,11 +317,12 @@ def _widths(
 def _chain(made: Layout, width: float, height: float, sizes: Sizes, needs: Needs, full: bool) -> None:
     """Place a chain: in two-line boxes on as many lines as have room, else in low ones, at last cut to what fits.
 
-    The final token follows the accepted ones; where a rejected draft stands in its place, it stands in a line below that.
+    The final token follows the accepted ones; where a rejected draft stands in its place, it has a line below that.
     """
     nodes, left, between = made.nodes, sizes.root + sizes.column_gap, sizes.column_gap
     final = next((node for node in nodes if node.place == FINAL), None)
-    above = next((node for node in nodes if final is not None and node is not final and node.depth == final.depth), None)
+    drafted = [node for node in nodes if node is not final]
+    above = next((node for node in drafted if final is not None and node.depth == final.depth), None)
     line = sorted(range(len(nodes) - (above is not None)), key=lambda index: nodes[index].depth)
     space, most, more = width - left, 2 * sizes.wide if full else sizes.wide, above is not None
     numbered = [min(max(sizes.usual if full else sizes.usual * 0.8, *need), most) for need in needs]
@@ -351,7 +352,8 @@ def _chain(made: Layout, width: float, height: float, sizes: Sizes, needs: Needs
         top += (tall + gap) * (2 if above is not None and above in [nodes[index] for index in ranks] else 1)
     if final is not None and above is not None:
         room = math.inf if full else width - above.x
-        final.x, final.y, final.width = above.x, above.y + tall + sizes.gap, max(min(wishes[len(nodes) - 1], room), above.width)
+        final.x, final.y = above.x, above.y + tall + sizes.gap
+        final.width = max(min(wishes[len(nodes) - 1], room), above.width)
     for node in nodes:
         node.height, node.number = tall, tall >= sizes.two_lines
     made.lines = len(lines)
