@@ -15,9 +15,20 @@ from tests.engines.transformers_tiny import KINDS, OWN_FORWARD, save_model, tiny
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from specview.engines import transformers_engine  # noqa: E402
+from specview.engines import transformers_engine, transformers_linear  # noqa: E402
 
 PROMPT = [256, 72, 101, 108, 108, 111, 44, 32, 119, 111, 114, 108, 100]
+
+
+def need(product: str) -> Any:
+    """A kind of product; skips where this build of torch has it not."""
+    kind = getattr(transformers_linear, product)
+    return kind if transformers_linear._works(kind) else pytest.skip(f"no {product} in this build of torch")
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, product: str) -> None:
+    """All weights are multiplied so, without timing."""
+    monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: getattr(transformers_linear, product))
 
 
 def reference(folder: Path) -> Any:
@@ -98,11 +109,7 @@ def test_half_precision_runs(dtype: str, models: Models) -> None:
 
 @pytest.mark.parametrize("product", ("HalfLinear", "PackedLinear", "MklLinear", "TwiceKeptLinear", "PlainLinear"))
 def test_products(product: str) -> None:
-    from specview.engines import transformers_linear
-
-    kind = getattr(transformers_linear, product)
-    if not transformers_linear._works(kind):
-        pytest.skip("not in this build of torch")
+    kind = need(product)
     torch.manual_seed(1)
     weight, bias = torch.randn(24, 16).half().float(), torch.randn(24)
     for rows in (1, 2, 3, 4, 7, 40):
@@ -121,17 +128,14 @@ def test_products(product: str) -> None:
 
 def test_a_packed_weight_serves_any_number_of_rows_and_threads() -> None:
     """MKL is told of one number of rows when it packs, and of others when it multiplies."""
-    from specview.engines import transformers_linear as linear
-
-    if not linear._works(linear.MklLinear):
-        pytest.skip("no MKL in this build of torch")
+    need("MklLinear")
     torch.manual_seed(2)
     threads = torch.get_num_threads()
     try:
         for outputs, inputs in ((33, 7), (577, 131), (64, 960)):
             weight = torch.randn(outputs, inputs)
             torch.set_num_threads(2)
-            product = linear.MklLinear(weight.t().contiguous().t(), None)  # not contiguous, as a transposed one is
+            product = transformers_linear.MklLinear(weight.t().contiguous().t(), None)  # not contiguous, as a transposed one is
             for used in (1, 2, 3):
                 torch.set_num_threads(used)
                 for rows in range(1, 35):
@@ -144,10 +148,7 @@ def test_a_packed_weight_serves_any_number_of_rows_and_threads() -> None:
 
 def test_weights_are_kept_twice_only_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is what is said, and both ways give the same logits."""
-    from specview.engines import transformers_linear
-
-    if not transformers_linear._works(transformers_linear.TwiceKeptLinear):
-        pytest.skip("no MKL in this build of torch")
+    need("TwiceKeptLinear")
     monkeypatch.setattr(transformers_linear, "_ADVANTAGE", 0.0)  # no timing: the first of the kinds is taken
     folder = save_model(tmp_path / "model", tiny("llama-tied"))
     needed = transformers_engine.weight_bytes(folder, "float32")
@@ -170,11 +171,8 @@ def test_weights_to_be_rounded_are_rounded_as_transformers_does(
     """Rows, keys, values and sums are float32: the logits are those of the rounded weights in float32."""
     from transformers import AutoModelForCausalLM
 
-    from specview.engines import transformers_linear
-
-    if not transformers_linear.has_half_products():
-        pytest.skip("no half products on this processor")
-    monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: transformers_linear.PlainLinear)
+    need("HalfLinear")
+    chosen(monkeypatch, "PlainLinear")
     monkeypatch.setattr(transformers_engine.memory, "free", lambda place: 1 << 40)
     engine = transformers_engine.load(models.path(kind), device="cpu", dtype=dtype)
     model = AutoModelForCausalLM.from_pretrained(str(models.path(kind)), dtype=getattr(torch, dtype)).float().eval()
@@ -189,15 +187,11 @@ def test_weights_to_be_rounded_are_rounded_as_transformers_does(
 
 
 def test_both_layouts_of_a_general_model_are_counted(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specview.engines import transformers_linear
-
-    if not transformers_linear._works(transformers_linear.TwiceKeptLinear):
-        pytest.skip("no MKL in this build of torch")
+    need("TwiceKeptLinear")
     needed = transformers_engine.weight_bytes(models.path("gpt2"), "float32")
     kept = {}
     for kind in ("PlainLinear", "TwiceKeptLinear"):
-        product = getattr(transformers_linear, kind)
-        monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight, product=product: product)
+        chosen(monkeypatch, kind)
         engine = transformers_engine.load(models.path("gpt2"), device="cpu")
         kept[kind] = engine.weight_bytes
         assert engine._runner.product_bytes < needed
@@ -213,10 +207,7 @@ def test_checkpoints_stored_in_halves_keep_them(
     dtype: str, kind: str, check_mode: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where that is fastest: float32 rows and sums over the very weights in the file, whoever asks for what."""
-    from specview.engines import transformers_linear
-
-    if not transformers_linear.has_half_products():
-        pytest.skip("no half products on this processor")
+    need("HalfLinear")
     monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: self._kinds[0])
     folder = save_model(tmp_path / "half", tiny(kind).to(getattr(torch, dtype)))
     tokens = list(range(20))
@@ -243,15 +234,12 @@ def test_what_is_stored_in_float32_is_not_rounded_by_itself(models: Models) -> N
 
 
 def test_halves_are_kept_where_float32_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specview.engines import transformers_linear
-
-    if not transformers_linear.has_half_products():
-        pytest.skip("no half products on this processor")
+    need("HalfLinear")
     folder = save_model(tmp_path / "half", tiny("llama").bfloat16())
     needed = transformers_engine.weight_bytes(folder, "float32")
     monkeypatch.setattr(transformers_engine, "_MARGIN", 0)
     monkeypatch.setattr(transformers_engine.memory, "free", lambda place: needed - 1)
-    monkeypatch.setattr(transformers_linear._Chooser, "_fastest", lambda self, weight: transformers_linear.PlainLinear)
+    chosen(monkeypatch, "PlainLinear")
     engine = transformers_engine.load(folder, device="cpu")
     assert engine.dtype == "bfloat16" and engine.weight_bytes < 0.6 * needed
     with pytest.raises(SpecviewError, match="needs"):
@@ -262,23 +250,20 @@ def test_halves_are_kept_where_float32_does_not_fit(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("largest", (1e-30, 1.0, 3e38))
 def test_a_bfloat16_weight_is_kept_whole_in_a_half_product(largest: float) -> None:
     """float16 has its digits, and by a power of 2 its range; what it cannot keep is refused, never rounded."""
-    from specview.engines import transformers_linear as linear
-
-    if not linear.has_half_products():
-        pytest.skip("no half products on this processor")
+    need("HalfLinear")
     torch.manual_seed(3)
     sizes = largest / 8 * 2.0 ** -torch.arange(24).float()
     weight = (torch.randn(32, 24).clamp(-4, 4) * sizes).bfloat16().float()
     bias, x = torch.randn(32) * largest / 8, torch.randn(5, 24)
     exact = (x.double() @ weight.double().T + bias.double()).float()
-    product = linear.HalfLinear(weight, bias)
+    product = transformers_linear.HalfLinear(weight, bias)
     close = {"atol": largest * 1e-6, "rtol": 1e-5}
     torch.testing.assert_close(product(x), exact, **close)
     torch.testing.assert_close(product.plus(x, exact), 2 * exact, **close)
     assert product.nbytes == 2 * weight.numel()
     for row in (torch.full((24,), largest / 3), torch.full((24,), largest * 1e-12) if largest > 1e-20 else torch.full((24,), torch.inf)):
         with pytest.raises(ValueError, match="neither"):
-            linear.HalfLinear(torch.cat([weight, row[None] * 1.0001]), None)
+            transformers_linear.HalfLinear(torch.cat([weight, row[None] * 1.0001]), None)
 
 
 def test_rotation_by_real_numbers_equals_the_complex_product() -> None:

@@ -127,42 +127,24 @@ def test_pending_tokens_skip_the_first_layers(any_engine: Any, monkeypatch: pyte
     assert rows == [(0, 2, size or 3), (2, LAYERS, size or 3)]
 
 
-def _other_token(session: Any) -> list[int]:
-    return [TOKENS[0], 200, TOKENS[2]]
+BETWEEN: dict[str, tuple[Callable[[Any], Any], list[int]]] = {
+    "another token": (lambda session: None, [TOKENS[0], 200, TOKENS[2]]),
+    "fewer": (lambda session: None, TOKENS[:2]),
+    "an earlier feature": (lambda session: None, TOKENS[:5]),
+    "truncated": (lambda session: session.truncate(session.length), TOKENS[:5]),
+    "truncated further": (lambda session: session.truncate(session.length - 3), TOKENS[:5]),
+    "prefilled": (lambda session: session.prefill([9, 8]), TOKENS[:5]),
+}
 
 
-def _fewer(session: Any) -> list[int]:
-    return TOKENS[:2]
-
-
-def _earlier_feature(session: Any) -> list[int]:
-    return TOKENS[:5]
-
-
-def _truncated(session: Any) -> list[int]:
-    session.truncate(session.length)
-    return TOKENS[:5]
-
-
-def _truncated_further(session: Any) -> list[int]:
-    session.truncate(session.length - 3)
-    return TOKENS[:5]
-
-
-def _prefilled(session: Any) -> list[int]:
-    session.prefill([9, 8])
-    return TOKENS[:5]
-
-
-@pytest.mark.parametrize(
-    "step", (_other_token, _fewer, _earlier_feature, _truncated, _truncated_further, _prefilled)
-)
-def test_anything_else_drops_what_is_pending(step: Callable[[Any], list[int]], any_engine: Any) -> None:
+@pytest.mark.parametrize("name", BETWEEN)
+def test_anything_else_drops_what_is_pending(name: str, any_engine: Any) -> None:
     session, plain = started(any_engine), started(any_engine)
     session.forward_exit(TOKENS[:4], 2)
-    tokens = step(session)
+    step, tokens = BETWEEN[name]
+    step(session)
     step(plain)
-    features = (1,) if step is _earlier_feature else ()
+    features = (1,) if name == "an earlier feature" else ()
     given, expected = session.forward(tokens, features=features), plain.forward(tokens, features=features)
     assert session.length == plain.length
     same(any_engine, given.logits, expected.logits)
