@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from specview.decoding.interfaces import Engine
 from specview.engines.gguf_file import gguf_facts
-from specview.engines.transformers_config import rollback_problem
+from specview.engines.transformers_config import decoder_part, rollback_problem
 from specview.engines.transformers_weights import read_config
 from specview.errors import SpecviewError, UsageError
 from specview.heads.files import read_map
@@ -59,8 +58,7 @@ def target_of_files(path: Path, name: str = "") -> TargetFacts | None:
         found = (hidden, layers - extra if isinstance(layers, int) and isinstance(extra, int) else None, vocab)
     else:
         config = read_config(path)
-        nested = config.get("text_config")
-        text: Mapping[str, Any] = {**config, **nested} if isinstance(nested, Mapping) else config
+        text = {**config, **decoder_part(config)}
         first = ("hidden_size", "n_embd", "d_model"), ("num_hidden_layers", "n_layer", "n_layers"), ("vocab_size",)
         found = tuple(next((text[key] for key in keys if key in text), None) for keys in first)  # type: ignore[assignment]
     sizes = [value for value in found if isinstance(value, int)]

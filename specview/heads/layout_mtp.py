@@ -7,9 +7,9 @@ DeepSeek-V3 and GLM-4.5 number them after the target's layers (`model.layers.{L 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from specview.engines.transformers_config import decoder_part
 from specview.heads.layouts import HeadFacts, Tensors
 
 _WORDS = {"deepseek": "DeepSeek layout", "qwen": "Qwen layout", "mimo": "MiMo layout"}
@@ -34,8 +34,7 @@ _OWN = ("enorm.", "hnorm.", "eh_proj.", "norm.")
 
 def read_mtp(tensors: Tensors) -> HeadFacts | None:
     """Read the modules in a target's folder; None where it has none."""
-    text = tensors.config.get("text_config")
-    decoder: Mapping[str, Any] = text if isinstance(text, Mapping) else tensors.config
+    decoder = decoder_part(tensors.config)
     layers = decoder.get("num_hidden_layers")
     if type(layers) is not int or (found := _modules(tensors.names, layers)) is None:
         return None

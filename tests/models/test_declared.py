@@ -16,12 +16,11 @@ from specview.engines.declared import of_folder, of_gguf
 from specview.engines.gguf_file import gguf_facts
 from specview.engines.templates import DEFAULT, choose
 from specview.errors import SpecviewError, UsageError
-from specview.library.repeat import _SHARED
 from specview.models.loading import load_engine
 from specview.racing.pool import ModelPool
 from specview.racing.race import Race, tokenize_prompt
 from specview.racing.resolve import checked_run
-from specview.settings.run import LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings, shared_settings
 from specview.training.chat import load_tokenizer as training_tokenizer
 from tests.engines.transformers_tiny import save_model, tiny
 from tests.models.conftest import tokens
@@ -242,7 +241,7 @@ def test_named_templates_of_a_gguf(make_gguf: MakeGguf, engine: str) -> None:
 def test_the_chosen_template_is_recorded(folder: Path) -> None:
     store_templates(folder, "list")
     _, facts, _ = run(RunSettings(target=str(folder), prompt="hi", chat_template="rag", max_tokens=2))
-    assert facts["chat_template"] == "rag" and "chat_template" in _SHARED
+    assert facts["chat_template"] == "rag" and "chat_template" in shared_settings(in_files=True)
 
 
 def add_bos(folder: Path) -> None:
