@@ -195,14 +195,11 @@ COLUMNS = (
 
 def exit_rows(found: ExitScan) -> list[Row]:
     """Rows of COLUMNS, in the order of the layers."""
+    own = ("layer", "acceptance_rate", "draft_cost", "best_k", "predicted_speedup")
     return [
         {
-            "layer": one.layer,
-            "acceptance_rate": one.acceptance_rate,
-            "draft_cost": one.draft_cost,
-            "best_k": one.best_k,
+            **{key: getattr(one, key) for key in own},
             "verify_cost": one.verify_cost[one.best_k - 1],
-            "predicted_speedup": one.predicted_speedup,
             "speedup": None if one.confirmed is None else one.confirmed.speedup,
             "speedup_low": None if one.confirmed is None else min(one.confirmed.speedups),
             "speedup_high": None if one.confirmed is None else max(one.confirmed.speedups),

@@ -95,7 +95,6 @@ class RequestResult:
     settings: RunSettings
     prompt_tokens: int | None = None
     lanes: tuple[LaneOutcome, ...] = ()
-    repeats: int = 0
     error: str = ""
 
     @property
@@ -114,6 +113,14 @@ class RequestResult:
         """Its number and name."""
         return f"request {self.number} ({self.name})"
 
+    @property
+    def facts(self) -> Json:
+        """What it is, as rows and documents say it."""
+        return {
+            "request": self.number, "name": self.name, "workload": self.workload, "prompt_tokens": self.prompt_tokens,
+            "seed": self.settings.sampling.seed,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
@@ -131,7 +138,6 @@ class GroupFigures:
     speedup: Spread | None
     acceptance: Spread | None
     tokens_per_pass: Spread | None
-    tokens_per_s: Spread | None
     pooled_acceptance: float | None
     pooled_speedup: float | None
     slower: int
@@ -145,7 +151,7 @@ class GroupFigures:
         for key, value in asdict(self).items():
             if key in ("speedup", "acceptance", "tokens_per_pass"):
                 found |= {f"{key}_{name}": figure for name, figure in (value or {}).items()}
-            elif key != "tokens_per_s":
+            else:
                 found[key] = value
         return found
 
@@ -209,7 +215,6 @@ class PromptSetResult:
             speedup=spread_of(speed for speed, _ in speeds),
             acceptance=spread_of(one.acceptance_rate for one in metrics),
             tokens_per_pass=spread_of(one.tokens_per_target_pass for one in metrics),
-            tokens_per_s=spread_of(one.decode_tokens_per_s for one in metrics),
             pooled_acceptance=sum(run.accepted for run in runs) / judged if judged else None,
             pooled_speedup=math.fsum(one.tokens for one in ratios) / plain_tokens if plain_tokens else None,
             slower=sum(speed < 1 for speed, _ in speeds),
@@ -340,7 +345,7 @@ def _request(
     # Without a plain lane there is nothing to compare with: the request did not run.
     if not error and lanes and not lanes[0].runs:
         error = lanes[0].error
-    return RequestResult(place + 1, prompt, settings, len(runs[0].prompt_ids), tuple(lanes), len(runs), error)
+    return RequestResult(place + 1, prompt, settings, len(runs[0].prompt_ids), tuple(lanes), error)
 
 
 # -- tables, the report and the document -----------------------------------------------------------------
@@ -397,12 +402,8 @@ def request_rows(result: PromptSetResult) -> list[Row]:
     """Rows of REQUEST_COLUMNS; a request that did not run has one row."""
     rows: list[Row] = []
     for one in result.requests:
-        about = {
-            "request": one.number, "name": one.name, "workload": one.workload, "prompt_tokens": one.prompt_tokens,
-            "seed": one.settings.sampling.seed,
-        }  # fmt: skip
         if not one.lanes:
-            rows.append({**about, "error": one.error})
+            rows.append({**one.facts, "error": one.error})
         for lane in one.lanes:
             metrics, faster = lane.metrics, lane.speedup
             figures = {} if metrics is None else metrics.as_dict()
@@ -412,7 +413,7 @@ def request_rows(result: PromptSetResult) -> list[Row]:
                 told |= {"speedup": faster.value, **faster.as_dict()}
             else:
                 told["tokens_per_s"] = figures.get("decode_tokens_per_s")
-            rows.append({**about, **own, **told})
+            rows.append({**one.facts, **own, **told})
     return rows
 
 
@@ -467,11 +468,7 @@ def prompt_set_document(result: PromptSetResult) -> Json:
     shared = {key: value for key, value in flat.items() if key not in ("method", "draft", "draft_engine", "k", "policy", "rule")}
     return {
         "set": {
-            "name": result.name,
-            "sha256": result.sha256,
-            "prompts": result.prompts,
-            "repeats": result.repeats,
-            "end": result.end,
+            **{key: getattr(result, key) for key in ("name", "sha256", "prompts", "repeats", "end")},
             "weighting": SPREAD_WORDS,
         },
         "run": plain({**shared, **result.facts}),
@@ -479,13 +476,9 @@ def prompt_set_document(result: PromptSetResult) -> Json:
         "summary": [plain(group.row) for group in result.summary()],
         "requests": [
             {
-                "request": one.number,
-                "name": one.name,
-                "workload": one.workload,
+                **one.facts,
                 "prompt": one.prompt.text,
                 "system": one.prompt.system,
-                "prompt_tokens": one.prompt_tokens,
-                "seed": one.settings.sampling.seed,
                 "error": one.error or None,
                 "lanes": [_lane_json(lane) for lane in one.lanes],
             }

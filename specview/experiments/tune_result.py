@@ -75,7 +75,6 @@ class ArmResult:
     fresh: list[float] = field(default_factory=list)
     shares: Shares | None = None
     acceptance_rate: float | None = None
-    draft_acceptance: float | None = None
     error: str = ""
     runs: list[tuple[Metrics, Metrics]] = field(default_factory=list, repr=False)
 
@@ -121,10 +120,7 @@ class ArmResult:
         self.runs.append((lane, base))
         self.shares = shares_of(self.runs)
         judged = sum(one.judged for one, _ in self.runs)
-        proposed = sum(one.proposed for one, _ in self.runs)
-        accepted = sum(one.accepted for one, _ in self.runs)
-        self.acceptance_rate = accepted / judged if judged else None
-        self.draft_acceptance = accepted / proposed if proposed else None
+        self.acceptance_rate = sum(one.accepted for one, _ in self.runs) / judged if judged else None
 
 
 def shares_of(runs: Sequence[tuple[Metrics, Metrics]]) -> Shares | None:
@@ -308,25 +304,17 @@ RANKING_COLUMNS = (
 
 def ranking_rows(arms: Sequence[ArmResult]) -> list[Row]:
     """Rows of RANKING_COLUMNS, in the order given."""
-    rows: list[Row] = []
-    for place, arm in enumerate(arms, 1):
-        found = arm.measured
-        rows.append(
-            {
-                "place": place,
-                "lane": arm.name,
-                "stage": arm.stage,
-                "speedup": found.mean if found else None,
-                "low": found.low if found else None,
-                "high": found.high if found else None,
-                "races": found.count if found else None,
-                "predicted": arm.predicted,
-                "acceptance_rate": arm.acceptance_rate,
-                "tokens_per_pass": arm.tokens_per_pass,
-                "why": arm.why,
-            }
-        )
-    return rows
+    own = ("stage", "predicted", "acceptance_rate", "tokens_per_pass", "why")
+    spread = {"speedup": "mean", "low": "low", "high": "high", "races": "count"}
+    return [
+        {
+            "place": place,
+            "lane": arm.name,
+            **{key: getattr(arm, key) for key in own},
+            **{key: getattr(arm.measured, name, None) for key, name in spread.items()},
+        }
+        for place, arm in enumerate(arms, 1)
+    ]
 
 
 def tune_document(result: TuneResult) -> Json:

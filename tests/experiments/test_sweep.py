@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -19,7 +17,7 @@ from specview.experiments import sweep as sweep_module
 from specview.experiments.runner import Pace, SeriesProgress, duration
 from specview.experiments.sweep import Estimate, estimate, grid_words, run_sweep
 from specview.experiments.sweep_curves import CellRun, SeriesKey, pooled_counts
-from specview.experiments.sweep_file import SweepFile, new_path, read_sweep
+from specview.experiments.sweep_file import SweepFile, read_sweep
 from specview.experiments.sweep_grid import (
     MAX_RUNS,
     Grid,
@@ -72,18 +70,21 @@ def sweep(world, grid, path, *, should_stop=lambda: False, resume=False, pool=No
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("1..8", tuple(range(1, 9))), ("1..16:5", (1, 6, 11, 16)), ("4, 1,2", (4, 1, 2)), ("2", (2,)), ("1..3,3,5", (1, 2, 3, 5)), ("1-3, 5", (1, 2, 3, 5))],
+    ("read", "text", "expected"),
+    [
+        (parse_ks, "1..8", tuple(range(1, 9))),
+        (parse_ks, "1..16:5", (1, 6, 11, 16)),
+        (parse_ks, "4, 1,2", (4, 1, 2)),
+        (parse_ks, "2", (2,)),
+        (parse_ks, "1..3,3,5", (1, 2, 3, 5)),
+        (parse_ks, "1-3, 5", (1, 2, 3, 5)),
+        (parse_temperatures, "0,0.7", (0.0, 0.7)),
+        (parse_temperatures, "0..1:0.25", (0, 0.25, 0.5, 0.75, 1.0)),
+        (parse_temperatures, "0..0.3:0.1", (0, 0.1, 0.2, 0.3)),
+    ],
 )
-def test_ks_are_read(text, expected):
-    assert parse_ks(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("0,0.7", (0.0, 0.7)), ("0..1:0.25", (0, 0.25, 0.5, 0.75, 1.0)), ("0..0.3:0.1", (0, 0.1, 0.2, 0.3))]
-)
-def test_temperatures_are_read(text, expected):
-    assert parse_temperatures(text) == expected
+def test_values_are_read(read, text, expected):
+    assert read(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -230,24 +231,21 @@ def test_prompts_of_workloads_and_files(tmp_path):
 
 def test_repeats_go_round_and_models_are_loaded_once(world, tmp_path, monkeypatch):
     grid = grid_of(LaneSettings("draft-model"), LaneSettings("draft-model", draft="other", name="other"), repeats=3)
-    order = []
-    real = sweep_module._race
+    order, started = [], []
+    real, take = sweep_module._race, Pace.take
     monkeypatch.setattr(sweep_module, "_race", lambda runner, file, cell, repeat, *more: (
         order.append((repeat, cell.number)), real(runner, file, cell, repeat, *more))[1])  # fmt: skip
-    results, _ = sweep(world, grid, tmp_path / "s.jsonl")
+    monkeypatch.setattr(Pace, "take", lambda self, event: (
+        started.append(event) if isinstance(event, RaceStarted) else None, take(self, event))[1])  # fmt: skip
+    pool = ModelPool()
+    results, _ = sweep(world, grid, tmp_path / "s.jsonl", pool=pool)
     assert order == [(repeat, cell) for repeat in range(3) for cell in range(grid.cell_count)]
+    assert {event.lane_names for event in started} == {("plain", "draft-model"), ("plain", "other")} and len(started) == 36
     assert sorted(world.loads) == [("draft", BUNDLED), ("draft", "other"), ("target", BUNDLED)]
-    assert all(engine.closed for engine in world.engines.values())
+    assert pool.held == set() and not any(engine.closed for engine in world.engines.values()), "a window's pool keeps what it held"
+    pool.close()
     assert len(results.runs) == results.total == 36
     assert not results.pending(failed=True)
-
-
-def test_a_pool_of_the_window_keeps_what_it_held(world, tmp_path):
-    pool = ModelPool()
-    sweep(world, grid_of(repeats=1), tmp_path / "s.jsonl", pool=pool)
-    assert pool.held == set()
-    assert not world.engines["target", BUNDLED].closed
-    pool.close()
 
 
 def test_figures_are_those_of_the_race(world, tmp_path):
@@ -277,7 +275,7 @@ def without_time(results: SweepResults) -> dict:
     return {key: replace(run, seconds=0.0, costs=None, busy="") for key, run in results.runs.items()}
 
 
-@pytest.mark.parametrize("after", [0, 1, 40, 100, 200])
+@pytest.mark.parametrize("after", [0, 40, 200])
 def test_stop_and_resume_give_what_one_go_gives(world, tmp_path, after):
     grid = grid_of(temperatures=(0.0, 0.8))
     whole, _ = sweep(world, grid, tmp_path / "whole.jsonl")
@@ -289,75 +287,56 @@ def test_stop_and_resume_give_what_one_go_gives(world, tmp_path, after):
     assert without_time(read_sweep(path)) == without_time(first)
     again, more = sweep(world, grid, path, resume=True)
     assert len([one for one in more if isinstance(one, CellRun)]) == whole.total - len(first.runs)
-    assert {key: run.metrics["accepted"] for key, run in again.runs.items()} == {
-        key: run.metrics["accepted"] for key, run in whole.runs.items()
-    }
-    assert [row["acceptance_rate"] for row in again.rows()] == [row["acceptance_rate"] for row in whole.rows()]
-    assert [row["speedup"] for row in again.rows()] == pytest.approx([row["speedup"] for row in whole.rows()], rel=1e-5)
-
-
-def test_resuming_what_is_done_races_nothing(world, tmp_path):
-    sweep(world, grid_of(), tmp_path / "s.jsonl")
+    for name in ("acceptance_rate", "accepted", "speedup"):
+        assert [row[name] for row in again.rows()] == pytest.approx([row[name] for row in whole.rows()], rel=1e-5)
     loads = len(world.loads)
-    results, news = sweep(world, grid_of(), tmp_path / "s.jsonl", resume=True)
-    assert news == [] and len(world.loads) == loads
-    assert len(results.runs) == results.total
+    done, news = sweep(world, grid, path, resume=True)
+    assert news == [] and len(world.loads) == loads and len(done.runs) == done.total, "what is done is not raced again"
 
 
 def test_progress_never_goes_back_and_says_what_is_left(world, tmp_path):
-    _, news = sweep(world, grid_of(), tmp_path / "s.jsonl")
-    told = [one for one in news if isinstance(one, SeriesProgress)]
-    fractions = [one.fraction for one in told]
-    assert all(0 <= fraction <= 1 for fraction in fractions)
-    assert [one.done for one in told] == sorted(one.done for one in told)
-    assert (told[-1].done, told[-1].left_s) == (12, 0)
-    assert told[0].left_s is None
-    after_first = [one for one in told if one.done >= 1]
-    assert all(one.left_s is not None for one in after_first)
-    assert any("k 2, two, temperature 0 (repeat 2 of 2)" in one.text for one in told)
-
-
-def test_time_left_is_about_right(world, tmp_path):
     times = []
-    grid = grid_of(repeats=4)
-    with SweepFile.begin(tmp_path / "s.jsonl", grid) as file:
+    with SweepFile.begin(tmp_path / "s.jsonl", grid_of(repeats=4)) as file:
         run_sweep(file, ModelPool(), lambda one: times.append((world.clock(), one)), clock=world.clock)
-    end = times[-1][0]
+    told = [one for _, one in times if isinstance(one, SeriesProgress)]
+    assert all(0 <= one.fraction <= 1 for one in told)
+    assert [one.done for one in told] == sorted(one.done for one in told)
+    assert (told[-1].done, told[-1].left_s) == (24, 0) and told[0].left_s is None
+    assert all(one.left_s is not None for one in told if one.done)
+    assert any("k 2, two, temperature 0 (repeat 2 of 4)" in one.text for one in told)
     half = next((at, one) for at, one in times if isinstance(one, SeriesProgress) and one.done == one.total // 2)
-    assert half[1].left_s == pytest.approx(end - half[0], rel=0.25)
+    assert half[1].left_s == pytest.approx(times[-1][0] - half[0], rel=0.25)
+
+
+def broken(*words):
+    """A model that does not load."""
+
+    def load():
+        raise SpecviewError(*words)
+
+    return load
 
 
 def test_a_cell_that_fails_is_told_and_the_sweep_goes_on(world, tmp_path):
-    def broken():
-        raise SpecviewError("draft.gguf is cut short.", "Download it again.")
-
-    world.models["draft", "other"] = broken
-    grid = grid_of(LaneSettings("draft-model", draft="other", name="bad"), LaneSettings("prompt-lookup"), ks=(2,), repeats=2)
+    world.models["draft", "other"] = broken("draft.gguf is cut short.", "Download it again.")
+    lanes = LaneSettings("draft-model", draft="other", name="bad"), LaneSettings("prompt-lookup")
+    grid = grid_of(*lanes, ks=(2,), prompts=[*PROMPTS, GridPrompt("long", "b" * 5000)])
     path = tmp_path / "s.jsonl"
     results, _ = sweep(world, grid, path)
     assert len(results.runs) == results.total
-    assert {run.error for run in results.failures} == {"draft.gguf is cut short. Download it again."}
+    told = [{run.error for run in results.runs.values() if run.cell == cell.number} for cell in results.cells]
+    assert told[:2] == [{"draft.gguf is cut short. Download it again."}] * 2 and told[3:5] == [{""}, {""}]
+    assert all("5000 tokens" in "".join(told[place]) for place in (2, 5)), "a prompt that is too long fails its own cells only"
     rows = read_sweep(path).rows()
-    assert [row["note"].startswith("failed: draft.gguf") for row in rows] == [True, True, False, False]
-    assert rows[0]["speedup"] is None and rows[2]["speedup"] > 0
+    assert [row["note"].startswith("failed: ") for row in rows] == [True, True, True, False, False, True]
+    assert rows[0]["speedup"] is None and rows[3]["speedup"] > 0
     world.models["draft", "other"] = lambda: world.make_draft()
     again, _ = sweep(world, grid, path, resume=True)
-    assert not again.failures
-    assert len(read_sweep(path).runs) == again.total
-
-
-def test_a_prompt_too_long_fails_its_cells_only(world, tmp_path):
-    grid = grid_of(ks=(2,), prompts=[GridPrompt("long", "b" * 5000), PROMPTS[0]], repeats=1)
-    results, _ = sweep(world, grid, tmp_path / "s.jsonl")
-    assert "tokens" in results.runs[0, 0].error
-    assert results.runs[1, 0].speedup is not None
+    assert len(again.failures) == 4 and len(read_sweep(path).runs) == again.total
 
 
 def test_a_target_that_cannot_be_loaded_ends_the_sweep(world, tmp_path):
-    def broken():
-        raise SpecviewError("There is no file x.", "Check the path.")
-
-    world.models["target", BUNDLED] = broken
+    world.models["target", BUNDLED] = broken("There is no file x.", "Check the path.")
     with pytest.raises(SpecviewError, match=r"There is no file x\. Check the path\."):
         sweep(world, grid_of(), tmp_path / "s.jsonl")
     assert read_sweep(tmp_path / "s.jsonl").runs == {}
@@ -377,223 +356,21 @@ def test_other_weights_are_refused_on_resume(world, tmp_path, monkeypatch):
     assert without_time(read_sweep(path)) == without_time(first)
 
 
-def test_facts_of_the_prompt_are_none_of_the_weights(tmp_path):
-    with SweepFile.begin(tmp_path / "s.jsonl", grid_of()) as file:
-        file.check_facts(0, {"target_sha256": "aa", "workload_sha256": "11", "device": "cpu"})
-        file.check_facts(0, {"target_sha256": "aa", "workload_sha256": "22", "device": "cpu"})
-        file.check_facts(1, {"target_sha256": "aa", "draft_sha256": "bb"})
-        with pytest.raises(SpecviewError, match="device was cpu and is cuda"):
-            file.check_facts(0, {"target_sha256": "aa", "device": "cuda"})
-        with pytest.raises(SpecviewError, match="draft_sha256 was bb and is cc"):
-            file.check_facts(1, {"draft_sha256": "cc"})
-
-
-def test_a_number_format_chosen_by_timing_is_no_other_sweep(tmp_path):
-    """An engine on a CPU may keep the same stored weights in halves at one load and in float32 at the next."""
-    known = {"draft_sha256": "aa", "draft_dtype": "float32", "device": "cpu"}
-    with SweepFile.begin(tmp_path / "s.jsonl", grid_of()) as file:
-        file.check_facts(0, known)
-        file.check_facts(0, {**known, "draft_dtype": "float16"})
-        with pytest.raises(SpecviewError, match="draft_dtype was float32 and is Q8_0"):
-            file.check_facts(0, {**known, "draft_dtype": "Q8_0"})
-        file.check_facts(1, {**known, "device": "cuda"})
-        with pytest.raises(SpecviewError, match="draft_dtype was float32 and is float16"):
-            file.check_facts(1, {**known, "device": "cuda", "draft_dtype": "float16"})
-    grid = grid_of()
-    named = replace(grid, settings=replace(grid.settings, dtype="float32"))
-    with SweepFile.begin(tmp_path / "t.jsonl", named) as file:
-        file.check_facts(0, known)
-        with pytest.raises(SpecviewError, match="draft_dtype was float32 and is float16"):
-            file.check_facts(0, {**known, "draft_dtype": "float16"})
-
-
-def test_another_grid_is_refused_on_resume(world, tmp_path):
-    sweep(world, grid_of(), tmp_path / "s.jsonl")
-    with pytest.raises(UsageError, match="another grid: max_tokens was 24 and is 30"):
-        SweepFile.resume(tmp_path / "s.jsonl", grid_of(max_tokens=30))
-
-
-def test_a_sweep_s_file_is_never_overwritten(world, tmp_path):
-    sweep(world, grid_of(), tmp_path / "s.jsonl")
-    before = (tmp_path / "s.jsonl").read_bytes()
-    with pytest.raises(UsageError, match="there already"):
-        SweepFile.begin(tmp_path / "s.jsonl", grid_of())
-    assert (tmp_path / "s.jsonl").read_bytes() == before
-
-
-def test_a_sweep_s_file_has_one_writer(world, tmp_path):
-    path, link = tmp_path / "s.jsonl", tmp_path / "link.jsonl"
-    link.symlink_to(path)
-    with SweepFile.begin(path, grid_of()) as file:
-        file.add(CellRun(0, 0, error="x"))
-        for name in (path, link):
-            with pytest.raises(SpecviewError, match="is being written by another sweep. Wait"):
-                SweepFile.resume(name)
-        with pytest.raises(SpecviewError, match="is being written by another sweep"):
-            SweepFile.begin(path, grid_of())
-        file.add(CellRun(1, 0, error="y"))
-        assert len(read_sweep(path).runs) == 2, "who only reads may do so meanwhile"
-    with pytest.raises(UsageError, match="another grid"):
-        SweepFile.resume(path, grid_of(max_tokens=30))
-    with SweepFile.resume(path) as file:  # closed, or refused: the next one has it
-        file.add(CellRun(2, 0, error="z"))
-    assert len(read_sweep(path).runs) == 3
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["link.jsonl", "s.jsonl"]
-
-
-def test_a_lock_that_a_crash_left_holds_nobody_up(tmp_path):
-    with SweepFile.begin(tmp_path / "s.jsonl", grid_of()):
-        pass
-    (tmp_path / ".s.jsonl.lock").write_text("")
-    with SweepFile.resume(tmp_path / "s.jsonl") as file:
-        file.add(CellRun(0, 0, error="x"))
-
-
-@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "Permission denied"), NotImplementedError("no locks here")])
-def test_a_place_without_locks_is_no_hindrance(tmp_path, monkeypatch, error):
-    def refused(*_, **__):
-        raise error
-
-    monkeypatch.setattr("filelock.FileLock.acquire", refused)
-    with SweepFile.begin(tmp_path / "s.jsonl", grid_of()):
-        pass
-    with SweepFile.resume(tmp_path / "s.jsonl") as file:
-        file.add(CellRun(0, 0, error="x"))
-    assert len(read_sweep(tmp_path / "s.jsonl").runs) == 1
-
-
-def test_a_full_disk_stops_the_sweep_and_loses_nothing(world, tmp_path, monkeypatch):
-    path = tmp_path / "s.jsonl"
-    real, written = os.write, []
-
-    def write(fd, data):
-        written.append(fd)
-        if len(written) > 5:
-            real(fd, data[:20])
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(fd, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", write)
-        with pytest.raises(SpecviewError, match="cannot write the sweep .* no space left on device. Free some space"):
-            sweep(world, grid_of(), path)
-    kept = read_sweep(path)
-    assert len(kept.runs) == 3 and not kept.trouble
-    again, _ = sweep(world, grid_of(), path, resume=True)
-    assert len(again.runs) == again.total
-    assert len(read_sweep(path).runs) == again.total
-
-
 def test_an_estimate_is_what_the_sweep_takes(world, tmp_path):
-    grid = grid_of(LaneSettings("prompt-lookup"), ks=(1, 2))
-    pool = ModelPool()
-    told = estimate(grid, pool, clock=world.clock)
+    """It is measured on the longest prompt that runs."""
+    long = GridPrompt("long", "ab" * 100_000)
+    grid, pool = grid_of(LaneSettings("prompt-lookup"), ks=(1, 2)), ModelPool()
+    told = estimate(replace(grid, prompts=(*grid.prompts, long)), pool, clock=world.clock)
     before = world.clock()
     with SweepFile.begin(tmp_path / "s.jsonl", grid) as file:
         run_sweep(file, pool, clock=world.clock)
     spent = world.clock() - before
-    pool.close()
     assert 0.5 * spent < told.seconds(grid) < 2 * spent
-    with pytest.raises(Stopped):
-        estimate(grid, ModelPool(), should_stop=lambda: True, clock=world.clock)
-
-
-def test_an_estimate_takes_the_longest_prompt_that_runs(world):
-    grid = grid_of(LaneSettings("prompt-lookup"), ks=(1,), prompts=(*PROMPTS, GridPrompt("long", "ab" * 100_000)))
-    pool = ModelPool()
-    assert estimate(grid, pool, clock=world.clock).plain_tokens_per_s > 0
-    alone = grid_of(LaneSettings("prompt-lookup"), ks=(1,), prompts=(GridPrompt("long", "ab" * 100_000),))
     with pytest.raises(SpecviewError, match="tokens"):
-        estimate(alone, pool, clock=world.clock)
+        estimate(replace(grid, prompts=(long,)), pool, clock=world.clock)
+    with pytest.raises(Stopped):
+        estimate(grid, pool, should_stop=lambda: True, clock=world.clock)
     pool.close()
-
-
-# -- the file ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """The bytes of a finished sweep's file, and its results."""
-    patch = pytest.MonkeyPatch()
-    try:
-        path = tmp_path_factory.mktemp("sweep") / "s.jsonl"
-        results, _ = sweep(World(patch), grid_of(repeats=1), path)
-    finally:
-        patch.undo()
-    return path.read_bytes(), results
-
-
-@settings(max_examples=80, deadline=None)
-@given(data=st.data())
-def test_a_file_cut_anywhere_opens_with_what_it_has_or_says_why_in_one_line(written, tmp_path_factory, data):
-    whole, results = written
-    cut = data.draw(st.integers(0, len(whole)))
-    path = tmp_path_factory.getbasetemp() / "cut.jsonl"
-    path.write_bytes(whole[:cut])
-    header = whole.index(b"\n")
-    if cut < header:
-        with pytest.raises(SpecviewError) as caught:
-            read_sweep(path)
-        assert "\n" not in str(caught.value)
-        return
-    found = read_sweep(path)
-    lines = whole[: cut + 1].count(b"\n") if whole[cut : cut + 1] == b"\n" else whole[:cut].count(b"\n")
-    assert len(found.runs) in (max(0, whole[:cut].count(b"\n") - 2), max(0, lines - 2))
-    for key, run in found.runs.items():
-        assert run.metrics == results.runs[key].metrics
-    with SweepFile.resume(path) as file:  # a resumed file continues at a whole line
-        file.add(CellRun(0, 0, error="x"))
-    assert read_sweep(path).runs[0, 0].error == "x"
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "is no sweep"),
-        (b"\x89PNG\r\n", "is no sweep"),
-        (b"[1]\n", "is no sweep"),
-        (b'{"schema": "specview.trace/1"}\n', "specview.trace/1 file"),
-        (b'{"schema": "specview.sweep/2", "grid": {}}\n', "Update specview"),
-        (b'{"schema": "specview.sweep/1", "grid": {}}\n', "grid of .* is damaged"),
-        (b'{"schema": "specview.sweep/1", "grid": 3}\n', "grid of .* is damaged"),
-        (b"[" * 100_000, "is no sweep"),
-    ],
-)
-def test_a_file_that_is_no_sweep_is_one_line(tmp_path, content, words):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(SpecviewError, match=words) as caught:
-        read_sweep(path)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("line", [b"{}", b"3", b'{"cell": 99, "repeat": 0}', b'{"cell": 0, "repeat": 0, "positions": [1]}', b"{"])
-def test_a_damaged_line_is_named(written, tmp_path, line):
-    whole, _ = written
-    lines = whole.split(b"\n")
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b"\n".join([*lines[:3], line, *lines[3:]]))
-    with pytest.raises(SpecviewError, match="damaged in line 4"):
-        read_sweep(path)
-
-
-def test_new_sweeps_never_share_a_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path))
-    paths = []
-    for _ in range(3):
-        path = new_path()
-        with SweepFile.begin(path, grid_of()):
-            paths.append(path)
-    assert len(set(paths)) == 3 and {path.parent for path in paths} == {tmp_path / "sweeps"}
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "file"))
-    with pytest.raises(SpecviewError, match="cannot write the folder"):
-        new_path()
-
-
-def test_a_missing_file_is_one_line(tmp_path):
-    with pytest.raises(SpecviewError, match="cannot read the sweep .*no such file"):
-        read_sweep(tmp_path / "none.jsonl")
 
 
 # -- what is folded out of it --------------------------------------------------------------------
@@ -640,6 +417,8 @@ def test_the_prediction_is_the_closed_form_with_measured_costs(alpha, c, v):
         assert one.c_alone == pytest.approx(theory.speedup(alpha, one.k, c), rel=5e-3)
     best = max(range(1, 9), key=lambda k: theory.speedup(alpha, k, c, v))
     assert series.best_predicted.k == best
+    few = made(grid_of(ks=(1, 4, 8), prompts=PROMPTS[:1]), lambda k, repeat: 1.0, alpha, c, v)
+    assert [one.k for one in few.series(few.curves()[0]).predicted] == list(range(1, 9)), "between measured k too"
 
 
 def test_the_prediction_of_a_perfect_draft_is_what_is_measured(world, tmp_path):
@@ -679,11 +458,6 @@ def test_words_say_what_the_rows_show():
     assert best.k not in (1, 8) and f"k {best.k}, which was not raced, is predicted at {series.limited(best):.2f}x" in series.sentence()
     slow = made(grid_of(ks=(1, 8), prompts=PROMPTS[:1], repeats=1), lambda k, repeat: 1.2 if k == 1 else 1.9, alpha=0.6, c=0.2, v=1.0)
     assert "not raced" not in slow.all_series()[0].sentence(), "a prediction under what was measured is no advice"
-
-
-def test_between_measured_k_the_line_is_drawn_on():
-    results = made(grid_of(ks=(1, 4, 8), prompts=PROMPTS[:1]), lambda k, repeat: 1.0)
-    assert [one.k for one in results.series(results.curves()[0]).predicted] == list(range(1, 9))
 
 
 @settings(max_examples=60, deadline=None)
@@ -758,15 +532,6 @@ def test_rows_have_every_column_and_every_format_takes_them(world, tmp_path):
     greedy = [row for row in rows if row["temperature"] == 0]
     assert {row["equal_to_plain"] for row in greedy} == {"yes"}
     assert {row["equal_to_plain"] for row in rows if row["temperature"]} == {None}
-
-
-def test_every_race_starts_with_its_own_plain_lane(world, tmp_path, monkeypatch):
-    started = []
-    real = Pace.take
-    monkeypatch.setattr(Pace, "take", lambda self, event: (
-        started.append(event) if isinstance(event, RaceStarted) else None, real(self, event))[1])  # fmt: skip
-    sweep(world, grid_of(), tmp_path / "s.jsonl")
-    assert [event.lane_names for event in started] == [("plain", "draft-model")] * 12
 
 
 def test_what_a_grid_takes_is_said_in_words():
