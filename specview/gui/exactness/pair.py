@@ -23,6 +23,7 @@ from specview.gui.state.display_text import tooltip, visible
 from specview.lab import pair_results
 from specview.lab.exact_statistics import labelled, p_text
 from specview.lab.pair_exactness import run_pair
+from specview.lab.toy import SAMPLERS
 from specview.racing.resolve import checked_run
 from specview.settings.run import LaneSettings, RunSettings
 
@@ -156,12 +157,11 @@ class PairPanel(ExactnessPanel):
             return
         names = [name for name in found.first[0].shares if name != "typical"]
         width = 0.8 / len(names)
-        colours = theme.current().lane_colors
-        for lane, name in enumerate(names):
-            at = [place - 0.4 + (lane + 0.5) * width for place in range(len(found.first))]
+        for number, name in enumerate(names):
+            at = [place - 0.4 + (number + 0.5) * width for place in range(len(found.first))]
             tips = [f"{visible(one.text)!r}: {name} {one.shares[name]:.4f} of {found.samples:,}; p {one.p:.4f}" for one in found.first]
             chart.bars(labelled(name), at, [one.shares[name] for one in found.first],
-                       width=width * 0.92, colour=colours[_lane(name)], tips=tips)  # fmt: skip
+                       width=width * 0.92, lane=SAMPLERS.index(name), tips=tips)  # fmt: skip
         places = np.arange(len(found.first), dtype=float)
         chart.curve("p, exact", places, [one.p for one in found.first], colour="p_ink", line=False, points=True, shape=0,
                     tips=[f"{visible(one.text)!r}: p {one.p:.4f}" for one in found.first])  # fmt: skip
@@ -178,22 +178,18 @@ class PairPanel(ExactnessPanel):
         words = "" if rules else "The distance of each rule from plain decoding, with what chance alone explains."
         if not begin(chart, words) or found is None:
             return
-        top = 0.05
-        bound: tuple[list[int], list[float]] | None = None
         for name, one in rules.items():
-            at = [test.depth for test in one.tests]
-            tv = [test.tv for test in one.tests]
-            top = max(top, *tv)
             tips = [
                 f"{name}, first {test.depth}: total variation {test.tv:.4f}, chi-square p {p_text(test.chi2_p)}"
                 for test in one.tests
             ]
-            chart.curve(labelled(name), at, tv, lane=_lane(name), points=True, tips=tips)
-            if bound is None and not one.lossy and all(test.bound is not None for test in one.tests):
-                bound = at, [test.bound or 0.0 for test in one.tests]
-        if bound is not None:
-            chart.curve("chance explains (99%)", *bound, colour="muted", dashed=True)
-            top = max(top, *bound[1])
+            at, tv = [test.depth for test in one.tests], [test.tv for test in one.tests]
+            chart.curve(labelled(name), at, tv, lane=SAMPLERS.index(name), points=True, tips=tips)
+        tests = next((one.tests for one in rules.values() if not one.lossy), ())
+        bounds = {test.depth: test.bound for test in tests if test.bound is not None}
+        if bounds and len(bounds) == len(tests):
+            chart.curve("chance explains (99%)", list(bounds), list(bounds.values()), colour="muted", dashed=True)
+        top = max(0.05, *bounds.values(), *(test.tv for one in rules.values() for test in one.tests))
         chart.ticks("x", [(float(depth), str(depth)) for depth in range(1, found.asked.tokens + 1)])
         chart.set_range(x=(0.8, found.asked.tokens + 0.2), y=(0, top * 1.1))
 
@@ -259,8 +255,3 @@ def short(text: str) -> str:
     """A token for an axis."""
     shown = visible(text)
     return f"{shown[:8]}…" if len(shown) > 9 else shown
-
-
-def _lane(name: str) -> int:
-    """A sampler's colour and shape: plain 0, the lane's rule 1, the controls after it."""
-    return {"plain": 0, "typical": 3, "naive": 4, "match": 2}.get(name, 1)

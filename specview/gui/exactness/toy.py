@@ -130,7 +130,7 @@ class ToyPanel(ExactnessPanel):
                 for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True)
             ]
             title = labelled(name)
-            chart.bars(title, at, share, width=width, colour=theme.current().lane_colors[lane % 5], tips=tips)
+            chart.bars(title, at, share, width=width, lane=lane, tips=tips)
         chart.mark("even", y=1 / BINS, text="evenly spread")
         chart.ticks("x", [(edge, f"{edge:.1f}") for edge in edges[::2]])
         chart.set_range(x=(0, 1), y=(0, max(most * 1.05, 0.3)))
