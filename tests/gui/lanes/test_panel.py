@@ -362,21 +362,14 @@ def test_a_lossy_label_takes_no_room_from_the_other_figures(qtbot: QtBot) -> Non
     assert cell._painted_label(metrics) == "vs plain, lossy"
 
 
-def test_a_lane_that_failed_before_its_first_round_has_no_verdict_on_its_output() -> None:
-    lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"}, state="ended", end="error", error="No room.")
-    assert lane_words.badge(lane).text == "did not run" and lane_words.badge(lane).tip == "No room."
+@pytest.mark.parametrize(("end", "error", "tone"), [("error", "No room.", "bad"), ("stopped", "", "neutral")])
+def test_a_lane_without_a_round_has_no_verdict_on_its_output(end: str, error: str, tone: str) -> None:
+    lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"}, state="ended", end=end, error=error)
+    mark = lane_words.badge(lane)
+    assert (mark.text, mark.tone) == ("did not run", tone) and error in mark.tip
     for round_ in make_rounds(1):
         lane.add(round_)
-    lane.state, lane.end = "ended", "error"
-    assert "exact rule" in lane_words.badge(lane).text
-
-
-def test_a_lane_stopped_before_its_first_round_has_no_verdict() -> None:
-    lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"}, state="ended", end="stopped")
-    assert lane_words.badge(lane).text == "did not run" and lane_words.badge(lane).tone == "neutral"
-    for round_ in make_rounds(1):
-        lane.add(round_)
-    lane.state, lane.end = "ended", "stopped"
+    lane.state, lane.end = "ended", end
     assert "exact rule" in lane_words.badge(lane).text
 
 

@@ -218,6 +218,16 @@ def test_up_and_down_keep_moving(qtbot: QtBot) -> None:
     assert shown.lines.layout.fragments_of(shown._current)[0][0] == 0
 
 
+def test_there_is_nothing_below_a_text_that_ends_in_empty_lines(qtbot: QtBot) -> None:
+    lane = LaneModel()
+    lane.add(Round(0, 0.1, 0, 0.1, 0, final=FinalToken(3, "plain", "end\n\n")))
+    shown = view(qtbot, lane)
+    shown._set_current(0)
+    for key in (Qt.Key.Key_Down, Qt.Key.Key_PageDown, Qt.Key.Key_Up):
+        qtbot.keyClick(shown, key)
+    assert shown.current() == (0, -1)
+
+
 def test_hidden_ghosts_are_skipped(qtbot: QtBot) -> None:
     lane = filled_lane(12, alpha=0.3)
     shown = view(qtbot, lane)

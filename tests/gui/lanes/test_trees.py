@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Rider, Round, RunRecord, depths
 from specview.decoding.metrics import fold
 from specview.gui.lanes.token_view import TokenView
-from specview.gui.parts import theme
 from specview.gui.race.inspector import Inspector
 from specview.gui.state.inspection import inspect, last_rejected, siblings, standing, window_rows
 from specview.gui.state.tree_layout import MAX_IGNORED, ROOT, outline
@@ -213,22 +211,3 @@ def test_model_text_in_trees_and_windows_is_never_markup(inspector: Inspector) -
     assert inspector.show_token(filled([round_]), 0, 0)
     assert inspector.text().count("<b>↵‹NUL›") >= 4
     inspector.grab()
-
-
-def test_trees_are_drawn_in_both_themes_and_sizes(inspector: Inspector) -> None:
-    app = QApplication.instance()
-    assert isinstance(app, QApplication)
-    deep = tuple(DraftedToken(i, "accepted", text=f" word{i}") for i in range(30))
-    chain_tree = Round(1, 0.2, 0, 0.1, 0, drafter="t", parents=tuple(range(-1, 29)), drafted=deep,
-                       final=FinalToken(1, "bonus", "x"))
-    lane = filled([lookahead_round(wide=15, levels=6, guesses=15), chain_tree])
-    try:
-        for name, scale in (("light", 1.0), ("dark", 2.0), ("dark", 1.0)):
-            theme.apply(app, name, scale)
-            for round_index, place in ((0, 0), (1, 20), (1, FINAL)):
-                assert inspector.show_token(lane, round_index, place)
-                for width in (180, 290, 500):
-                    inspector.resize(width, 900)
-                    inspector.widget().grab()
-    finally:
-        theme.apply(app, "dark", 1.0)

@@ -16,7 +16,7 @@ from specview.gui.race.inspector import HINT, Inspector
 from specview.gui.state.display_text import quoted
 from specview.gui.state.inspection import inspect
 from specview.gui.state.view_model import FINAL, LaneModel
-from tests.gui.views_data import filled_lane
+from tests.gui.views_data import filled_lane, lookahead_round
 
 P_TOP = ((1, " path", 0.58), (2, " file", 0.16), (3, " None", 0.07))
 Q_TOP = ((3, " None", 0.31), (1, " path", 0.22), (4, " the", 0.1))
@@ -156,15 +156,21 @@ def test_every_token_can_be_inspected(rule: str, seed: int, light: bool) -> None
 def test_both_themes_and_sizes(inspector: Inspector) -> None:
     app = QApplication.instance()
     assert isinstance(app, QApplication)
-    lane = filled_lane(10)
+    deep = tuple(DraftedToken(i, "accepted", text=f" word{i}") for i in range(30))
+    trees = LaneModel("x", {"method": "x", "rule": "greedy", "temperature": 0.0})
+    trees.add(lookahead_round(wide=15, levels=6, guesses=15))
+    trees.add(Round(1, 0.2, 0, 0.1, 0, drafter="t", parents=tuple(range(-1, 29)), drafted=deep, final=FinalToken(1, "bonus", "x")))
+    chains = filled_lane(10)
     try:
         for name, scale in (("light", 1.0), ("dark", 2.0), ("light", 0.8)):
             theme.apply(app, name, scale)
-            for token in lane.tokens[:12]:
-                inspector.show_token(lane, token.round_index, token.token_index)
-            for width in (180, 290, 600):
-                inspector.resize(width, 500)
-                inspector.grab()
+            shown = [(chains, token.round_index, token.token_index) for token in chains.tokens[:8]]
+            for lane, round_index, place in (*shown, (trees, 0, 0), (trees, 1, 20), (trees, 1, FINAL)):
+                assert inspector.show_token(lane, round_index, place)
+                for width in (180, 290, 600) if lane is trees else ():
+                    inspector.resize(width, 900)
+                    inspector.widget().grab()
+            inspector.grab()
     finally:
         theme.apply(app, "dark", 1.0)
 
