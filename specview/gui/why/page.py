@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer
@@ -26,7 +27,7 @@ from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, Page, PageContext, tabs_over
 from specview.gui.parts.pass_times import PassMeasuring
 from specview.gui.parts.report_view import ReportView
-from specview.gui.parts.widgets import Choice, ElidedLabel, Scrolled, label, set_kind, set_tip
+from specview.gui.parts.widgets import Choice, ElidedLabel, Scrolled, button, label, set_kind, set_tip
 from specview.gui.state import lane_words
 from specview.gui.state.display_text import visible
 from specview.gui.state.view_model import LaneModel, target_of
@@ -71,9 +72,9 @@ class BannerRow(QWidget):
         if [banner.kind for banner in self.banners] != kinds or not self._chips:
             self._rebuild(shown)
         self.banners = shown
-        for banner, (_, button) in zip(shown, self._chips, strict=True):
-            button.setText(f"! {banner.short}")
-            set_tip(button, banner.text)
+        for banner, (_, chip) in zip(shown, self._chips, strict=True):
+            chip.setText(f"! {banner.short}")
+            set_tip(chip, banner.text)
         if self._chosen not in kinds:
             self._chosen = kinds[0] if kinds else ""
         self._say()
@@ -88,24 +89,19 @@ class BannerRow(QWidget):
             chip = QFrame()
             chip.setObjectName("banner")
             chip.setProperty("kind", "warning")
-            words, close = QToolButton(), QToolButton()
-            close.setText("×")
-            close.setAccessibleName("Dismiss")
-            set_tip(close, "Dismiss this warning for this lane's run")
-            for button in (words, close):
-                button.setProperty("kind", "caption")
-            words.clicked.connect(lambda _=False, kind=banner.kind: self.choose(kind))
-            close.clicked.connect(lambda _=False, kind=banner.kind: self.dismiss(kind))
+            words = button(QToolButton, "", "", partial(self.choose, banner.kind), kind="caption")
+            close = button(QToolButton, "×", "Dismiss this warning for this lane's run", partial(self.dismiss, banner.kind),
+                           kind="caption", name="Dismiss")  # fmt: skip
             layout.row(words, close, on=chip, gap=0, margins=(theme.px(6), 0, theme.px(2), 0))
             self._row.insertWidget(place, chip)
             self._chips.append((chip, words))
 
-    def choose(self, kind: str) -> None:
+    def choose(self, kind: str, _: bool = False) -> None:
         """Show a banner's words."""
         self._chosen = kind
         self._say()
 
-    def dismiss(self, kind: str) -> None:
+    def dismiss(self, kind: str, _: bool = False) -> None:
         """Take a banner away until the lane's next run."""
         self.dismissed.add(kind)
         self.show_banners(self.banners)
@@ -153,18 +149,14 @@ class WhyPage(Page):
         self.lanes.setMinimumContentsLength(18)
         set_tip(self.lanes, "The lane that is explained")
         self.lanes.currentIndexChanged.connect(lambda _: self._lane_chosen())
-        self.measure = QPushButton("Measure v(k)")
-        self.measure.clicked.connect(self.measure_v)
+        self.measure = button(QPushButton, "Measure v(k)", "", self.measure_v)
         self.measured_words = ElidedLabel("", "small")
-        self.median, self.per_round = QPushButton("Median"), QPushButton("Per round")
-        for button, on, tip in (
-            (self.median, False, "The lane's median rounds as one waterfall"),
-            (self.per_round, True, "One bar a round; a click selects it in the race"),
-        ):
-            button.setCheckable(True)
-            button.setAutoExclusive(True)
-            set_tip(button, tip)
-            button.clicked.connect(lambda _=False, on=on: self.set_per_round(on))
+        self.median = button(QPushButton, "Median", "The lane's median rounds as one waterfall", lambda: self.set_per_round(False))
+        self.per_round = button(QPushButton, "Per round", "One bar a round; a click selects it in the race",
+                                lambda: self.set_per_round(True))  # fmt: skip
+        for one in (self.median, self.per_round):
+            one.setCheckable(True)
+            one.setAutoExclusive(True)
         self.median.setChecked(True)
         top = layout.row(
             label("Lane", "muted"), self.lanes, self.measure, (self.measured_words, 1), gap=theme.px(8)
@@ -210,13 +202,9 @@ class WhyPage(Page):
         )  # fmt: skip
         self.empty_words.setWordWrap(True)
         self.empty_words.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        go = QPushButton("Go to the race")
-        go.clicked.connect(lambda: self.context.goto(RACE))
-        self.empty_button = go
-        column = layout.column(2, (self.empty_words, 0, Qt.AlignmentFlag.AlignHCenter), on=view, margins=None)
-        column.addSpacing(theme.px(10))
-        column.addWidget(go, 0, Qt.AlignmentFlag.AlignHCenter)
-        column.addStretch(3)
+        self.empty_button = button(QPushButton, "Go to the race", "", lambda: self.context.goto(RACE))
+        centre = Qt.AlignmentFlag.AlignHCenter
+        layout.column(2, (self.empty_words, 0, centre), (self.empty_button, 0, centre), 3, on=view, gap=theme.px(16), margins=None)
         return view
 
     def _restyle(self) -> None:
@@ -288,8 +276,8 @@ class WhyPage(Page):
 
     def _view_changed(self, place: int) -> None:
         self.stack.setCurrentIndex(place)
-        for button in (self.median, self.per_round):
-            button.setVisible(place == 0)
+        for one in (self.median, self.per_round):
+            one.setVisible(place == 0)
         self._again()
 
     def _lanes_changed(self) -> None:
@@ -422,13 +410,9 @@ class WhyPage(Page):
         busy = self.controller.busy_with
         running = self._measuring.running
         self.measure.setEnabled(not busy and self.lane is not None)
-        if running:
-            set_tip(self.measure, "The target's passes are being measured (Esc stops it)")
-        elif busy:
-            set_tip(self.measure, f"Wait: {busy} is under way")
-        else:
-            set_tip(self.measure, "Measure what target passes of 1 to 9 rows cost here (some seconds), so that the best k "
-                                  "rests on measured v(k)")  # fmt: skip
+        set_tip(self.measure, "The target's passes are being measured (Esc stops it)" if running
+                else f"Wait: {busy} is under way" if busy
+                else "Measure what target passes of 1 to 9 rows cost here (some seconds), so that the best k rests on measured v(k)")  # fmt: skip
         if running:
             return
         known = self.calibrated

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import (
-    QColor,
-    QFontMetricsF,
-    QHelpEvent,
-    QKeyEvent,
-    QMouseEvent,
-    QPainter,
-    QPaintEvent,
-    QPen,
-    QResizeEvent,
-)
-from PySide6.QtWidgets import (
-    QFrame,
-    QScrollBar,
-    QSizePolicy,
-    QToolButton,
-    QToolTip,
-    QWidget,
-)
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QFontMetricsF, QKeyEvent, QMouseEvent, QPainter, QPen, QResizeEvent
+from PySide6.QtWidgets import QFrame, QScrollBar, QSizePolicy, QToolButton, QWidget
 
 from specview.decoding.details import RoundSpan
 from specview.files.figures import milliseconds
 from specview.gui.parts import layout, theme
 from specview.gui.parts.chart_key import Headline
-from specview.gui.parts.widgets import ElidedLabel, set_tip
+from specview.gui.parts.painted import Painted, baseline, ink
+from specview.gui.parts.widgets import ElidedLabel, button
 from specview.gui.state.display_text import tooltip
 
 ROWS = ("draft", "verify", "other")
@@ -49,7 +34,7 @@ def span_words(span: RoundSpan) -> str:
     )
 
 
-class _Bars(QWidget):
+class _Bars(Painted):
     """The bars of the rounds within [start_s, start_s + length_s]."""
 
     picked = Signal(int)
@@ -61,15 +46,18 @@ class _Bars(QWidget):
         self.start_s, self.length_s = 0.0, 1.0
         self.selected = -1
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setMouseTracking(True)
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Expanding)
         self.setAccessibleName("Timeline of rounds; Left and Right choose a round")
 
-    def sizeHint(self) -> QSize:
-        return QSize(theme.px(400), theme.px(110))
+    def high(self) -> int:
+        return theme.px(110)
 
     def minimumSizeHint(self) -> QSize:
         return QSize(theme.px(120), theme.px(84))
+
+    def tip_at(self, at: QPointF) -> str:
+        place = self.round_at(at.x())
+        return span_words(self.spans[place]) if place >= 0 else ""
 
     def _left(self) -> float:
         metrics = QFontMetricsF(theme.ui_font(10.5))
@@ -88,40 +76,40 @@ class _Bars(QWidget):
         place = bisect_right(self.starts, at) - 1
         return place if place >= 0 and at <= self.spans[place].start_s + self.spans[place].seconds else -1
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        now = theme.current()
-        painter = QPainter(self)
-        font = theme.ui_font(10.5)
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+        focus, font = QColor(theme.current().focus), theme.ui_font(10.5)
         painter.setFont(font)
         metrics = QFontMetricsF(font)
         left, line = self._left(), metrics.height()
         bottom = self.height() - line - theme.px(4)
         row = (bottom - line) / len(ROWS)
-        painter.setPen(QColor(now.muted))
+        painter.setPen(ink("muted"))
         painter.drawText(QPointF(0, metrics.ascent()), "tokens")
         for place, name in enumerate(ROWS):
-            middle = line + row * (place + 0.5)
-            painter.drawText(QPointF(0, middle + (metrics.ascent() - metrics.descent()) / 2), name)
+            painter.drawText(QPointF(0, baseline(metrics, line + row * (place + 0.5))), name)
         self._paint_axis(painter, metrics, left, bottom)
-        first = max(0, bisect_right(self.starts, self.start_s) - 1)
         painter.setClipRect(QRectF(left, 0, self.width() - left, self.height()))
-        for place in range(first, len(self.spans)):
+        for place in range(max(0, bisect_right(self.starts, self.start_s) - 1), len(self.spans)):
             span = self.spans[place]
             if span.start_s > self.start_s + self.length_s:
                 break
+            x0, x1 = self._x(span.start_s), self._x(span.start_s + span.seconds)
             if place == self.selected:
-                x0, x1 = self._x(span.start_s), self._x(span.start_s + span.seconds)
-                painter.fillRect(QRectF(x0, 0, max(2.0, x1 - x0), bottom), QColor(now.border))
-                painter.setPen(QPen(QColor(now.focus), 1.5))
+                painter.fillRect(QRectF(x0, 0, max(2.0, x1 - x0), bottom), ink("border"))
+                painter.setPen(QPen(focus, 1.5))
                 painter.drawRect(QRectF(x0, 0.5, max(2.0, x1 - x0), bottom - 1))
-            self._paint_round(painter, span, line, row, metrics)
+            self._paint_phases(painter, span, line, row)
+            text = str(span.emitted)
+            if metrics.horizontalAdvance(text) + 2 <= x1 - x0:
+                painter.setPen(ink("accepted" if span.accepted else "muted"))
+                painter.drawText(QPointF((x0 + x1 - metrics.horizontalAdvance(text)) / 2, metrics.ascent()), text)
         if self.hasFocus():
             painter.setClipping(False)
-            painter.setPen(QPen(QColor(now.focus), 1))
+            painter.setPen(QPen(focus, 1))
             painter.drawRect(self.rect().adjusted(0, 0, -1, -1))
 
-    def _paint_round(self, painter: QPainter, span: RoundSpan, top: float, row: float, metrics: QFontMetricsF) -> None:
-        now = theme.current()
+    def _paint_phases(self, painter: QPainter, span: RoundSpan, top: float, row: float) -> None:
         at = span.start_s
         for place, seconds in enumerate((span.draft_s, span.verify_s, span.other_s)):
             x0, x1 = self._x(at), self._x(at + seconds)
@@ -129,31 +117,22 @@ class _Bars(QWidget):
             if seconds > 0:
                 wide = x1 - x0 - (1 if x1 - x0 > 4 else 0)  # so that rounds that follow at once can be told apart
                 bar = QRectF(x0, top + place * row + row * 0.14, max(1.0, wide), row * 0.72)
-                painter.fillRect(bar, QColor(now.phases[place]))
-        text = str(span.emitted)
-        x0, x1 = self._x(span.start_s), self._x(span.start_s + span.seconds)
-        if metrics.horizontalAdvance(text) + 2 <= x1 - x0:
-            painter.setPen(QColor(now.accepted if span.accepted else now.muted))
-            painter.drawText(QPointF((x0 + x1 - metrics.horizontalAdvance(text)) / 2, metrics.ascent()), text)
+                painter.fillRect(bar, QColor(theme.current().phases[place]))
 
     def _paint_axis(self, painter: QPainter, metrics: QFontMetricsF, left: float, bottom: float) -> None:
-        now = theme.current()
-        painter.setPen(QColor(now.border))
+        painter.setPen(ink("border"))
         painter.drawLine(QPointF(left, bottom), QPointF(self.width(), bottom))
         step = _nice(self.length_s / max(2.0, (self.width() - left) / theme.px(90)))
         digits = max(0, len(f"{step:.6f}".rstrip("0").partition(".")[2]))
-        count = int(self.start_s / step)
         edge = 0.0
-        while (value := count * step) <= self.start_s + self.length_s:
-            count += 1
-            x = self._x(value)
-            text = f"{value:.{digits}f} s"
+        for count in range(int(self.start_s / step), int((self.start_s + self.length_s) / step) + 1):
+            x, text = self._x(count * step), f"{count * step:.{digits}f} s"
             wide = metrics.horizontalAdvance(text)
             if x < left or x - wide / 2 < edge or x + wide / 2 > self.width():
                 continue
-            painter.setPen(QColor(now.border))
+            painter.setPen(ink("border"))
             painter.drawLine(QPointF(x, bottom), QPointF(x, bottom + 3))
-            painter.setPen(QColor(now.muted))
+            painter.setPen(ink("muted"))
             painter.drawText(QPointF(x - wide / 2, bottom + theme.px(3) + metrics.ascent()), text)
             edge = x + wide / 2 + theme.px(6)
 
@@ -174,16 +153,6 @@ class _Bars(QWidget):
             self.picked.emit(last)
         else:
             super().keyPressEvent(event)
-
-    def event(self, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
-            place = self.round_at(event.pos().x())
-            if place >= 0:
-                QToolTip.showText(event.globalPos(), tooltip(span_words(self.spans[place])), self)
-            else:
-                QToolTip.hideText()
-            return True
-        return super().event(event)
 
 
 class RoundTimeline(QFrame):
@@ -208,8 +177,10 @@ class RoundTimeline(QFrame):
         headline = Headline("Timeline of rounds", "seconds of the lane's clock")
         headline.setToolTip(tooltip("Each round's draft, target pass and rest on the lane's own clock, which starts at the "
                                     "end of prefill. Above: the tokens that the round emitted."))  # fmt: skip
-        self.wider = self._button("−", "Show more rounds", 2.0)
-        self.closer = self._button("+", "Show fewer rounds", 0.5)
+        self.wider, self.closer = (
+            button(QToolButton, text, tip, lambda _=False, factor=factor: self.zoom(factor), kind="caption", name=tip)
+            for text, tip, factor in (("−", "Show more rounds", 2.0), ("+", "Show fewer rounds", 0.5))
+        )
         layout.column(
             layout.row((headline, 2), (self.words, 3), self.wider, self.closer, gap=theme.px(6)), (self.bars, 1),
             self.along, on=self, gap=theme.px(2), margins=(theme.px(9), theme.px(5), theme.px(7), theme.px(4))
@@ -217,15 +188,6 @@ class RoundTimeline(QFrame):
         self.bars.picked.connect(self.picked)
         self.along.valueChanged.connect(self._scrolled)
         theme.signals.changed.connect(self.bars.update)
-
-    def _button(self, text: str, tip: str, factor: float) -> QToolButton:
-        button = QToolButton()
-        button.setText(text)
-        button.setProperty("kind", "caption")
-        button.setAccessibleName(tip)
-        set_tip(button, tip)
-        button.clicked.connect(lambda: self.zoom(factor))
-        return button
 
     def show_spans(self, spans: Sequence[RoundSpan]) -> None:
         """Show these rounds; the part that is looked at stays, or follows the end."""
@@ -282,9 +244,5 @@ class RoundTimeline(QFrame):
 
 def _nice(value: float) -> float:
     """The next of 1, 2, 5 times a power of ten."""
-    power = 1.0
-    while power < value:
-        power *= 10
-    while power > value and power > 1e-6:
-        power /= 10
+    power = 10.0 ** max(-6, math.floor(math.log10(value)))
     return next((power * step for step in (1, 2, 5) if power * step >= value), power * 10)
