@@ -157,7 +157,7 @@ def _advice(lane: LaneFigures, found: Explanation, fall: Waterfall) -> str:
         return f"by its acceptance at each position {each}, by one rate of {found.alpha:.2f} {one}: what-if replays it"
     if lane.shape == "varying":
         best = (
-            "no fixed k is told apart from it" if found.best_k is None
+            "no fixed k is clearly better" if found.best_k is None
             else f"a fixed k of {found.best_k} would be best" if found.best_k else "no fixed k would pay"
         )  # fmt: skip
         return f"{needs}; by the formula {at} {best}"
@@ -166,9 +166,9 @@ def _advice(lane: LaneFigures, found: Explanation, fall: Waterfall) -> str:
     if found.best_k != lane.k:
         return f"{at} the best k is {found.best_k}"
     if lane.faster is not None and lane.faster.spread is None:
-        return f"{at} so few rounds tell no other k apart from it"
+        return f"{at} there are too few rounds to say that another k is better"
     if found.as_good:
-        return f"{at}, k {lane.k} is not told apart from {_listed([length_words(k) for k in found.as_good])}"
+        return f"{at}, k {lane.k} is not clearly better than {_listed([length_words(k) for k in found.as_good])}"
     return f"{at}, k {lane.k} is the best here{' of those whose cost is known' if found.best_k == found.lengths[-1].k else ''}"
 
 

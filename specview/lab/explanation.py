@@ -221,7 +221,7 @@ class Explanation:
         if self.best_k is None:
             return ""
         best = f"k {self.best_k}, {self.best_k_speedup:.2f} times plain" if self.best_k and self.best_k_speedup is not None else "plain"
-        return best if not self.as_good else f"not told apart: {best}; {', '.join(map(length_words, self.as_good))}"
+        return best if not self.as_good else f"no clear winner: {best}; {', '.join(map(length_words, self.as_good))}"
 
     def as_dict(self) -> dict[str, Any]:
         """The figures by name, as they stand in files."""

@@ -157,11 +157,11 @@ class WhatIf:
         if self.better is not None:
             return _fastest_words(self.better, f"gave {now_words}")
         if own.high is not None and own.high < 1:
-            return f"No draft length would have paid here: the recorded choice gave {now_words}, and no other is told apart from plain."
+            return f"No draft length would have paid here: the recorded choice gave {now_words}, and no other is clearly faster than plain."
         if own.spread is None:
-            return f"The recorded choice gave {now_words}; so few rounds tell no other choice apart from it."
-        beside = "" if self._is_recorded(best) else f"; {speed}, not told apart from it"
-        return f"No other choice is told apart from the recorded one, {now_words}{beside}."
+            return f"The recorded choice gave {now_words}; there are too few rounds to say that another is better."
+        beside = "" if self._is_recorded(best) else f"; {speed}, no clear difference"
+        return f"No other choice is clearly faster than the recorded one, {now_words}{beside}."
 
 
 def _fastest(ones: Iterable[Alternative]) -> Alternative | None:

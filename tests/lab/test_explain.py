@@ -267,7 +267,7 @@ def test_what_is_not_told_apart_is_not_called_best():
     few = Speedup(66, 100, 10.0)  # too few rounds for a spread: the lane stands at 0.66 of plain, which is at 1
     found = explain(lane_of(0.3, 3, 0.2, 1.2, count=8), plain_lane(8), REJECTION, faster=few)
     assert found.best_k == 3 and 0 in found.as_good
-    assert found.best_words == f"not told apart: k 3, 0.66 times plain; {', '.join('plain' if not k else f'k {k}' for k in found.as_good)}"
+    assert found.best_words == f"no clear winner: k 3, 0.66 times plain; {', '.join('plain' if not k else f'k {k}' for k in found.as_good)}"
     assert replace(found, as_good=()).best_words == "k 3, 0.66 times plain"
 
 
