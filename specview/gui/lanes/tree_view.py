@@ -235,18 +235,14 @@ class TreeView(QAbstractScrollArea):
 
     def _box(self, painter: QPainter, node: Node, box: QRectF) -> None:
         now = theme.current()
-        ink, fill = {
-            "accepted": (now.accepted, now.accepted_tint),
-            "corrected": (now.corrected, now.corrected_tint),
-            "bonus": (now.bonus, now.bonus_tint),
-            "plain": (now.ink, now.field),
-            "rejected": (now.rejected, now.panel),
-        }.get(node.verdict, (now.faint, now.panel))
+        ink = {"ignored": "faint", "plain": "ink"}.get(node.verdict, node.verdict)
+        bare = now.field if node.verdict == "plain" else now.panel
+        colour, fill = painted.ink(ink), getattr(now, f"{node.verdict}_tint", bare)
         dash = painted.DASHES if node.verdict == "ignored" else ()
         inner = box.adjusted(0.5, 0.5, -0.5, -0.5)
-        painted.box(painter, inner, painted.pen(QColor(ink), 1.8 if node.bright else 1.0, dash), QColor(fill), 4)
+        painted.box(painter, inner, painted.pen(colour, 1.8 if node.bright else 1.0, dash), QColor(fill), 4)
         if node.verdict in ("corrected", "bonus"):
-            painter.setPen(painted.pen(QColor(ink), 2.2, painted.DOTS if node.verdict == "corrected" else ()))
+            painter.setPen(painted.pen(colour, 2.2, painted.DOTS if node.verdict == "corrected" else ()))
             y = inner.bottom() - 1.5
             painter.drawLine(QPointF(inner.left() + 4, y), QPointF(inner.right() - 4, y))
 
