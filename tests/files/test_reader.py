@@ -22,7 +22,7 @@ from specview.library.exports import FORMS, Recorded, export_data, recorded_docu
 from specview.library.library import look_at
 from specview.library.repeat import command_line, settings_of_trace
 from specview.library.replay import events, trace_document
-from tests.library.recorded import race_events, write_trace
+from tests.library.recorded import write_trace
 
 FUZZ = settings(max_examples=80, deadline=None, derandomize=True,
                 suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
@@ -52,32 +52,6 @@ def opened(path: Path) -> bool:
         except SpecviewError as error:
             assert "\n" not in str(error)
     return True
-
-
-def test_a_whole_trace_gives_all_its_events_back(whole: Path) -> None:
-    told = list(race_events(rounds=3))
-    ends = [event for event in told if type(event).__name__ == "LaneEnded"][-3:]
-    read = list(events(read_trace(whole), 1))
-    read_ends = [event for event in read if type(event).__name__ == "LaneEnded"]
-    assert [replace(event, speedup=None) for event in read_ends] == [_seven_digits(end) for end in ends]
-    for ours, theirs in zip(read_ends, ends, strict=True):
-        assert (ours.speedup and ours.speedup.as_dict()) == (theirs.speedup and pytest.approx(theirs.speedup.as_dict(), rel=1e-5))
-    assert read[-1] == told[-1] and len([e for e in read if type(e).__name__ == "LaneRound"]) == 9
-
-
-def _seven_digits(ended: Any) -> Any:
-    """An end as a file holds it: real numbers with seven significant digits."""
-    from specview.files.documents import metrics_to_json
-    from specview.library.replay import recorded_metrics
-
-    return replace(ended, metrics=recorded_metrics(metrics_to_json(ended.metrics)), speedup=None,
-                   equality=None if ended.equality is None else replace(ended.equality, compared=_compared(ended)))  # fmt: skip
-
-
-def _compared(ended: Any) -> int:
-    rounds = [e.round for e in race_events(rounds=3) if type(e).__name__ == "LaneRound" and e.lane == 0]
-    lane = [e.round for e in race_events(rounds=3) if type(e).__name__ == "LaneRound" and e.lane == ended.lane]
-    return min(sum(len(r.emitted) for r in rounds), sum(len(r.emitted) for r in lane))
 
 
 # -- what is no trace ----------------------------------------------------------------------------------------

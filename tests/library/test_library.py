@@ -118,7 +118,7 @@ def test_each_race_of_a_keeper_has_its_own_file_and_one_without_a_round_none(lib
     assert all(entry.title.endswith(f"({entry.part})") for entry in library.scan())
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_full_disk_is_told_once_and_leaves_a_readable_file(
     library: RunLibrary, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
@@ -136,7 +136,8 @@ def test_a_full_disk_is_told_once_and_leaves_a_readable_file(
     monkeypatch.setattr(os, "write", full)
     for event in [*race_events(), *race_events()]:
         keeper.take(event)
-    assert len(said) == 1 and "stops here" in said[0] and "The run goes on" in said[0]
+    assert len(said) == 1 and "stops here" in said[0] and "The run goes on" in said[0] and "\n" not in said[0]
+    assert os.strerror(code).lower() in said[0]
     (entry,) = library.scan()
     trace = library.read(entry)
     assert not trace.cut and 0 < sum(len(record.rounds) for record in trace.records) < 36
