@@ -120,16 +120,12 @@ def test_passes_that_took_no_time_are_no_fault(trace, tmp_path, capsys):
         assert err == "" and "nan" not in out and "inf" not in out.replace("info", "")
 
 
-@pytest.mark.parametrize("lane", ["1", "draft-model"])
-def test_one_lane_of_a_trace_by_number_or_name(trace, capsys, lane):
-    assert cli.main(["explain", trace, "--lane", lane]) == 0
-    out = capsys.readouterr().out
-    assert "lane 1: draft-model" in out and "lane 0" not in out
-
-
-def test_a_trace_cut_in_the_middle_of_a_line_is_explained_as_far_as_it_goes(trace, capsys, tmp_path):
-    data = Path(trace).read_bytes()
-    cut = tmp_path / "cut.jsonl"
+def test_one_lane_of_a_trace_by_number_or_name_and_as_far_as_a_cut_one_goes(trace, capsys, tmp_path):
+    for lane in ("1", "draft-model"):
+        assert cli.main(["explain", trace, "--lane", lane]) == 0
+        out = capsys.readouterr().out
+        assert "lane 1: draft-model" in out and "lane 0" not in out
+    data, cut = Path(trace).read_bytes(), tmp_path / "cut.jsonl"
     cut.write_bytes(data[: len(data) // 2])
     assert cli.main(["explain", str(cut)]) == 0
     assert "interrupted" in capsys.readouterr().out
