@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from specview.decoding.interfaces import Drafter, LengthPolicy, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Draft, DraftedToken, End, FinalToken, Round
 from specview.decoding.observation import Observer
-from specview.decoding.sampling import Purpose, SamplingParams, uniform
+from specview.decoding.sampling import Penalties, Purpose, SamplingParams, uniform
 from specview.decoding.stopping import Stops
 from specview.decoding.verification import Decision, DecisionRows, NotFiniteError, Trial, verify
 from specview.errors import SpecviewError
@@ -62,6 +62,7 @@ def decode(
     observer = observer or Observer()
     context = sequence.context
     limit = len(sequence.output) + max_tokens
+    penalties = Penalties(sampling, len(sequence.prompt)) if sampling.penalised else None
 
     if drafter is not None:
         drafter.watched = observer.level != "off"
@@ -94,6 +95,9 @@ def decode(
         if draft.riders:
             logits, ridden = logits[: 1 + len(draft)], logits[1 + len(draft) :]
             features = {**features, "riders": ridden}
+        if penalties is not None:
+            penalties.follow(context)
+            logits = penalties.rows(logits, [[], *_paths(draft)])
         target = rows(logits, sampling)
         try:
             decision = verify(rule, target, draft, random, position, eos_ids)
@@ -118,7 +122,8 @@ def decode(
         last = kept is not None or emitted[-1] in eos_ids or position + len(emitted) >= limit
         if stops is not None and last:
             drafted, final = _with_text(drafted, final, decision.path, stops.release())
-        guesses = observer.guesses(draft, sampling, position) if draft.caught_up else ()
+        # The rows caught up with have no penalties on them: they do not say what would have been drafted.
+        guesses = observer.guesses(draft, sampling, position) if draft.caught_up and penalties is None else ()
         observed_at = clock()
         timings = {
             "draft_s": drafted_at - start,
@@ -189,6 +194,14 @@ def _pass_parents(draft: Draft) -> list[int] | None:
     count = len(draft)
     parents = draft.parents if draft.parents is not None else range(-1, count - 1)
     return [-1, *(1 + parent for parent in parents), *(1 + count + parent if parent >= 0 else 0 for parent in draft.rider_parents)]
+
+
+def _paths(draft: Draft) -> list[list[int]]:
+    """Per drafted token the tokens that lead from the context to it, itself among them."""
+    found: list[list[int]] = []
+    for token, parent in zip(draft.tokens, draft.parents or range(-1, len(draft) - 1), strict=True):
+        found.append([*(found[parent] if parent >= 0 else ()), token])
+    return found
 
 
 def _ahead(draft: Draft, row: int) -> int:

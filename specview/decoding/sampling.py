@@ -6,6 +6,7 @@ Array-namespace generic: a row is a numpy array or a torch tensor and stays on i
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ _PURPOSES: dict[str, int] = {"target": 0, "draft": 1, "accept": 2, "residual": 3
 class SamplingParams:
     """Sampling settings, applied alike to target and draft.
 
-    The order is temperature, top-k, top-p, min-p. temperature 0 is greedy; top_k 0, top_p 1 and
+    The order is penalties, temperature, top-k, top-p, min-p. temperature 0 is greedy; top_k 0, top_p 1 and
     min_p 0 switch their filter off.
     """
 
@@ -47,6 +48,19 @@ class SamplingParams:
         0, "reproduces a sampled run; each later turn has a seed made from it", minimum=0, maximum=2**63 - 1,
         group="sampling", fits="a whole number from 0 to 2^63 - 1",
     )  # fmt: skip
+    repetition_penalty: float = setting(
+        1.0, "divides the positive logits of tokens in prompt or output, and multiplies the negative ones, as in transformers "
+        "and vLLM; 1 is off (default)", above=0, label="repetition penalty", group="sampling", form="Penalties",
+        fits="a number above 0 (1 is off)",
+    )  # fmt: skip
+    presence_penalty: float = setting(
+        0.0, "is taken off the logits of tokens in the output, as in vLLM and OpenAI; 0 is off (default)", minimum=-2, maximum=2,
+        label="presence penalty", group="sampling", form="Penalties",
+    )  # fmt: skip
+    frequency_penalty: float = setting(
+        0.0, "is taken off a token's logit each time that it is in the output, as in vLLM and OpenAI; 0 is off (default)",
+        minimum=-2, maximum=2, label="frequency penalty", group="sampling", form="Penalties",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Refuse values that have no meaning."""
@@ -56,6 +70,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the target decides by argmax."""
         return self.temperature == 0
+
+    @property
+    def penalised(self) -> bool:
+        """Whether what was said before changes what may come next."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
     def part(self, *, prompt: int = 0, repeat: int = 0, turn: int = 0) -> SamplingParams:
         """The sampling of one part of a run, counted from 0, with a seed of its own made from this one.
@@ -88,6 +107,56 @@ def uniform(seed: int, position: int, purpose: Purpose, index: int = 0) -> float
         counter=np.array([0, index, 0, 0], dtype=np.uint64),
     )
     return float(np.random.Generator(bits).random())
+
+
+class Penalties:
+    """The penalties on what a context has said, for logit rows after it and after the paths of a draft.
+
+    Repetition counts the prompt too (Keskar et al. 2019, as in transformers and vLLM), presence and frequency the output
+    alone (OpenAI, vLLM), in that order. A row depends on the tokens that lead to it and on nothing else: so p and q are
+    the distributions that plain decoding would have at the same place.
+    """
+
+    def __init__(self, sampling: SamplingParams, prompt_length: int) -> None:
+        self._sampling, self._prompt_length = sampling, prompt_length
+        self._counts: dict[int, int] = {}  # token -> how often it is in the output
+        self._length = 0
+
+    def follow(self, context: Sequence[int]) -> None:
+        """Take in what the context has more than at the last call."""
+        if len(context) < self._length:  # another text
+            self._counts, self._length = {}, 0
+        for place in range(self._length, len(context)):
+            token = context[place]
+            self._counts[token] = self._counts.get(token, 0) + (place >= self._prompt_length)
+        self._length = len(context)
+
+    def rows(self, logits: Array, paths: Sequence[Sequence[int]], places: Mapping[int, int] | None = None) -> Array:
+        """Penalised logits [rows, vocab], in float32 at least: row i is that after the context and paths[i].
+
+        places gives a token's column where the rows are over other ids than the tokens (a head's own).
+        """
+        xp = array_namespace(logits)
+        bare = _at_least_float32(xp, logits)
+        found = xp.asarray(bare, copy=True)
+
+        def put(rows: slice, counts: Mapping[int, int]) -> None:
+            width = logits.shape[-1]
+            columns = {token: token if places is None else places.get(token, width) for token in counts}
+            ids = [column for column in columns.values() if column < width]
+            if not ids:
+                return
+            said = [count for token, count in counts.items() if columns[token] < width]
+            times = xp.asarray(said, dtype=found.dtype, device=found.device)
+            values = bare[rows, ids]
+            values = xp.where(values < 0, values * self._sampling.repetition_penalty, values / self._sampling.repetition_penalty)
+            values = values - self._sampling.frequency_penalty * times
+            found[rows, ids] = values - self._sampling.presence_penalty * xp.astype(times > 0, found.dtype)
+
+        put(slice(None), self._counts)
+        for row, path in enumerate(paths):
+            put(slice(row, row + 1), {token: self._counts.get(token, 0) + path.count(token) for token in dict.fromkeys(path)})
+        return found
 
 
 def probabilities(logits: Array, sampling: SamplingParams) -> Array:

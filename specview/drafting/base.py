@@ -7,7 +7,15 @@ from typing import Any, ClassVar
 
 from specview.decoding.interfaces import OnChunk, Proceed
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft, Round
-from specview.decoding.sampling import SamplingParams, draw, likeliest_ids, probabilities, softmax, uniform
+from specview.decoding.sampling import (
+    Penalties,
+    SamplingParams,
+    draw,
+    likeliest_ids,
+    probabilities,
+    softmax,
+    uniform,
+)
 from specview.drafting.acceptance import COPIES, Acceptance, Matches, learn_round
 from specview.errors import SpecviewError
 from specview.settings.options import Option, Value
@@ -34,8 +42,11 @@ class BaseDrafter:
     full_context = 0
     whose = "the draft model"
     """Whose logits an error names."""
+    own_places: Mapping[int, int] | None = None
+    """Token -> its place in the rows that are chosen from, where these are over other ids than the target's."""
     _sampling = SamplingParams()
     _prompt_length = 0
+    _penalties: Penalties | None = None
 
     def start(
         self, prompt_tokens: Sequence[int], sampling: SamplingParams, on_chunk: OnChunk | None = None
@@ -43,6 +54,7 @@ class BaseDrafter:
         """Note the run's sampling, and where its output begins; then `begin`."""
         self._sampling = sampling
         self._prompt_length = len(prompt_tokens) - self.written
+        self._penalties = Penalties(sampling, self._prompt_length) if sampling.penalised else None
         self.begin(prompt_tokens, on_chunk)
 
     def begin(self, prompt: Sequence[int], on_chunk: OnChunk | None) -> None:
@@ -65,6 +77,17 @@ class BaseDrafter:
         """The output position where a round after `context` begins."""
         return len(context) - self._prompt_length
 
+    def target_id(self, token: int) -> int:
+        """The target's id of a token as it is drafted."""
+        return token
+
+    def penalised(self, rows: Array, context: Sequence[int], paths: Sequence[Sequence[int]]) -> Array:
+        """Logit rows [n, ids] after the context and each path of drafted tokens, with the penalties that p has there."""
+        if self._penalties is None:
+            return rows
+        self._penalties.follow(context)
+        return self._penalties.rows(rows, [[*map(self.target_id, path)] for path in paths], self.own_places)
+
     def chain(
         self,
         step: Step,
@@ -86,6 +109,7 @@ class BaseDrafter:
         position = self.position(context)
         for place in range(budget):
             logits, own = step(tokens[-1] if tokens else None)
+            logits = self.penalised(logits[None], context, [tokens])[0]
             token, row = choose(logits, self._sampling, position, place, self.whose)
             tokens.append(token)
             raw.append(logits)

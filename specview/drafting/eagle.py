@@ -224,23 +224,28 @@ class Eagle(HeadDrafter):
                 run.feed(context, end)
 
             def step(token: int | None) -> tuple[Array, Array]:
-                row = next(rows) if rows is not None else run.first() if token is None else run.step(self._target_id(token))
+                row = next(rows) if rows is not None else run.first() if token is None else run.step(self.target_id(token))
                 return row, row
 
             return self._over_target(self.chain(step, context, budget, proceed))
         run.feed(context, end)
 
-        def level(tokens: Sequence[int], parents: Sequence[int]) -> Array:
-            return run.level([self._target_id(token) for token in tokens], parents)
+        paths: list[list[int]] = []  # of the tokens fed, in order
 
+        def level(tokens: Sequence[int], parents: Sequence[int]) -> Array:
+            below = [[*(paths[parent] if parent >= 0 else ()), token] for token, parent in zip(tokens, parents, strict=True)]
+            paths.extend(below)
+            return self.penalised(run.level([self.target_id(token) for token in tokens], parents), context, below)
+
+        first = self.penalised(run.first()[None], context, [[]])[0]
         sampling = self._sampling if self._sampled and not self._sampling.greedy else None
         if isinstance(shape, Growth):
             limits = Growth(min(shape.levels, budget), shape.width, min(shape.most, room))
             if sampling is None:
-                return self._drawn(grow(run.first(), level, limits, self.whose, proceed))
+                return self._drawn(grow(first, level, limits, self.whose, proceed))
             shape = spread_tree(limits.levels, limits.width, limits.rows)
         tree = shape.cut(budget, room)
-        return self._drawn(fill(tree, run.first(), level, self.whose, sampling, self.position(context), proceed))
+        return self._drawn(fill(tree, first, level, self.whose, sampling, self.position(context), proceed))
 
     def _drawn(self, drawn: Drawn) -> Draft:
         """A tree in the target's vocabulary."""

@@ -41,8 +41,10 @@ class HeadDrafter(BaseDrafter):
         self._max_length = max_length
         ids = getattr(head.module, "target_ids", None)
         self._target_ids: list[int] | None = None if ids is None else ids.tolist()
+        if self._target_ids is not None:
+            self.own_places = {token: place for place, token in enumerate(self._target_ids)}
 
-    def _target_id(self, token: int) -> int:
+    def target_id(self, token: int) -> int:
         """The target's id of one of the head's own."""
         return token if self._target_ids is None else self._target_ids[token]
 
@@ -54,7 +56,7 @@ class HeadDrafter(BaseDrafter):
                 spread[id(row)] = self._head.spread(row, 0.0)
         return replace(
             draft,
-            tokens=tuple(map(self._target_id, draft.tokens)),
+            tokens=tuple(map(self.target_id, draft.tokens)),
             q=None if draft.q is None else [spread[id(row)] for row in draft.q],
             raw_logits=SpreadRows(draft.raw_logits or (), self._head.spread),
         )

@@ -111,16 +111,17 @@ def test_every_method_under_every_policy(method: str, policy: str, tmp_path: Pat
     prompt=TEXT, system=st.just("") | TEXT, chat=st.booleans(), name=st.just("") | TEXT, draft=TEXT,
     temperature=st.just(0.0) | decimals(10, 5000), top_k=st.integers(0, 100), top_p=decimals(10, 1000), min_p=decimals(0, 900),
     seed=st.integers(0, 2**31), k=st.integers(1, MAX_K), tokens=st.integers(1, 5000), check=st.booleans(),
-    engine=st.sampled_from(["transformers", "llama.cpp"]), threads=st.none() | st.integers(1, 64),
+    engine=st.sampled_from(["transformers", "llama.cpp"]), threads=st.none() | st.integers(1, 64), stop=st.lists(TEXT, max_size=2),
+    penalty=decimals(100, 2000), presence=decimals(-2000, 2000),
 )  # fmt: skip
 def test_any_settings(tmp_path_factory: pytest.TempPathFactory, prompt: str, system: str, chat: bool, name: str, draft: str,
                       temperature: float, top_k: int, top_p: float, min_p: float, seed: int, k: int, tokens: int,
-                      check: bool, engine: str, threads: int | None) -> None:  # fmt: skip
-    sampling = SamplingParams(temperature, top_k, top_p, min_p, seed)
+                      check: bool, engine: str, threads: int | None, stop: list[str], penalty: float, presence: float) -> None:  # fmt: skip
+    sampling = SamplingParams(temperature, top_k, top_p, min_p, seed, penalty, presence)
     name, draft = name.strip(), draft.strip()
     lanes = (LaneSettings(), LaneSettings("draft-model", name if name != "plain" else "", draft or "bundled", k=k))
     run = replace(BASE, prompt=prompt, system=system if chat else "", chat=chat, sampling=sampling, max_tokens=tokens, check_mode=check,
-                  engine=engine, threads=threads, lanes=lanes)  # fmt: skip
+                  engine=engine, threads=threads, lanes=lanes, stop=tuple(stop))  # fmt: skip
     same(run, tmp_path_factory.mktemp("prompt"))
 
 
