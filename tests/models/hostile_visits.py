@@ -101,8 +101,8 @@ def window() -> Visit:
     store = SettingsStore()
     engine = EngineThread(lambda: FakeBackend(Script()))
     shown = MainWindow(engine, Library(), store, store.load(), application.first_settings())
-    shown.ask_role = lambda path: "target"  # type: ignore[method-assign]
-    shown._edit = lambda lane, title: None  # type: ignore[method-assign]
+    shown.intake.ask_role = lambda path: "target"  # type: ignore[method-assign]
+    shown.lanes.ask = lambda lane, title: None  # type: ignore[method-assign]
     shown.show()
 
     def drop(path: Path) -> str:

@@ -6,67 +6,54 @@ import importlib
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
-from PySide6.QtCore import QByteArray, QEvent, QMargins, QMimeData, QRect, QTimer
+from PySide6.QtCore import QEvent, QTimer
 from PySide6.QtGui import (
-    QAction,
-    QActionGroup,
     QCloseEvent,
     QDragEnterEvent,
     QDropEvent,
-    QGuiApplication,
-    QKeySequence,
     QShowEvent,
 )
 from PySide6.QtWidgets import (
     QApplication,
     QDialog,
-    QFileDialog,
     QMainWindow,
-    QMenu,
-    QToolButton,
     QWidget,
 )
 
-from specview.drafting.lanes import needs_draft
-from specview.drafting.registry import DEFAULT_METHOD, METHODS, methods_for
 from specview.errors import SpecviewError
-from specview.gui.lanes.editor import LaneEditor, model_name
-from specview.gui.lanes.exit_scan_dialog import ExitScans
-from specview.gui.lanes.menu import LaneMenu, known_problems
-from specview.gui.lanes.panel import LanePanel
+from specview.gui.lanes.editor import model_name
+from specview.gui.lanes.menu import LaneMenu
 from specview.gui.link.background import Background
 from specview.gui.link.controller import Controller
 from specview.gui.link.engine_thread import EngineThread
-from specview.gui.link.head_checks import FoundHead, head_in, needs_choice
 from specview.gui.link.library import Library
-from specview.gui.link.open_run import Pick
 from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, WHY, PageContext, Tabs
 from specview.gui.parts.questions import ask
 from specview.gui.parts.selection import Selection
-from specview.gui.parts.widgets import Banner, set_tip
+from specview.gui.parts.widgets import Banner
 from specview.gui.race.foreign_models import ForeignModels
 from specview.gui.race.page import RacePage
 from specview.gui.race.recorded_runs import RecordedRuns
 from specview.gui.race.setup_bar import SetupBar
 from specview.gui.shell.help_dialogs import show_about, show_shortcuts
-from specview.gui.shell.screen_fit import USUAL_FRAME, margins, on_screen
-from specview.gui.shell.status_strip import StatusStrip
+from specview.gui.shell.intake import Intake, dropped_paths
+from specview.gui.shell.lane_setup import LaneSetup
+from specview.gui.shell.menus import LINE, Entry, fill
+from specview.gui.shell.screen_fit import make_room, restore
+from specview.gui.shell.status_strip import StatusStrip, TrainingButton
 from specview.gui.state.settings_store import Remembered, SettingsStore, WindowState
-from specview.gui.state.view_model import LaneModel
 from specview.gui.train.dialog import BESIDE, TrainDialog
 from specview.gui.train.process import TrainingRun
 from specview.racing.resolve import checked_run, idle_notes
-from specview.reading import read_text
-from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings
+from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
 
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 8.0
 CONTINUE_TOKENS = 64
-LARGEST_PROMPT_FILE = 4_000_000
 FRAME_MS = 400
 STALE = "figures of the run before: target, prompt, lanes or sampling have changed since"
 
@@ -104,6 +91,7 @@ class MainWindow(QMainWindow):
 
         self.setup = SetupBar(library)
         self.lane_menu = LaneMenu(self)
+        self.lanes = LaneSetup(self, self.lane_menu, self._settings_changed)
         self.banner = Banner()
         self.setup.show_settings(run, self._looks.rule)
         self.show_lanes()
@@ -111,21 +99,18 @@ class MainWindow(QMainWindow):
         self.page = RacePage(self.controller, self.selection)
         self.tabs = Tabs(self.page, self._looks.pages)
         self.tabs.context = PageContext(
-            self.controller, self.selection, self.run_settings, self.show_message, self.open_race, self.take_lane,
+            self.controller, self.selection, self.run_settings, self.show_message, self.open_race, self.lanes.take,
             self.tabs.open, self.foreign.confirm,
         )
         self.recorded = RecordedRuns(self, self.tabs.open)
         self.tabs.context.extra["open_runs"] = self.recorded.open
+        self.intake = Intake(self, self.lanes, self._files, self.recorded.open)
         self.status = StatusStrip(self.controller)
         self.setStatusBar(self.status)
         self.training = TrainingRun(self)
         self.train_dialog: TrainDialog | None = None
         self.job_dialogs: dict[str, QDialog] = {}  # tuning, prompt sets: made when first opened
-        self.train_button = QToolButton()
-        self.train_button.setProperty("kind", "caption")
-        self.train_button.setAccessibleName("Training")
-        set_tip(self.train_button, "Show the training (Ctrl+T)")
-        self.train_button.hide()
+        self.train_button = TrainingButton(self.training)
         self.status.addPermanentWidget(self.train_button)
         page = QWidget()
         page.setObjectName("page")
@@ -256,42 +241,6 @@ class MainWindow(QMainWindow):
             self.show_message(" ".join(notes), "warning")
         self._warn_of_training()
 
-    def add_lane(self) -> None:
-        """Open the menu of methods under the + Lane button."""
-        if self._can_add():
-            self.lane_menu.fill(self.method_problems())
-            self.lane_menu.open_under(self.setup.add_lane)
-
-    def add_method(self, name: str) -> None:
-        """Add a lane of this method as it stands; its name opens the editor, as does a head that must be chosen."""
-        if self._can_add() and name in METHODS:
-            lane: LaneSettings | None = LaneSettings(method=name)
-            if needs_choice(name):
-                kind = METHODS[name].head
-                found = next((head.ref for head in self.library.found.heads if head.kind == kind), BUNDLED)
-                lane = self._edit(LaneSettings(method=name, draft=found), "Add lane")
-            if lane is None:
-                return
-            self.lane_settings.append(lane)
-            self._lanes_edited()
-            self.page.panels[-1].setFocus()
-            self.page.lane_scroll.ensureWidgetVisible(self.page.panels[-1])
-
-    def set_up_lane(self) -> None:
-        """Add a lane by way of its editor, on a method that is not there yet."""
-        if not self._can_add():
-            return
-        there = {lane.method for lane in self.lane_settings}
-        problems = self.method_problems()
-        drafting = [name for name, info in METHODS.items() if info.drafts and name not in problems]
-        if not drafting:
-            drafting = [name for name, info in METHODS.items() if info.drafts]
-        method = next((name for name in drafting if name not in there), drafting[0])
-        edited = self._edit(LaneSettings(method=method), "Add lane")
-        if edited is not None:
-            self.lane_settings.append(edited)
-            self._lanes_edited()
-
     def open_race(self, settings: RunSettings) -> None:
         """Take settings into the setup bar and the lanes, and go to the race; nothing is run, no unknown model is named."""
         if self.controller.racing:
@@ -312,21 +261,8 @@ class MainWindow(QMainWindow):
         """Show settings in the setup bar and the lanes; `rule` is the one of all lanes that have none of their own."""
         self.lane_settings[:] = settings.lanes or (LaneSettings(),)
         self.setup.show_settings(settings, rule)
-        self._lanes_edited()
+        self._settings_changed()
         self._ask_count()
-
-    def take_lane(self, lane: LaneSettings) -> bool:
-        """Add a lane to the race as set up; False, with a line that says why, where it cannot be."""
-        if self.controller.racing:
-            self.show_message("A race is running. Stop it before adding a lane.", "warning")
-        elif not self._can_add():
-            self.show_message("All lanes are taken. Remove one first.", "warning")
-        else:
-            self.lane_settings.append(lane)
-            self._lanes_edited()
-            self.page.lane_scroll.ensureWidgetVisible(self.page.panels[-1])
-            return True
-        return False
 
     # -- tuning and prompt sets ----------------------------------------------------------------------------
 
@@ -362,7 +298,7 @@ class MainWindow(QMainWindow):
 
     def use_trained(self, method: str, folder: str) -> None:
         """Add a lane that drafts with what was trained."""
-        if self.take_lane(LaneSettings(method=method, draft=folder)):
+        if self.lanes.take(LaneSettings(method=method, draft=folder)):
             self.tabs.open(RACE)
             self.library.scan()
 
@@ -371,18 +307,9 @@ class MainWindow(QMainWindow):
             self.show_message(f"A training runs beside this race. {BESIDE}", "warning")
 
     def _training_changed(self) -> None:
-        """Show in the status bar that something is trained, and warn where a race is timed meanwhile."""
-        training = self.training
-        kind = training.request.kind if training.request is not None else ""
-        percent = "" if training.fraction is None else f" {training.fraction:.0%}"
-        words = {"running": f"training {kind}{percent}", "stopping": f"stopping {kind}",
-                 "done": f"{kind} trained", "failed": f"training {kind} failed", "stopped": f"{kind} stopped"}
-        text = words.get(training.state, "")
-        if text != self.train_button.text():
-            self.train_button.setText(text)
-            self.train_button.setVisible(bool(text))
-        if training.running != self._trained_before:
-            self._trained_before = training.running
+        """Warn where a race is timed beside a training that begins."""
+        if self.training.running != self._trained_before:
+            self._trained_before = self.training.running
             self._warn_of_training()
 
     def _may_close(self) -> bool:
@@ -406,90 +333,6 @@ class MainWindow(QMainWindow):
             "Stop it and keep its state (the same settings go on from there later), or leave it running without the window?",
         )  # fmt: skip
 
-    def _can_add(self) -> bool:
-        return not self.controller.racing and len(self.lane_settings) < MAX_LANES
-
-    def method_problems(self) -> dict[str, str]:
-        """Method -> why it cannot draft on the chosen target: what is known of it, before it was loaded little."""
-        picker = self.setup.target
-        known = self.controller.target_known(picker.engine, picker.target)
-        return dict(known_problems(picker.engine) if known is None else known.problems)
-
-    def edit_lane(self, index: int) -> None:
-        """Open the editor of a lane."""
-        if self.controller.racing or not 0 <= index < len(self.lane_settings):
-            return
-        if self.lane_settings[index].plain:
-            self.show_message("Plain decoding has nothing to set: it is the baseline, and always there.", "warning")
-            return
-        edited = self._edit(self.lane_settings[index], "Edit lane")
-        if edited is not None:
-            self.lane_settings[index] = edited
-            self._lanes_edited()
-
-    def _edit(self, lane: LaneSettings, title: str) -> LaneSettings | None:
-        try:
-            run = self.setup.settings(())
-        except SpecviewError as error:
-            self.show_message(str(error))
-            return None
-        known = self.controller.target_known(run.engine, run.target)
-        editor = LaneEditor(
-            lane, run, self.setup.rule.value() or "auto", self.library, self,
-            problems=self.method_problems(), device="" if known is None else known.device,
-            scans=ExitScans(self.controller, run),
-        )
-        editor.setWindowTitle(title)
-        taken = editor.lane() if editor.exec() == QDialog.DialogCode.Accepted else None
-        editor.deleteLater()
-        return taken
-
-    def remove_lane(self, index: int) -> None:
-        """Remove a lane; plain stays."""
-        if not self.controller.racing and 0 < index < len(self.lane_settings):
-            del self.lane_settings[index]
-            self._lanes_edited()
-
-    def move_lane(self, index: int, step: int) -> None:
-        """Move a lane by `step` places; plain stays first."""
-        to = index + step
-        if not self.controller.racing and 0 < index < len(self.lane_settings) and 0 < to < len(self.lane_settings):
-            self.lane_settings.insert(to, self.lane_settings.pop(index))
-            self._lanes_edited()
-            self.page.panels[to].setFocus()
-
-    def _lanes_edited(self) -> None:
-        self.show_lanes()
-        self._refresh_actions()
-
-    def copy_lane(self) -> None:
-        """Copy the output of the lane that has the focus (of the selected one otherwise)."""
-        panel = self._focused_panel()
-        lane = panel.lane if panel is not None else self.page.selected
-        if lane is not None:
-            QGuiApplication.clipboard().setText(lane.text.encode("utf-8", "replace").decode("utf-8"))
-
-    def _focused_panel(self) -> LanePanel | None:
-        widget = QApplication.focusWidget()
-        return next((p for p in self.page.panels if widget is not None and p.isAncestorOf(widget)), None)
-
-    def _focused_lane(self) -> int | None:
-        """The index of the lane that has the focus, of the selected one otherwise."""
-        panel = self._focused_panel()
-        lane = panel.lane if panel is not None else self.page.selected
-        return next((index for index, held in enumerate(self.controller.race.lanes) if held is lane), None)
-
-    def _edit_focused(self) -> None:
-        index = self._focused_lane()
-        if index is not None:
-            self.edit_lane(index)
-
-    def toggle_tree(self) -> None:
-        """Open or close the live draft tree of the lane that has the focus."""
-        index = self._focused_lane()
-        if index is not None:
-            self.page.toggle_tree(index)
-
     # -- messages ------------------------------------------------------------------------------------------
 
     def show_message(self, text: str, kind: str = "error") -> None:
@@ -504,83 +347,69 @@ class MainWindow(QMainWindow):
     # -- menus ------------------------------------------------------------------------------------------------
 
     def _make_menus(self) -> None:
-        bar = self.menuBar()
-        file = bar.addMenu("&File")
-        self._action(file, "Open &target…", "Ctrl+O", self.setup.target.open_file_dialog)
-        self._action(file, "Open &prompt…", "", self._open_prompt)
-        self._action(file, "Open t&race…", "Ctrl+Shift+O", self.recorded.ask)
-        self.copy_action = self._action(file, "&Copy lane's text", "Ctrl+Shift+C", self.copy_lane)
-        file.addSeparator()
-        self._action(file, "&Quit", "Ctrl+Q", self.close)
-        race = bar.addMenu("&Race")
-        self.run_action = self._action(race, "&Run", "Ctrl+Return", self.run)
-        self.run_action.setShortcuts([QKeySequence("Ctrl+Return"), QKeySequence("Ctrl+Enter"), QKeySequence("F5")])
-        self.stop_action = self._action(race, "&Stop", "Esc", self.controller.stop)
-        self.continue_action = self._action(race, "&Continue past the limit", "Ctrl+G", self.continue_run)
-        race.addSeparator()
-        self.add_action = self._action(race, "&Add lane…", "Ctrl+L", self.add_lane)
-        self.edit_action = self._action(race, "&Edit lane…", "Ctrl+Shift+L", self._edit_focused)
-        race.addSeparator()
-        self._action(race, "T&une: the fastest method here…", "Ctrl+Shift+Y", self.show_tuning)
-        self._action(race, "Run a &prompt set…", "Ctrl+Shift+P", self.show_prompt_set)
-        race.addSeparator()
-        self.train_action = self._action(race, "&Train a drafter…", "Ctrl+T", self.show_training)
-        view = bar.addMenu("&View")
-        self.ghosts = self._toggle(view, "&Ghosts of rejected drafts", "Ctrl+R", self._looks.ghosts)
-        self.whitespace = self._toggle(view, "&Spaces and newlines as marks", "Ctrl+W", self._looks.whitespace)
-        self.tree_action = self._action(view, "&Draft tree of the lane, live", "Ctrl+D", self.toggle_tree)
-        self.inspector = self._toggle(view, "&Inspector", "Ctrl+I", self._looks.inspector)
-        self.plots = self._toggle(view, "&Plots", "Ctrl+J", self._looks.plots)
-        view.addSeparator()
-        self._action(view, "&Larger font", "Ctrl++", lambda: self._zoom(1)).setShortcuts(
-            [QKeySequence("Ctrl++"), QKeySequence("Ctrl+=")]
-        )
-        self._action(view, "S&maller font", "Ctrl+-", lambda: self._zoom(-1))
-        self._action(view, "&Normal font", "Ctrl+0", lambda: self._zoom(0))
-        view.addSeparator()
-        group = QActionGroup(self)
-        for name in theme.CHOICES:
-            action = view.addAction({"system": "Theme of the s&ystem", "dark": "Dar&k", "light": "Lig&ht"}[name])
-            action.setCheckable(True)
-            action.setChecked(theme.choice() == name)
-            action.triggered.connect(lambda _=False, name=name: self._set_theme(name))
-            group.addAction(action)
-        self._themes = group
-        go = bar.addMenu("&Go")
-        self._action(go, "&Prompt", "Ctrl+P", self.setup.prompt.setFocus)
-        self._action(go, "&Follow-up line", "Ctrl+Shift+M", self.page.follow_up.setFocus)
-        go.addSeparator()
-        for place, title in enumerate(self.tabs.titles):
-            self._action(go, f"Tab {title}", f"Alt+{place + 1}", lambda title=title: self.tabs.enter(title))
-        go.addSeparator()
-        for number in range(MAX_LANES):
-            self._action(go, f"Lane &{number + 1}", f"Ctrl+{number + 1}", lambda n=number: self.page.focus_lane(n))
-        help_ = bar.addMenu("&Help")
-        self._action(help_, "&Keyboard shortcuts", "F1", lambda: show_shortcuts(self))
-        self._action(help_, "&About specview", "", lambda: show_about(self))
-
-    def _action(self, menu: QMenu, text: str, shortcut: str, slot: object) -> QAction:
-        action = menu.addAction(text)
-        if shortcut:
-            action.setShortcut(QKeySequence(shortcut))
-        action.triggered.connect(lambda _=False: slot())  # type: ignore[operator]
-        return action
-
-    def _toggle(self, menu: QMenu, text: str, shortcut: str, on: bool) -> QAction:
-        action = menu.addAction(text)
-        action.setCheckable(True)
-        action.setChecked(on)
-        action.setShortcut(QKeySequence(shortcut))
-        action.triggered.connect(self._looks_toggled)
-        return action
+        lanes, looks = self.lanes, self._looks
+        themes = {"system": "Theme of the s&ystem", "dark": "Dar&k", "light": "Lig&ht"}
+        self.actions_by_name = fill(self, {
+            "&File": (
+                Entry("Open &target…", self.setup.target.open_file_dialog, "Ctrl+O"),
+                Entry("Open &prompt…", self.intake.open_prompt),
+                Entry("Open t&race…", self.recorded.ask, "Ctrl+Shift+O"),
+                Entry("&Copy lane's text", lanes.copy, "Ctrl+Shift+C"),
+                LINE,
+                Entry("&Quit", self.close, "Ctrl+Q"),
+            ),
+            "&Race": (
+                Entry("&Run", self.run, "Ctrl+Return; Ctrl+Enter; F5", "run"),
+                Entry("&Stop", self.controller.stop, "Esc", "stop"),
+                Entry("&Continue past the limit", self.continue_run, "Ctrl+G", "continue"),
+                LINE,
+                Entry("&Add lane…", lanes.open_menu, "Ctrl+L", "add"),
+                Entry("&Edit lane…", lambda: lanes.edit(lanes.focused()), "Ctrl+Shift+L", "edit"),
+                LINE,
+                Entry("T&une: the fastest method here…", self.show_tuning, "Ctrl+Shift+Y"),
+                Entry("Run a &prompt set…", self.show_prompt_set, "Ctrl+Shift+P"),
+                LINE,
+                Entry("&Train a drafter…", self.show_training, "Ctrl+T", "train"),
+            ),
+            "&View": (
+                Entry("&Ghosts of rejected drafts", self._looks_toggled, "Ctrl+R", "ghosts", looks.ghosts),
+                Entry("&Spaces and newlines as marks", self._looks_toggled, "Ctrl+W", "whitespace", looks.whitespace),
+                Entry("&Draft tree of the lane, live", lanes.toggle_tree, "Ctrl+D", "tree"),
+                Entry("&Inspector", self._looks_toggled, "Ctrl+I", "inspector", looks.inspector),
+                Entry("&Plots", self._looks_toggled, "Ctrl+J", "plots", looks.plots),
+                LINE,
+                Entry("&Larger font", lambda: self._zoom(1), "Ctrl++; Ctrl+="),
+                Entry("S&maller font", lambda: self._zoom(-1), "Ctrl+-"),
+                Entry("&Normal font", lambda: self._zoom(0), "Ctrl+0"),
+                LINE,
+                *(
+                    Entry(themes[name], partial(self._set_theme, name), on=theme.choice() == name, group="theme")
+                    for name in theme.CHOICES
+                ),
+            ),
+            "&Go": (
+                Entry("&Prompt", self.setup.prompt.setFocus, "Ctrl+P"),
+                Entry("&Follow-up line", self.page.follow_up.setFocus, "Ctrl+Shift+M"),
+                LINE,
+                *(Entry(f"Tab {title}", partial(self.tabs.enter, title), f"Alt+{place}")
+                  for place, title in enumerate(self.tabs.titles, 1)),
+                LINE,
+                *(Entry(f"Lane &{place}", partial(self.page.focus_lane, place - 1), f"Ctrl+{place}")
+                  for place in range(1, MAX_LANES + 1)),
+            ),
+            "&Help": (
+                Entry("&Keyboard shortcuts", lambda: show_shortcuts(self), "F1"),
+                Entry("&About specview", lambda: show_about(self)),
+            ),
+        })  # fmt: skip
 
     def _looks_toggled(self) -> None:
-        looks = self._looks
-        looks.ghosts, looks.whitespace = self.ghosts.isChecked(), self.whitespace.isChecked()
+        looks, ticked = self._looks, {name: action.isChecked() for name, action in self.actions_by_name.items()}
+        looks.ghosts, looks.whitespace = ticked["ghosts"], ticked["whitespace"]
         asked = ""
-        for name, action in (("inspector", self.inspector), ("plots", self.plots)):
-            if action.isChecked() != self.page.shown(name):
-                setattr(looks, name, action.isChecked())
+        for name in ("inspector", "plots"):
+            if ticked[name] != self.page.shown(name):
+                setattr(looks, name, ticked[name])
                 asked = name
         self._apply_looks(asked)
 
@@ -592,8 +421,8 @@ class MainWindow(QMainWindow):
 
     def _show_folds(self) -> None:
         """Tick what is shown: in a small window parts fold by themselves."""
-        self.inspector.setChecked(self.page.shown("inspector"))
-        self.plots.setChecked(self.page.shown("plots"))
+        for name in ("inspector", "plots"):
+            self.actions_by_name[name].setChecked(self.page.shown(name))
 
     def _set_theme(self, name: str) -> None:
         self._looks.theme = name
@@ -606,42 +435,24 @@ class MainWindow(QMainWindow):
         self._looks.font_scale = scales[place]
         theme.apply(_app(), theme.choice(), scales[place])
 
-    def _open_prompt(self) -> None:
-        path, _ = QFileDialog.getOpenFileName(self, "Open a prompt", "", "Text (*.txt *.md);;All files (*)")
-        if path:
-            self.take_prompt_file(Path(path))
-
-    def take_prompt_file(self, path: Path) -> None:
-        """Put a text file's content into the prompt box."""
-        try:
-            text = read_text(path, LARGEST_PROMPT_FILE)
-        except OSError as error:
-            self.show_message(f"{path.name} cannot be read: {error.strerror or error}.")
-        except UnicodeDecodeError:
-            self.show_message(f"{path.name} is not UTF-8 text. Save it as UTF-8 text first.")
-        except ValueError:
-            self.show_message(f"{path.name} is larger than 4 MB. Choose a shorter text.")
-        else:
-            self.setup.set_prompt(text)
-
     # -- reactions ---------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
         setup, page, controller = self.setup, self.page, self.controller
         setup.run_requested.connect(self.run)
         setup.stop_requested.connect(controller.stop)
-        setup.add_lane_requested.connect(self.add_lane)
+        setup.add_lane_requested.connect(self.lanes.open_menu)
         setup.tune.clicked.connect(self.show_tuning)
-        self.lane_menu.method_chosen.connect(self.add_method)
-        self.lane_menu.editor_asked.connect(self.set_up_lane)
+        self.lane_menu.method_chosen.connect(self.lanes.add_method)
+        self.lane_menu.editor_asked.connect(self.lanes.set_up)
         setup.changed.connect(self._settings_changed)
         setup.changed.connect(lambda: self.train_dialog.refresh_target() if self.train_dialog is not None else None)
         setup.prompt_changed.connect(self._ask_count)
-        page.edit_lane.connect(self.edit_lane)
-        page.remove_lane.connect(self.remove_lane)
-        page.move_lane.connect(self.move_lane)
+        page.edit_lane.connect(self.lanes.edit)
+        page.remove_lane.connect(self.lanes.remove)
+        page.move_lane.connect(self.lanes.move)
         page.more.clicked.connect(self.continue_run)
-        page.lane_selected.connect(self._lane_selected)
+        page.lane_selected.connect(self.status.select)
         page.turn_requested.connect(self.next_turn)
         page.why_requested.connect(self.show_why)
         page.folded.connect(self._show_folds)
@@ -657,9 +468,6 @@ class MainWindow(QMainWindow):
         theme.signals.changed.connect(self._fit_minimum)
         self.training.changed.connect(self._training_changed)
         self.train_button.clicked.connect(self.show_training)
-
-    def _lane_selected(self, lane: LaneModel | None) -> None:
-        self.status.select(lane)
 
     def show_why(self, lane: int) -> None:
         """Explain a lane in the tab Why."""
@@ -688,18 +496,19 @@ class MainWindow(QMainWindow):
     def _refresh_actions(self) -> None:
         controller = self.controller
         racing, state = controller.racing, controller.state
-        can_add = self._can_add()
+        can_add = self.lanes.can_add
         self.setup.tell_add(
             "" if can_add else "Lanes cannot change while a race runs" if racing
             else f"A race takes plain and up to {MAX_LANES - 1} others: remove one first"
         )
         self.setup.set_busy(can_run=not racing, can_stop=controller.can_stop, can_edit=can_add,
                             stopping=state == "stopping")
-        self.run_action.setEnabled(not racing)
-        self.stop_action.setEnabled(controller.can_stop)
-        self.continue_action.setEnabled(controller.can_continue)
-        self.add_action.setEnabled(can_add)
-        self.edit_action.setEnabled(not racing)
+        actions = self.actions_by_name
+        actions["run"].setEnabled(not racing)
+        actions["stop"].setEnabled(controller.can_stop)
+        actions["continue"].setEnabled(controller.can_continue)
+        actions["add"].setEnabled(can_add)
+        actions["edit"].setEnabled(not racing)
         ran, picker, fields = controller.ran, self.setup.target, self.setup.fields
         shown = (picker.target, picker.engine, fields["dtype"].value(), fields["device"].value())
         loaded = ran is not None and (ran.target, ran.engine, ran.dtype, ran.device) == shown
@@ -720,75 +529,9 @@ class MainWindow(QMainWindow):
 
     def dropEvent(self, event: QDropEvent) -> None:
         """Use what was dropped."""
-        paths = dropped_paths(event.mimeData())
-        if paths:
+        if paths := dropped_paths(event.mimeData()):
             event.acceptProposedAction()
-            if len(paths) > 1 and all(path.suffix.lower() == ".jsonl" for path in paths):
-                self.recorded.open([Pick(path) for path in paths])
-            else:
-                self.take_path(paths[0])
-
-    def take_path(self, path: Path) -> None:
-        """Use a dropped file or folder: a model as target or draft, a head as a lane, a text as the prompt."""
-        if self.controller.racing:
-            self.show_message("A race is running. Stop it before changing models or the prompt.", "warning")
-            return
-        if path.suffix.lower() == ".jsonl" and not path.is_dir():
-            self.recorded.open([Pick(path)])
-        elif path.suffix.lower() in (".txt", ".md"):
-            self.take_prompt_file(path)
-        elif path.is_dir():
-            self._files.do(lambda: head_in(path), lambda head: self._take_folder(path, head))
-        elif path.suffix.lower() == ".gguf":
-            self._take_model(path)
-        else:
-            self.show_message(
-                f"{path.name} is neither a model nor a text. Drop a .gguf file, a folder of a model or a head, a .txt file or a .jsonl trace.",
-                "warning",
-            )
-
-    def _take_folder(self, path: Path, head: FoundHead | None) -> None:
-        if self.controller.racing:
-            return  # one began while the folder was read
-        if head is not None:
-            self._take_head(head)
-        else:
-            self._take_model(path)
-
-    def _take_model(self, path: Path) -> None:
-        role = self.ask_role(path)
-        if role == "target":
-            self.setup.target.choose(str(path))
-        elif role == "draft":
-            self._take_draft(str(path))
-
-    def ask_role(self, path: Path) -> str:
-        """Ask whether a model is to be the target or a draft; '' when neither."""
-        text = f"Use {model_name(str(path))} as the target, or as a draft model?"
-        return ask(self, "Use this model", text, {"target": "Target", "draft": "Draft"})
-
-    def _take_head(self, head: FoundHead) -> None:
-        """Add a lane that drafts with a head, by way of its editor, which says whether it fits."""
-        if not self._can_add():
-            self.show_message("All lanes are taken. Remove one first.", "warning")
-            return
-        edited = self._edit(LaneSettings(methods_for(head.kind)[0], draft=head.ref), "Add lane")
-        if edited is not None:
-            self.lane_settings.append(edited)
-            self._lanes_edited()
-
-    def _take_draft(self, ref: str) -> None:
-        """Give a draft to the first lane that uses one, or to a new lane."""
-        for index, lane in enumerate(self.lane_settings):
-            if needs_draft(lane):
-                self.lane_settings[index] = replace(lane, draft=ref)
-                self._lanes_edited()
-                return
-        if len(self.lane_settings) >= MAX_LANES:
-            self.show_message("All lanes are taken. Remove one first.", "warning")
-            return
-        self.lane_settings.append(LaneSettings(DEFAULT_METHOD, draft=ref))
-        self._lanes_edited()
+            self.intake.take_all(paths)
 
     # -- looks and the end ------------------------------------------------------------------------------------------
 
@@ -798,11 +541,7 @@ class MainWindow(QMainWindow):
     def _restore_looks(self) -> None:
         self._fit_minimum()
         looks = self._looks
-        if looks.geometry and self.restoreGeometry(QByteArray.fromHex(looks.geometry.encode())):
-            self._fit_screen(USUAL_FRAME)
-        else:
-            room = self.screen().availableGeometry()
-            self.resize(on_screen(QRect(0, 0, 1440, 900), USUAL_FRAME, room).size())  # where, the desktop decides
+        restore(self, looks.geometry)
         for name, splitter in (("rows", self.page.rows), ("columns", self.page.columns)):
             sizes = looks.splitters.get(name)
             if isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(s, int) and s > 0 for s in sizes):
@@ -811,23 +550,10 @@ class MainWindow(QMainWindow):
         self.page.set_trees(str(key) for key in looks.trees)
         self._apply_looks()
 
-    def _fit_screen(self, frame: QMargins) -> None:
-        """Keep the window, with this frame, on the screen."""
-        if not self.isMaximized() and not self.isFullScreen():
-            fits = on_screen(self.geometry(), frame, self.screen().availableGeometry())
-            if fits != self.geometry():
-                self.setGeometry(fits)
-
-    def _fit_frame(self) -> None:
-        """Make room for the frame that the window has got; one that was made larger than the screen stays so."""
-        inner, room = self.geometry(), self.screen().availableGeometry()
-        if inner.width() <= room.width() and inner.height() <= room.height():
-            self._fit_screen(margins(self.frameGeometry(), inner))
-
     def showEvent(self, event: QShowEvent) -> None:
         """Look again once the window manager has given the window its frame, which takes it a moment."""
         super().showEvent(event)
-        QTimer.singleShot(FRAME_MS, self, self._fit_frame)
+        QTimer.singleShot(FRAME_MS, self, lambda: make_room(self))
 
     def _keep_looks(self) -> None:
         looks = self._looks
@@ -865,11 +591,6 @@ class MainWindow(QMainWindow):
             self._files.close()
             self.library.close()
         event.accept()
-
-
-def dropped_paths(data: QMimeData) -> list[Path]:
-    """Return the local files and folders of a drag."""
-    return [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()] if data.hasUrls() else []
 
 
 def _app() -> QApplication:

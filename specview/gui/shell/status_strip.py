@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QLabel, QProgressBar, QSizePolicy, QStatusBar, QWidget
+from PySide6.QtWidgets import QLabel, QProgressBar, QSizePolicy, QStatusBar, QToolButton, QWidget
 
 from specview.gui.link.controller import Controller, State
+from specview.gui.link.pace import every
 from specview.gui.parts import layout, theme
+from specview.gui.parts.job_view import show_progress
 from specview.gui.parts.widgets import ElidedLabel, label, set_tip
 from specview.gui.state.display_text import brief
 from specview.gui.state.view_model import LaneModel
+from specview.gui.train.process import TrainingRun
 
 MEMORY_MS = 2000
 FIGURE_SPACE = "\u2007"
@@ -41,6 +43,30 @@ def count_text(count: float) -> str:
     """Write a mean number of tokens: one decimal where it has one worth reading, never an exponent."""
     text = f"{count:.1f}" if count < 10 else f"{count:.0f}"
     return text.removesuffix(".0")
+
+
+class TrainingButton(QToolButton):
+    """What is trained beside the window's own work; hidden while there is nothing to say."""
+
+    def __init__(self, training: TrainingRun) -> None:
+        super().__init__()
+        self._training = training
+        self.setProperty("kind", "caption")
+        self.setAccessibleName("Training")
+        set_tip(self, "Show the training (Ctrl+T)")
+        self.hide()
+        training.changed.connect(self._show)
+
+    def _show(self) -> None:
+        training = self._training
+        kind = training.request.kind if training.request is not None else ""
+        percent = "" if training.fraction is None else f" {training.fraction:.0%}"
+        words = {"running": f"training {kind}{percent}", "stopping": f"stopping {kind}",
+                 "done": f"{kind} trained", "failed": f"training {kind} failed", "stopped": f"{kind} stopped"}
+        text = words.get(training.state, "")
+        if text != self.text():
+            self.setText(text)
+            self.setVisible(bool(text))
 
 
 class StatusStrip(QStatusBar):
@@ -75,9 +101,7 @@ class StatusStrip(QStatusBar):
         self.addWidget(holder, 1)
         self._selected: LaneModel | None = None
         self._was_short = False
-        self._memory = QTimer(self)
-        self._memory.setInterval(MEMORY_MS)
-        self._memory.timeout.connect(self._show_machine)
+        self._memory = every(self, MEMORY_MS, self._show_machine)
         self._memory.start()
         self._memory_text = ""
         theme.signals.changed.connect(self._fit)
@@ -135,13 +159,7 @@ class StatusStrip(QStatusBar):
             else:
                 self.detail.set_full("")
             return
-        if progress is None or progress.fraction is None:
-            if self.progress.maximum() != 0:
-                self.progress.setRange(0, 0)
-        else:
-            if self.progress.maximum() == 0:
-                self.progress.setRange(0, 1000)
-            self.progress.setValue(round(1000 * min(max(progress.fraction, 0.0), 1.0)))
+        show_progress(self.progress, None if progress is None else progress.fraction)
         if self.progress.isHidden():
             self.progress.show()
         self.detail.set_full(progress.text if progress is not None else _STARTING[controller.state])

@@ -228,7 +228,7 @@ def test_the_lane_and_the_rule_are_those_of_the_setup_bar(page, pair, qtbot):
     window.setup.rule.set_value("match")
     assert pair.settings()[0].lanes[1].rule == "match"
     pair.lane.set_value("1")
-    window.add_method("suffix")
+    window.lanes.add_method("suffix")
     assert [pair.lane.itemText(place) for place in range(pair.lane.count())] == ["draft-model", "prompt-lookup", "suffix"]
     assert pair.settings()[0].lanes[1].method == "prompt-lookup", "the lane chosen stays chosen"
     run_to_end(pair, qtbot)

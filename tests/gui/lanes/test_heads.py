@@ -25,7 +25,7 @@ from specview.gui.lanes.panel import LanePanel
 from specview.gui.link import head_checks, pair_checks
 from specview.gui.link.head_checks import FoundHead, HeadQuestion, find_heads, head_in, needs_choice
 from specview.gui.link.library import Found, FoundModel, Library
-from specview.gui.shell import main_window
+from specview.gui.shell import intake
 from specview.gui.state import lane_words
 from specview.gui.state.view_model import LaneModel
 from specview.racing.resolve import checked_run
@@ -119,7 +119,7 @@ def test_trained_heads_are_a_group_that_says_which_need_a_choice(qtbot):
 
 def test_a_head_that_is_bundled_is_one_click_another_opens_the_chooser(window, qtbot, monkeypatch):
     before = list(window.lane_settings)
-    window.add_method("x-medusa")
+    window.lanes.add_method("x-medusa")
     assert window.lane_settings == [*before, LaneSettings(method="x-medusa")]
     window.library.found = Found(heads=(HERE,))
     asked: list[LaneSettings] = []
@@ -128,10 +128,10 @@ def test_a_head_that_is_bundled_is_one_click_another_opens_the_chooser(window, q
         asked.append(lane)
         return lane if len(asked) > 1 else None
 
-    monkeypatch.setattr(window, "_edit", edit)
-    window.add_method("x-head")
+    monkeypatch.setattr(window.lanes, "ask", edit)
+    window.lanes.add_method("x-head")
     assert asked == [LaneSettings(method="x-head", draft="/heads/one")] and len(window.lane_settings) == len(before) + 1
-    window.add_method("x-head")
+    window.lanes.add_method("x-head")
     assert window.lane_settings[-1] == asked[0]
     chips = window.page.panels[-1]._chips.marks
     assert chips[0].text == "one" and chips[0].tip.startswith("Trained head")
@@ -281,11 +281,11 @@ def test_heads_on_this_machine_are_found_off_the_qt_thread(qtbot, tmp_path, monk
 def test_a_head_that_is_dropped_becomes_a_lane_by_way_of_its_editor(window, qtbot, tmp_path, monkeypatch):
     folder = save_medusa(tmp_path / "heads", hidden=4, vocab=8)
     shown: list[LaneSettings] = []
-    monkeypatch.setattr(window, "_edit", lambda lane, title: shown.append(lane) or lane)
-    monkeypatch.setattr(window, "ask_role", lambda path: pytest.fail("it is no model"))
+    monkeypatch.setattr(window.lanes, "ask", lambda lane, title: shown.append(lane) or lane)
+    monkeypatch.setattr(window.intake, "ask_role", lambda path: pytest.fail("it is no model"))
     threads: list[str] = []
-    monkeypatch.setattr(main_window, "head_in", lambda path: threads.append(current_thread().name) or head_in(path))
-    window.take_path(folder)
+    monkeypatch.setattr(intake, "head_in", lambda path: threads.append(current_thread().name) or head_in(path))
+    window.intake.take(folder)
     qtbot.waitUntil(lambda: bool(shown), timeout=20_000)
     assert threads == ["specview-files"], "a folder is read off the Qt thread"
     assert shown[0].draft == str(folder) and METHODS[shown[0].method].head == "medusa"

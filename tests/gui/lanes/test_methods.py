@@ -157,8 +157,8 @@ def test_what_cannot_run_on_the_engine_says_why_before_and_after_loading(window,
     assert "early-exit" in known_problems("llama.cpp")
     assert known_problems("transformers") == {}
     window.setup.target.set_values("llama.cpp", "bundled")
-    assert "early-exit" in window.method_problems()
-    window.add_lane()
+    assert "early-exit" in window.lanes.problems()
+    window.lanes.open_menu()
     actions = window.lane_menu.actions_by_name()
     assert not actions["early-exit"].isEnabled() and "Not here" in actions["early-exit"].whatsThis()
     assert actions["x-suffix"].isEnabled()
@@ -166,11 +166,11 @@ def test_what_cannot_run_on_the_engine_says_why_before_and_after_loading(window,
     # once loaded, the target itself says
     script.facts = ("cpu", {"x-suffix": "its cache is a <b>sliding</b> window"}, Declared())
     window.setup.target.set_values("transformers", "bundled")
-    assert window.method_problems() == {}
+    assert window.lanes.problems() == {}
     wait_ended(qtbot, window)
-    qtbot.waitUntil(lambda: bool(window.method_problems()))
-    assert window.method_problems() == {"x-suffix": "its cache is a <b>sliding</b> window"}
-    window.lane_menu.fill(window.method_problems())
+    qtbot.waitUntil(lambda: bool(window.lanes.problems()))
+    assert window.lanes.problems() == {"x-suffix": "its cache is a <b>sliding</b> window"}
+    window.lane_menu.fill(window.lanes.problems())
     tip = window.lane_menu.actions_by_name()["x-suffix"].toolTip()
     assert "&lt;b&gt;" in tip
 
@@ -207,7 +207,7 @@ def test_a_chosen_template_is_remembered(make_window):
 
 def test_the_editor_can_come_first(window, qtbot, monkeypatch):
     asked = []
-    monkeypatch.setattr(window, "_edit", lambda lane, title: asked.append(lane.method) or replace(lane, k=3))
+    monkeypatch.setattr(window.lanes, "ask", lambda lane, title: asked.append(lane.method) or replace(lane, k=3))
     window.lane_menu.fill({})
     window.lane_menu.editor.trigger()
     assert asked and window.lane_settings[-1].k == 3

@@ -164,7 +164,7 @@ def test_a_recorded_run_stays_until_lanes_are_edited(window, qtbot, tmp_path):
     window.setup.set_prompt("typed on")
     window._settings_changed()
     assert [lane.tokens for lane in window.controller.race.lanes] == held and window.controller.recorded is not None
-    window.remove_lane(2)
+    window.lanes.remove(2)
     assert window.controller.recorded is None and len(window.page.panels) == 2
     assert [lane.tokens for lane in window.controller.race.lanes] == held[:2]
 
@@ -214,7 +214,7 @@ def test_close_leaves_what_was_changed_since_and_edited_lanes_are_the_setup_now(
     assert found.prompt == "typed while it was open"
     assert found == replace(SET_UP, prompt=found.prompt, workload=found.workload, history=found.history)
     open_in(qtbot, window, path)
-    window.remove_lane(2)
+    window.lanes.remove(2)
     window.recorded.close_run()
     assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model"]
     assert window.setup.prompt.toPlainText() == SETTINGS.prompt
@@ -347,7 +347,7 @@ def test_what_is_no_trace_is_one_line_in_the_banner_and_a_trace_can_be_dropped(w
     path = tmp_path / "bad.jsonl"
     for content, says in ((b"\x00\x01", "not the header"), (b"", "is empty"), (b'{"schema": "specview.trace/7"}\n', "specview.trace/7")):
         path.write_bytes(content)
-        window.take_path(path)
+        window.intake.take(path)
         qtbot.waitUntil(lambda says=says: says in window.banner.message, timeout=5000)
         assert window.controller.recorded is None and not window.recorded.bar.isVisible()
     data = QMimeData()
@@ -366,7 +366,7 @@ def test_the_last_of_several_wishes_is_opened_and_nothing_over_a_running_race(wi
     assert window.controller.recorded.picks[0].path == paths[2]
     script.round_s = 0.02
     window.run()
-    window.take_path(paths[0])
+    window.intake.take(paths[0])
     assert "A race is running" in window.banner.message
     window.recorded.open([Pick(paths[0])])
     assert not window.recorded.opener.busy and window.controller.recorded is None

@@ -67,7 +67,7 @@ def test_rule_plots_and_lanes_are_told_apart(window, qtbot):
     assert names == ["Output of plain", "Output of draft-model", "Output of prompt-lookup"]
     assert len({panel._copy.accessibleName() for panel in window.page.panels}) == 3
     window.lane_settings[1] = LaneSettings("draft-model", name="mine")
-    window._lanes_edited()
+    window._settings_changed()
     window.page._on_text()
     assert window.page.panels[1].view.accessibleName() == "Output of mine"
 
@@ -116,7 +116,7 @@ def test_plain_opens_nothing(window, qtbot):
     panel = window.page.panels[0]
     assert not panel._name.isEnabled() and "▾" not in panel._name.text()
     assert window.page.panels[1]._name.isEnabled() and "▾" in window.page.panels[1]._name.text()
-    window.edit_lane(0)
+    window.lanes.edit(0)
     assert window.banner.message == "Plain decoding has nothing to set: it is the baseline, and always there."
 
 
@@ -176,7 +176,7 @@ def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
         lambda: window.setup.target.choose("/models/other.gguf"),
         lambda: window.setup.field("temperature").setText("0.7"),
         lambda: window.setup.panel.system.setPlainText("Be brief."),
-        lambda: window.add_method("suffix"),
+        lambda: window.lanes.add_method("suffix"),
     ):
         ran(qtbot, window)
         assert not any(stale(window))

@@ -286,7 +286,7 @@ def test_nothing_goes_on_while_a_job_runs(window, qtbot, script):
     job.start(work)
     assert not controller.can_continue and not controller.can_follow_up
     assert not window.page.more.isEnabled() and not window.page.send.isEnabled() and not line.isEnabled()
-    assert not window.continue_action.isEnabled()
+    assert not window.actions_by_name["continue"].isEnabled()
     window.continue_run()
     window.next_turn(line.text())
     assert "busy with sweep" in window.banner.message
@@ -294,7 +294,7 @@ def test_nothing_goes_on_while_a_job_runs(window, qtbot, script):
     controller.stop()
     qtbot.waitUntil(lambda: controller.can_follow_up and controller.can_continue, timeout=5000)
     assert ended == [("sweep", True)] and line.text() == "and why?" and line.isEnabled()
-    assert window.page.more.isEnabled() and window.continue_action.isEnabled()
+    assert window.page.more.isEnabled() and window.actions_by_name["continue"].isEnabled()
     window.next_turn(line.text())
     assert race.run_id > run_id and line.text() == "and why?", "the text stays until the turn has begun"
     wait_state(qtbot, window, "ended")
@@ -400,8 +400,8 @@ def test_lanes_move_and_go_but_plain_stays(window, qtbot):
     assert race.lanes[1] is lookup
     assert lookup.rounds
     assert not window.controller.can_continue
-    window.move_lane(1, -1)
-    window.remove_lane(0)
+    window.lanes.move(1, -1)
+    window.lanes.remove(0)
     assert [lane.name for lane in race.lanes] == ["plain", "prompt-lookup", "draft-model"]
     window.page.panels[1].remove_requested.emit()
     assert [panel.lane.name for panel in window.page.panels] == ["plain", "draft-model"]
@@ -421,16 +421,16 @@ def test_editing_the_prompt_keeps_what_the_lanes_hold(window, qtbot):
 def test_no_more_than_five_lanes(make_window, qtbot, monkeypatch):
     first = first_settings()
     window = make_window(first=replace(first, lanes=(*first.lanes, LaneSettings("prompt-lookup", k=3))))
-    monkeypatch.setattr(window, "_edit", lambda lane, title: replace(lane, k=5))
+    monkeypatch.setattr(window.lanes, "ask", lambda lane, title: replace(lane, k=5))
     assert window.setup.add_lane.isEnabled()
-    window.set_up_lane()
+    window.lanes.set_up()
     assert len(window.page.panels) == 5
     assert not window.setup.add_lane.isEnabled()
     assert "remove one" in window.setup.add_lane.accessibleDescription()
-    window.set_up_lane()
-    window.add_lane()
+    window.lanes.set_up()
+    window.lanes.open_menu()
     assert not window.lane_menu.isVisible()
-    window.add_method("prompt-lookup")
+    window.lanes.add_method("prompt-lookup")
     assert len(window.lane_settings) == 5
     ran(qtbot, window)
     assert len(window.controller.race.lanes) == 5
@@ -440,13 +440,13 @@ def test_lanes_cannot_change_while_a_race_runs(window, qtbot, script):
     script.rounds, script.round_s = 60, 0.02
     window.run()
     wait_state(qtbot, window, "running")
-    window.remove_lane(1)
-    window.move_lane(1, 1)
-    window.add_lane()
+    window.lanes.remove(1)
+    window.lanes.move(1, 1)
+    window.lanes.open_menu()
     assert not window.lane_menu.isVisible()
-    window.add_method("prompt-lookup")
-    window.set_up_lane()
-    window.edit_lane(1)
+    window.lanes.add_method("prompt-lookup")
+    window.lanes.set_up()
+    window.lanes.edit(1)
     assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "prompt-lookup"]
     window.controller.stop()
     wait_state(qtbot, window, "ended")
@@ -508,20 +508,20 @@ def test_dropped_files(window, qtbot, tmp_path, monkeypatch):
     assert window.setup.prompt.toPlainText() == "Olá\n<i>x</i>"
     model = tmp_path / "a model & more.gguf"
     model.write_bytes(b"GGUF")
-    monkeypatch.setattr(window, "ask_role", lambda path: "target")
+    monkeypatch.setattr(window.intake, "ask_role", lambda path: "target")
     drop(window, model)
     assert window.setup.target.target == str(model)
     assert "a model && more" in window.setup.target.text()
-    monkeypatch.setattr(window, "ask_role", lambda path: "draft")
+    monkeypatch.setattr(window.intake, "ask_role", lambda path: "draft")
     drop(window, model)
     assert window.lane_settings[1].draft == str(model)
     folder = tmp_path / "folder"
     folder.mkdir()
-    monkeypatch.setattr(window, "ask_role", lambda path: "target")
+    monkeypatch.setattr(window.intake, "ask_role", lambda path: "target")
     drop(window, folder)
     qtbot.waitUntil(lambda: window.setup.target.target == str(folder), timeout=20_000)
     assert window.setup.target.engine == "transformers"
-    monkeypatch.setattr(window, "ask_role", lambda path: "")
+    monkeypatch.setattr(window.intake, "ask_role", lambda path: "")
     drop(window, model)
     assert window.setup.target.target == str(folder)
     picture = tmp_path / "x.png"
@@ -532,7 +532,7 @@ def test_dropped_files(window, qtbot, tmp_path, monkeypatch):
     broken.write_bytes(b"\xff\xfe\x00")
     drop(window, broken)
     assert "UTF-8" in window.banner.message
-    window.take_prompt_file(tmp_path / "missing.txt")
+    window.intake.take_prompt(tmp_path / "missing.txt")
     assert "missing.txt cannot be read" in window.banner.message
     os.mkfifo(tmp_path / "pipe.txt")
     drop(window, tmp_path / "pipe.txt")
@@ -542,7 +542,7 @@ def test_dropped_files(window, qtbot, tmp_path, monkeypatch):
 def test_copy_takes_the_text_without_ghosts(window, qtbot):
     race = ran(qtbot, window)
     window.page.focus_lane(1)
-    window.copy_lane()
+    window.lanes.copy()
     assert QGuiApplication.clipboard().text() == race.lanes[1].text
 
 
@@ -641,12 +641,12 @@ def test_small_windows_fold_what_has_no_room(window, qtbot, width, height, inspe
     assert (window.width(), window.height()) == (width, height)
     assert window.page.shown("inspector") == inspector
     assert window.page.shown("plots") == plots
-    assert window.inspector.isChecked() == inspector
+    assert window.actions_by_name["inspector"].isChecked() == inspector
     # asked for, it is there whatever the room
     if not inspector:
-        window.inspector.trigger()
+        window.actions_by_name["inspector"].trigger()
         assert window.page.shown("inspector")
-    window.inspector.trigger() if window.page.shown("inspector") else None
+    window.actions_by_name["inspector"].trigger() if window.page.shown("inspector") else None
     assert not window.page.shown("inspector")
 
 
@@ -654,7 +654,7 @@ def test_small_windows_fold_what_has_no_room(window, qtbot, width, height, inspe
 def test_in_a_small_window_only_what_was_asked_for_opens(window, qtbot, asked, other):
     window.resize(640, 420)
     qtbot.waitUntil(lambda: not window.page.shown("plots") and not window.page.shown("inspector"))
-    window.ghosts.trigger()
+    window.actions_by_name["ghosts"].trigger()
     assert not window.page.shown(asked) and not window.page.shown(other)
     getattr(window, asked).trigger()
     assert window.page.shown(asked) and getattr(window, asked).isChecked()
@@ -754,7 +754,7 @@ def test_a_busy_machine_is_said(window, qtbot, monkeypatch):
 def test_follow_up_takes_what_is_set_now(window, qtbot, script):
     ran(qtbot, window)
     window.setup.field("max_tokens").set_value(33)
-    window.remove_lane(2)
+    window.lanes.remove(2)
     window.next_turn("go on")
     wait_state(qtbot, window, "ended")
     assert window.controller.settings.max_tokens == 33
@@ -837,9 +837,9 @@ def test_inspector_forgets_a_token_of_a_lane_or_run_that_is_gone(window, qtbot):
     race = ran(qtbot, window)
     inspector = window.page.inspector
     assert inspector.show_token(race.lanes[2], 0, 0)
-    window.remove_lane(1)
+    window.lanes.remove(1)
     assert inspector.inspection is not None
-    window.remove_lane(1)
+    window.lanes.remove(1)
     assert inspector.inspection is None
     race = ran(qtbot, window)
     assert inspector.show_token(race.lanes[0], 0, -1)

@@ -115,9 +115,9 @@ def test_the_window_comes_back_as_it_was(make_window, qtbot):
     first.setup.prompt.setPlainText("hello there")
     first.setup.field("threads").set_value(2)
     first.setup.field("stop").setPlainText("###\\n\n\\d")
-    first.remove_lane(2)
-    first.ghosts.trigger()
-    first.inspector.trigger()
+    first.lanes.remove(2)
+    first.actions_by_name["ghosts"].trigger()
+    first.actions_by_name["inspector"].trigger()
     first._set_theme("light")
     first._zoom(1)
     first.close()
@@ -147,7 +147,7 @@ def test_unsound_fields_lose_nothing_else(make_window, names, text):
     for name in names:
         first.setup.field(name).setText(text)
     first.setup.prompt.setPlainText("written after")
-    first.remove_lane(2)
+    first.lanes.remove(2)
     first.setup.panel.system.setPlainText("Be brief.")
     first.setup.panel.chat.set_value("raw")
     first.close()
@@ -210,16 +210,16 @@ def test_parts_that_a_small_window_folded_come_back_with_their_sizes(make_window
 def test_open_draft_trees_come_back_and_follow_their_lanes(make_window):
     window = make_window()
     window.page.focus_lane(1)
-    assert window.tree_action.shortcut().toString() == "Ctrl+D"
-    window.tree_action.trigger()
+    assert window.actions_by_name["tree"].shortcut().toString() == "Ctrl+D"
+    window.actions_by_name["tree"].trigger()
     method = window.page.panels[1].lane.method
     assert window.page.panels[1].tree_shown and window.page.trees == {method}
-    window.move_lane(1, 1)
+    window.lanes.move(1, 1)
     assert [panel.tree_shown for panel in window.page.panels[:3]] == [False, False, True]
     window.close()
     again = make_window()
     assert [panel.tree_shown for panel in again.page.panels if panel.lane.method == method] == [True]
-    again.toggle_tree()
+    again.lanes.toggle_tree()
     again.page.focus_lane(0)
-    again.toggle_tree()
+    again.lanes.toggle_tree()
     assert not again.page.panels[0].tree_shown, "plain drafts nothing"

@@ -332,7 +332,7 @@ def test_what_trainings_keep_is_told_and_can_be_removed(qtbot, dialog, files, tm
 def test_a_race_beside_a_training_is_warned_of_and_the_result_becomes_a_lane(window, qtbot, mode, folder, script):
     mode[0] = "wait"
     script.rounds = 3
-    window.train_action.trigger()
+    window.actions_by_name["train"].trigger()
     assert window.train_dialog is not None and window.train_dialog.isVisible()
     assert window.train_dialog.target.full == "SmolLM2-135M-Instruct"
     window.run()

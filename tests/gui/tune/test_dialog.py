@@ -164,8 +164,8 @@ def test_a_workload_or_a_file_may_be_tuned_for(dialog, asked, qtbot, tmp_path):
 
 
 def test_drafts_of_the_windows_lanes_are_tried(window, dialog, asked, qtbot):
-    window.take_lane(LaneSettings("draft-model", draft="/models/mine", name="mine"))
-    window.take_lane(LaneSettings("eagle3", draft="/heads/mine"))
+    window.lanes.take(LaneSettings("draft-model", draft="/models/mine", name="mine"))
+    window.lanes.take(LaneSettings("eagle3", draft="/heads/mine"))
     dialog.run.click()
     finished(qtbot, dialog)
     assert asked["calls"][-1]["drafts"] == ("/models/mine", "/heads/mine")
@@ -239,7 +239,7 @@ def test_closing_it_leaves_the_tuning_running(window, dialog, asked, qtbot):
 
 def test_lanes_are_full(window, dialog, result):
     while len(window.lane_settings) < 5:
-        assert window.take_lane(LaneSettings("suffix", name=f"s{len(window.lane_settings)}"))
+        assert window.lanes.take(LaneSettings("suffix", name=f"s{len(window.lane_settings)}"))
     dialog.job.ended.emit(JobEnded(0, "", result))
     dialog.use.click()
     assert len(window.lane_settings) == 5 and "All lanes are taken" in window.banner.message
