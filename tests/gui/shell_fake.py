@@ -241,3 +241,15 @@ def round_of(text="a", index=0):
 def drafted(text, verdict):
     """One drafted token."""
     return DraftedToken(1, verdict, q=0.5, p=0.5, accept=1.0, u=0.1, text=text)
+
+
+def wait_state(qtbot, window, *states, timeout=10_000):
+    """Wait until the window's controller is in one of these states."""
+    qtbot.waitUntil(lambda: window.controller.state in states, timeout=timeout)
+
+
+def ran(qtbot, window):
+    """Run a race to its end."""
+    window.run()
+    wait_state(qtbot, window, "ended")
+    return window.controller.race

@@ -40,7 +40,8 @@ def fill(window: QMainWindow, menus: Mapping[str, Sequence[Entry | None]]) -> di
                 menu.addSeparator()
                 continue
             action = menu.addAction(entry.text)
-            action.setShortcuts(QKeySequence.listFromString(entry.keys))
+            if entry.keys:
+                action.setShortcuts(QKeySequence.listFromString(entry.keys))
             if entry.on is not None:
                 action.setCheckable(True)
                 action.setChecked(entry.on)

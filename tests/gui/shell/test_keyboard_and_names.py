@@ -11,7 +11,7 @@ from specview.gui.link.job import Job
 from specview.gui.shell.screen_fit import USUAL_FRAME, margins, on_screen
 from specview.gui.state.settings_store import SettingsStore
 from specview.settings.run import LaneSettings
-from tests.gui.shell.test_window import ran, wait_state
+from tests.gui.shell_fake import ran, wait_state
 
 
 def everything(window) -> list[QWidget]:

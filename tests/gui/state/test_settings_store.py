@@ -128,8 +128,8 @@ def test_the_window_comes_back_as_it_was(make_window, qtbot):
     assert second.setup.field("threads").value() == 2
     assert second.run_settings().stop == ("###\n", "\\d")
     assert [lane.method for lane in second.lane_settings] == ["plain", "draft-model"]
-    assert not second.ghosts.isChecked()
-    assert not second.inspector.isChecked()
+    assert not second.actions_by_name["ghosts"].isChecked()
+    assert not second.actions_by_name["inspector"].isChecked()
     assert not second.page.shown("inspector")
     assert second.lane_settings[1].rule == "auto"
     assert second.run_settings().lanes[1].rule == "match"
