@@ -72,12 +72,12 @@ def test_run_during_preload_waits_for_the_same_models(make_window, qtbot, script
 
 
 def test_run_with_other_models_stops_the_preload(make_window, qtbot, script):
-    script.preload_s = 30
+    script.preload_s = 10
     window = make_window(preload=True)
     qtbot.waitUntil(lambda: script.log == ["preload"])
     window.setup.field("dtype").set_value("bfloat16")
     window.run()
-    wait_state(qtbot, window, "ended", timeout=5000)
+    wait_state(qtbot, window, "ended")
 
 
 # -- stop and close in every phase --------------------------------------------------------------------
