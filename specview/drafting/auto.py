@@ -35,10 +35,10 @@ from specview.drafting.acceptance import (
     refused,
 )
 from specview.drafting.base import going_on
-from specview.drafting.cascade import Combined, Several, copying, make_members
+from specview.drafting.cascade import Combined, Several, copying, make_members, members_option
 from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.suffix import Suffix
-from specview.settings.options import Option, Value
+from specview.settings.options import Value
 
 DEFAULT_K = 48
 FIRST_PAUSE = 4  # rounds before a member that drafts with a model is retried
@@ -47,14 +47,11 @@ TRIALS = 0.01  # of the time so far: what retries may have lost when another beg
 FADES = 0.99  # a round, of what was learned of a member that did not draft in it
 
 OPTIONS = (
-    Option(
-        "members",
+    members_option(
         "prompt-lookup+suffix+draft-model",
-        "Methods joined by +, among which each round picks. Options of a member are given as member.option. Where none "
+        "among which each round picks. Options of a member are given as member.option. Where none "
         "are named, a head takes the draft model's place: the one that the lane's draft names, or in transformers "
         "the bundled EAGLE-3 head of the bundled target.",
-        label="members",
-        harmless="[a-z0-9+-]*",
     ),
 )
 

@@ -16,14 +16,17 @@ from specview.drafting.base import BaseDrafter
 from specview.drafting.method import METHODS, DrafterContext, MethodInfo, Shape
 from specview.settings.options import Option, Value, members_of, options_of
 
+
+def members_option(default: str, says: str) -> Option:
+    """The option that names a combined method's members."""
+    return Option("members", default, f"Methods joined by +, {says}", label="members", harmless="[a-z0-9+-]*")
+
+
 OPTIONS = (
-    Option(
-        "members",
+    members_option(
         "suffix+draft-model",
-        "Methods joined by +, in order: in every round the first with a proposal drafts. Options of a member are "
+        "in order: in every round the first with a proposal drafts. Options of a member are "
         "given as member.option (llama.cpp takes such a list too: --spec-type ngram-simple,draft-simple).",
-        label="members",
-        harmless="[a-z0-9+-]*",
     ),
     Option(
         "model_k",

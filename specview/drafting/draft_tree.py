@@ -120,14 +120,9 @@ class Growth:
     most: int
 
     @property
-    def looked_at(self) -> int:
-        """Tokens that the tree is chosen from."""
-        return self.width + max(0, self.levels - 1) * self.width**2
-
-    @property
     def rows(self) -> int:
-        """Most tokens of the tree."""
-        return min(self.most, self.looked_at)
+        """Most tokens of the tree, of those that it is chosen from."""
+        return min(self.most, self.width + max(0, self.levels - 1) * self.width**2)
 
     def rows_at(self, k: int) -> int:
         """Most tokens of the tree where its paths have at most k."""
@@ -170,14 +165,8 @@ def grow(first: Array, level: Level, limits: Growth, whose: str, proceed: Procee
             fed[node] = len(fed) - 1
     # A path is never likelier than its beginning, and the earlier token wins a tie: ancestors come along.
     best = sorted(range(len(drawn)), key=lambda node: (-paths[node + 1], node))[: limits.most]
-    return chosen_of(drawn, sorted(best))
-
-
-def chosen_of(drawn: Drawn, nodes: Sequence[int]) -> Drawn:
-    """The part of a tree with these nodes (rising, ancestors among them)."""
-    kept = Drawn()
-    places = {-1: -1}
-    for node in nodes:
+    kept, places = Drawn(), {-1: -1}
+    for node in sorted(best):
         places[node] = kept.add(
             drawn.tokens[node], places[drawn.parents[node]], drawn.confidences[node], drawn.made_by[node], drawn.q[node]
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from specview.decoding.interfaces import OnChunk, Proceed
@@ -31,7 +31,7 @@ from specview.drafting.draft_tree import (
     read_paths,
     spread_tree,
 )
-from specview.drafting.feature_head import LAST, HeadDrafter, accepted_rows, problem
+from specview.drafting.feature_head import LAST, HeadDrafter, LazyRows, accepted_rows, problem
 from specview.drafting.method import Chain, DrafterContext, MethodInfo
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import WEIGHTS, Option, Value
@@ -132,23 +132,6 @@ def shape_of(options: Mapping[str, Value]) -> Shape:
     return read_paths(text) if text else SMALL_TREE
 
 
-class RowsBehind(Sequence[Array]):
-    """Logit rows of the context's tokens that a head caught up with, made when they are first looked at."""
-
-    def __init__(self, run: HeadRun) -> None:
-        self._run = run
-        self._count = run.behind
-        self._rows: Any = None
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, place: Any) -> Any:
-        if self._rows is None:
-            self._rows = self._run.rows_behind()
-        return self._rows[place]
-
-
 class Eagle(HeadDrafter):
     """Drafts a chain or a tree with the head's own steps, or a chain in one pass.
 
@@ -193,7 +176,10 @@ class Eagle(HeadDrafter):
         if run is None or budget <= 0 or room <= 0 or end < 1 or run.known < end:
             return EMPTY_DRAFT
         draft = self._draft(run, context, budget, room, proceed)
-        return replace(draft, caught_up=RowsBehind(run)) if self.watched and run.behind else draft
+        if not self.watched or not run.behind:
+            return draft
+        rows = cache(run.rows_behind)
+        return replace(draft, caught_up=LazyRows(range(run.behind), lambda place: rows()[place]))
 
     def observe(self, round_: Round, features: Mapping[Any, Array]) -> None:
         """Take the features of the context's last token and of the tokens accepted after it."""

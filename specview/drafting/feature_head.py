@@ -17,20 +17,20 @@ LAST = "last"
 """The hidden state after the final norm."""
 
 
-class SpreadRows(Sequence[Array]):
+class LazyRows(Sequence[Array]):
     """Logit rows over the target's vocabulary, each made when it is looked at: for viewing only."""
 
-    def __init__(self, rows: Sequence[Array], spread: Callable[[Array], Array]) -> None:
-        self._rows = rows
-        self._spread = spread
+    def __init__(self, places: range, make: Callable[[int], Array]) -> None:
+        self._places = places
+        self._make = make
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._places)
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return SpreadRows(self._rows[place], self._spread)
-        return self._spread(self._rows[place])
+            return LazyRows(self._places[place], self._make)
+        return self._make(self._places[place])
 
 
 class HeadDrafter(BaseDrafter):
@@ -51,6 +51,7 @@ class HeadDrafter(BaseDrafter):
     def _over_target(self, draft: Draft) -> Draft:
         """A draft in the head's own vocabulary, in the target's: only what is drafted is widened."""
         spread: dict[int, Array] = {}  # siblings share a row
+        raw = draft.raw_logits or ()
         for row in draft.q or ():
             if id(row) not in spread:
                 spread[id(row)] = self._head.spread(row, 0.0)
@@ -58,7 +59,7 @@ class HeadDrafter(BaseDrafter):
             draft,
             tokens=tuple(map(self.target_id, draft.tokens)),
             q=None if draft.q is None else [spread[id(row)] for row in draft.q],
-            raw_logits=SpreadRows(draft.raw_logits or (), self._head.spread),
+            raw_logits=LazyRows(range(len(raw)), lambda place: self._head.spread(raw[place])),
         )
 
 

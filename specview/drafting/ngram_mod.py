@@ -62,7 +62,7 @@ OPTIONS = (
         "Tokens that the table must lead to before any is drafted (llama.cpp: --spec-ngram-mod-n-min, default 48).",
         0,
         LARGEST,
-        label="draft, shortest",
+        label="shortest draft",
     ),
     Option(
         "n_max",
@@ -70,7 +70,7 @@ OPTIONS = (
         "Tokens drafted at most; a round drafts at most k of them (llama.cpp: --spec-ngram-mod-n-max, default 64).",
         1,
         LARGEST,
-        label="draft, longest",
+        label="longest draft",
     ),
     TIE,
 )

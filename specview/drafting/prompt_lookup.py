@@ -20,9 +20,9 @@ OPTIONS = (
         "Longest run of last tokens looked up (transformers: max_matching_ngram_size, default 2 there).",
         1,
         32,
-        label="n-gram, longest",
+        label="longest n-gram",
     ),
-    Option("ngram_min", 1, "Shortest run looked up (transformers: 1).", 1, 32, label="n-gram, shortest"),
+    Option("ngram_min", 1, "Shortest run looked up (transformers: 1).", 1, 32, label="shortest n-gram"),
     Option(
         "match",
         "first",

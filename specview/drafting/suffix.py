@@ -58,7 +58,7 @@ OPTIONS = (
         "vLLM has it at 0).",
         0.0,
         64.0,
-        label="draft, more",
+        label="extra draft tokens",
     ),
     Option(
         "min_token_prob",
@@ -67,7 +67,7 @@ OPTIONS = (
         "(vLLM: suffix_decoding_min_token_prob, default 0.1).",
         0.0,
         1.0,
-        label="probability, at least",
+        label="minimum probability",
     ),
     Option(
         "max_cached_requests",
@@ -76,7 +76,7 @@ OPTIONS = (
         "(vLLM: suffix_decoding_max_cached_requests, default 10000).",
         0,
         1_000_000,
-        label="earlier runs, at most",
+        label="maximum earlier runs",
     ),
     Option(
         "memory_mb",

@@ -9,7 +9,6 @@ token and drafting take a number of steps that the text's length has no part in.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -170,15 +169,3 @@ class SuffixTree:
             state = link[state]
             matched = min(matched, length[state])
         return found
-
-    def memory_bytes(self) -> int:
-        """Bytes held, counted object by object; slow, for measurements."""
-        lists = (self._next, self._link, self._length, self._count, self._best)
-        total = sum(sys.getsizeof(one) for one in lists)
-        total += sum(sys.getsizeof(one) for one in self._next)
-        numbers = {
-            id(number): number
-            for one in (self._link, self._length, self._count, self._best)
-            for number in one
-        } | {id(number): number for one in self._next for pair in one.items() for number in pair}
-        return total + sum(sys.getsizeof(number) for number in numbers.values())

@@ -19,6 +19,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.settings.options import resolve
 from tests.decoding.toy import FakeTokenizer
 from tests.drafting.ngram_helpers import context_of, replay
+from tests.drafting.test_suffix_tree import memory_bytes
 
 SONG = [10, 11, 12, 13, 14, 15, 16, 17]
 
@@ -156,7 +157,7 @@ def test_earlier_runs_are_bounded_by_number_and_by_memory_oldest_first():
     assert kept.runs.tokens <= (1 << 20) // BYTES_PER_TOKEN
     assert first_draft(memory, [0, 1, 2], tie=True, memory_mb=1).tokens == ()
     assert first_draft(memory, [7000, 7001, 7002], tie=True, memory_mb=1).tokens == (7003, 7004, 7005)
-    assert kept.tree(24).memory_bytes() <= 1 << 20
+    assert memory_bytes(kept.tree(24)) <= 1 << 20
 
 
 # -- the store ------------------------------------------------------------------------------------------
