@@ -112,7 +112,7 @@ def test_three_parts_draw_what_one_run_draws(method, options, monkeypatch):
         drawn.append((position, index, value))
         return value
 
-    for module in ("sampled", "draft_tree"):
+    for module in ("base", "draft_tree"):
         monkeypatch.setattr(f"specview.drafting.{module}.uniform", recorded)
     whole = go_on(lane_of(method, options), (3 * LIMIT,), drawn)
     lane = lane_of(method, options)
