@@ -18,7 +18,6 @@ from specview.errors import SpecviewError, UsageError
 from specview.heads import files, layouts, pickles
 from specview.heads.fit import TargetFacts, fits, settle
 from specview.heads.read import read_head
-from specview.heads.running import HeadRun
 from specview.models import heads
 from specview.models.heads import load_head
 from tests.heads import fabricate as make
@@ -159,7 +158,7 @@ def test_a_padded_vocabulary_is_no_hindrance(tmp_path: Path) -> None:
     folder = make.write(tmp_path / "head", make.midlayer_config(), make.eagle3_state())
     head = load_head("eagle3", str(folder), make.FakeTarget(vocab=48))  # type: ignore[arg-type]
     assert "padded to 40 and 48 tokens" in " ".join(head.facts.notes)
-    rows = HeadRun(head, head.facts.aux_layers).spread(torch.zeros(1, make.DRAFT_VOCAB), -torch.inf)
+    rows = head.spread(torch.zeros(1, make.DRAFT_VOCAB), -torch.inf)
     assert rows.shape == (1, 48) and torch.isfinite(rows).sum() == make.DRAFT_VOCAB
 
 

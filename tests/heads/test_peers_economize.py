@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from specview.heads.fast import fast_head
-from specview.heads.running import HeadRun
 from specview.models.heads import load_head
 from tests.heads import fabricate as make
 
@@ -70,7 +69,7 @@ def test_eagle3_drafts_as_economize_does(
         module = fast_head(head.module, "stored")
         cache = module.new_cache()
         y = module.run(head.embed(TEXT[1:]), module.fuse(head.tensor(features)), range(rows), cache)
-        ours = HeadRun(head, aux).spread(module.logits(y), -torch.inf)
+        ours = head.spread(module.logits(y), -torch.inf)
 
         source = technique.fuse([torch.tensor(target.features[layer][None, :rows]) for layer in aux])
         embedded, table = technique.embed(torch.tensor([TEXT[1:]])), technique.rotary_table(positions[None])
@@ -82,7 +81,7 @@ def test_eagle3_drafts_as_economize_does(
 
         # The next step reads the layer's own output.
         y = module.run(head.embed([token]), module.next_hidden(y[-1:]), [rows], cache)
-        ours = HeadRun(head, aux).spread(module.logits(y), -torch.inf)
+        ours = head.spread(module.logits(y), -torch.inf)
         at = technique.rotary_table(torch.tensor([[rows]]))
         residual, q, k, v = technique.layer.project(out[:, -1:], technique.embed(torch.tensor([[token]])), at)
         all_keys, all_values = torch.cat([keys, k], 2), torch.cat([values, v], 2)
