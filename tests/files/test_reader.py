@@ -17,14 +17,17 @@ from hypothesis import strategies as st
 
 from specview.errors import SpecviewError, Stopped
 from specview.files import reader
+from specview.files.documents import metrics_to_json
 from specview.files.reader import read_trace
+from specview.files.schema import dumps, round_to_json
 from specview.library.exports import FORMS, Recorded, export_data, recorded_document
 from specview.library.library import look_at
 from specview.library.repeat import command_line, settings_of_trace
-from specview.library.replay import events, trace_document
-from tests.library.recorded import write_trace
+from specview.library.replay import events, recorded_metrics, trace_document
+from specview.settings.events import LaneEnded, LaneRound
+from tests.library.recorded import race_events, write_trace
 
-FUZZ = settings(max_examples=80, deadline=None, derandomize=True,
+FUZZ = settings(max_examples=120, deadline=None, derandomize=True,
                 suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 
 
@@ -52,6 +55,23 @@ def opened(path: Path) -> bool:
         except SpecviewError as error:
             assert "\n" not in str(error)
     return True
+
+
+def test_a_whole_trace_gives_all_its_events_back(whole: Path) -> None:
+    """Event for event: real numbers with the seven digits of a file, equality over the rounds that are there."""
+    told, read = list(race_events(rounds=3)), list(events(read_trace(whole), 1))
+    ends = [event for event in told if isinstance(event, LaneEnded)][-3:]
+    for ours, theirs in zip([event for event in read if isinstance(event, LaneEnded)], ends, strict=True):
+        assert (ours.speedup and ours.speedup.as_dict()) == (theirs.speedup and pytest.approx(theirs.speedup.as_dict(), rel=1e-5))
+        compared = min(sum(len(event.round.emitted) for event in told if isinstance(event, LaneRound) and event.lane == lane)
+                       for lane in (0, theirs.lane))  # fmt: skip
+        equality = theirs.equality and replace(theirs.equality, compared=compared)
+        metrics = recorded_metrics(metrics_to_json(theirs.metrics))
+        assert replace(ours, speedup=None) == replace(theirs, speedup=None, equality=equality, metrics=metrics)
+    assert read[-1] == told[-1]
+    lines = [sorted(dumps(round_to_json(event.lane, event.round)) for event in all_ if isinstance(event, LaneRound))
+             for all_ in (read, told)]  # fmt: skip
+    assert lines[0] == lines[1] and len(lines[0]) == 9
 
 
 # -- what is no trace ----------------------------------------------------------------------------------------
@@ -162,7 +182,7 @@ def places(value: Any, at: tuple = ()) -> list[tuple]:
     return found
 
 
-@settings(FUZZ, max_examples=120)
+@settings(FUZZ, max_examples=200)
 @given(line=st.floats(0, 0.999), place=st.floats(0, 0.999), value=VALUES, drop=st.booleans())
 def test_any_value_in_any_place_gives_a_trace_or_one_line(
     whole: Path, tmp_path: Path, line: float, place: float, value: Any, drop: bool

@@ -49,6 +49,15 @@ def test_a_file_without_end_lines_opens(tmp_path: Path) -> None:
     assert trace.records[0].end is None and len(trace.records[0].rounds) == 3 and not trace.cut
 
 
+def test_a_cut_last_line_costs_that_line_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", end=False)
+    whole = path.read_bytes()
+    for cut in range(whole.rstrip(b"\n").rfind(b"\n") + 2, len(whole) - 1, 17):
+        path.write_bytes(whole[:cut])
+        trace = read_trace(path)
+        assert trace.cut and len(trace.records[0].rounds) == 2
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -89,6 +98,32 @@ def test_a_run_that_never_began_leaves_files_as_they_were(tmp_path: Path) -> Non
     before = old.read_bytes()
     TraceWriter(old).close()
     assert old.read_bytes() == before
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_full_disk_ends_the_trace_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    said: list[str] = []
+    path = tmp_path / "a.jsonl"
+    writer = TraceWriter(path, HEADER, said.append)
+    writer.round(0, plain_round(0))
+    real_write, room = os.write, [40]
+
+    def full(fd: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(code, os.strerror(code))
+        written = real_write(fd, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", full)
+    writer.round(0, plain_round(1))
+    monkeypatch.undo()
+    writer.round(0, plain_round(2))
+    writer.end(0, "limit", fold([]))
+    writer.close()
+    assert len(said) == 1 and "\n" not in said[0] and os.strerror(code).lower() in said[0]
+    trace = read_trace(path)
+    assert len(trace.records[0].rounds) == 1 and not trace.cut and path.read_bytes().endswith(b"}\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")

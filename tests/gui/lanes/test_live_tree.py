@@ -64,7 +64,7 @@ def colours_in(image: QImage) -> set[int]:
 
 
 @given(tree_rounds(), st.floats(120, 900), st.floats(60, 700), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_nodes_stand_in_columns_by_depth_and_never_overlap(
     made: list[Round], width: float, height: float, full: bool
 ) -> None:
@@ -95,7 +95,7 @@ def test_nodes_stand_in_columns_by_depth_and_never_overlap(
 
 
 @given(st.integers(1, 20), st.integers(0, 20), st.floats(100, 1200))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_chain_is_a_line_that_breaks_within_the_width(k: int, accepted: int, width: float) -> None:
     accepted = min(accepted, k)
     verdicts = "a" * accepted + ("r" + "i" * (k - accepted - 1) if accepted < k else "")
@@ -110,7 +110,7 @@ def test_a_chain_is_a_line_that_breaks_within_the_width(k: int, accepted: int, w
 
 
 @given(tree_rounds(), st.floats(150, 900), st.floats(40, 400), st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_what_fits_never_scrolls_and_numbers_are_whole(
     made: list[Round], width: float, height: float, chance: random.Random
 ) -> None:

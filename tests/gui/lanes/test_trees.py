@@ -49,7 +49,7 @@ def filled(rounds: list[Round], method: str = "x", rule: str = "greedy") -> Lane
 
 
 @given(tree_rounds())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_lane_of_trees_is_a_fold_of_its_rounds(made: list[Round]) -> None:
     lane = filled(made)
     record = RunRecord("x", {}, rounds=made)
@@ -81,7 +81,7 @@ def test_a_lane_of_trees_is_a_fold_of_its_rounds(made: list[Round]) -> None:
 
 
 @given(tree_rounds(), st.sampled_from(["greedy", "rejection", "match", "typical", "naive"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_draft_of_a_tree_can_be_inspected(made: list[Round], rule: str) -> None:
     lane = filled(made, rule=rule)
     for index, round_ in enumerate(made):

@@ -50,7 +50,7 @@ def rounds(draw: st.DrawFn) -> list[Round]:
 
 
 @given(rounds())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_lane_is_a_fold_of_its_rounds(made: list[Round]) -> None:
     lane = LaneModel()
     for round_ in made:
@@ -78,7 +78,7 @@ def test_lane_is_a_fold_of_its_rounds(made: list[Round]) -> None:
 
 
 @given(rounds(), st.integers(1, 15))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_windowed_rates_are_those_of_the_last_rounds(made: list[Round], window: int) -> None:
     lane = LaneModel()
     for round_ in made:
