@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -225,19 +224,11 @@ class Store:
         """
         if not self.path.exists():
             return []
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                tokenizer = self._tokenizer_in(file)
-                tokens, lengths = file["tokens"], file["lengths"]
-            if tokens.ndim != 1 or tokens.dtype != np.int32 or lengths.ndim != 1 or lengths.dtype != np.int64:
-                raise ValueError("other arrays")
-            if (lengths < 0).any() or int(lengths.sum()) != len(tokens) or (tokens < 0).any():
-                raise ValueError("its parts do not fit together")
-            if tokenizer == self.tokenizer and (tokens >= self.vocab_size).any():
-                raise ValueError("ids that the vocabulary does not have")
-        except _NO_STORE:
-            raise self._no_store() from None
-        self._need_own(tokenizer)
+        tokens, lengths = self._read("tokens", "lengths")
+        fits = tokens.ndim == lengths.ndim == 1 and tokens.dtype == np.int32 and lengths.dtype == np.int64
+        fits = fits and not (lengths < 0).any() and int(lengths.sum()) == len(tokens)
+        if not fits or (tokens < 0).any() or (tokens >= self.vocab_size).any():
+            raise self._no_store()
         return np.split(tokens, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
     def save(self, runs: EarlierRuns) -> None:
@@ -248,12 +239,7 @@ class Store:
         lengths = np.array([len(run) for run in runs.runs], dtype=np.int64)
         tokens = np.concatenate([np.asarray(run, dtype=np.int32) for run in runs.runs] or [np.zeros(0, np.int32)])
         if self.path.exists():  # it may have come there since it was loaded
-            try:
-                with np.load(self.path, allow_pickle=False) as file:
-                    tokenizer = self._tokenizer_in(file)
-            except _NO_STORE:
-                raise self._no_store() from None
-            self._need_own(tokenizer)
+            self._read()
         try:
             with PartFile(self.path, private=True) as part:
                 np.savez_compressed(
@@ -266,24 +252,28 @@ class Store:
                 "The earlier runs stay in memory until specview ends; free space or name another file.",
             ) from None
 
-    def _tokenizer_in(self, file: Mapping[str, Any]) -> str:
-        if str(file["format"]) != FORMAT:
-            raise ValueError("another format")
-        return str(file["tokenizer"])
-
-    def _no_store(self) -> SpecviewError:
-        return SpecviewError(
-            f"suffix: {self.path} is not a store of earlier runs, or is damaged.",
-            "Name another file, or delete this one to start anew.",
-        )
-
-    def _need_own(self, tokenizer: str) -> None:
+    def _read(self, *names: str) -> list[np.ndarray]:
+        """Arrays of the file; raises SpecviewError where it is not a store of this tokenizer's."""
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                kind, tokenizer, found = str(file["format"]), str(file["tokenizer"]), [file[name] for name in names]
+        except _NO_STORE:
+            raise self._no_store() from None
+        if kind != FORMAT:
+            raise self._no_store()
         if tokenizer != self.tokenizer:
             raise SpecviewError(
                 f"suffix: the runs in {self.path} are of another tokenizer ({tokenizer}) than this target's "
                 f"({self.tokenizer}).",
                 "Name another file for this target.",
             )
+        return found
+
+    def _no_store(self) -> SpecviewError:
+        return SpecviewError(
+            f"suffix: {self.path} is not a store of earlier runs, or is damaged.",
+            "Name another file, or delete this one to start anew.",
+        )
 
 
 def tokenizer_mark(context: DrafterContext) -> str:
