@@ -154,7 +154,7 @@ def add_prompt_flags(parser: argparse.ArgumentParser, *, sets: bool = False) -> 
                         help=f"a set of prompts: {workloads.FORMATS}"
                         if sets else argparse.SUPPRESS)  # fmt: skip
     source.add_argument("--workload", metavar="NAME",
-                        help=f"one that comes along (default: {workloads.DEFAULT}): {', '.join(workloads.KINDS)}; "
+                        help=f"a built-in prompt (default: {workloads.DEFAULT}): {', '.join(workloads.KINDS)}; "
                              "add -pt for its Portuguese twin")  # fmt: skip
     form = prompt.add_mutually_exclusive_group()
     form.add_argument("--chat", dest="chat", action="store_true", default=True,

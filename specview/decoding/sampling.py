@@ -14,7 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
 from specview.decoding.ledger import Array
-from specview.fields import check, setting
+from specview.fields import check, declared, setting
 
 Purpose = Literal["target", "draft", "accept", "residual"]
 _PURPOSES: dict[str, int] = {"target": 0, "draft": 1, "accept": 2, "residual": 3}
@@ -90,6 +90,18 @@ class SamplingParams:
     def later(self, turns: int) -> SamplingParams:
         """The sampling so many turns later in a conversation: each turn's seed is made from that of the one before."""
         return self if turns <= 0 else self.part(turn=1).later(turns - 1)
+
+
+def sampling_words(settings: Mapping[str, Any]) -> str:
+    """Say the sampling settings that make a difference: 'temperature 0.7, top-k 40'."""
+    temperature = settings.get("temperature", 0.0)
+    on = [
+        f"{one.words} {settings[name]:g}"
+        for name, one in declared(SamplingParams).items()
+        if name not in ("temperature", "seed") and settings.get(name, one.default) != one.default
+        and (temperature > 0 or one.form != "Filters")
+    ]  # fmt: skip
+    return ", ".join([f"temperature {temperature:g}", *on])
 
 
 def uniform(seed: int, position: int, purpose: Purpose, index: int = 0) -> float:

@@ -81,6 +81,18 @@ def needs_costs(lane: LaneSettings) -> bool:
     return method.needs_costs or (method.drafts and POLICIES[lane.policy].needs_costs)
 
 
+def default_k(lane: LaneSettings, device: str) -> tuple[int | None, str]:
+    """(drafted tokens a round where the user named none, whose default that is); None while the device is not known.
+
+    The method's own default, the policy's, or few: verifying rows is dear on a CPU.
+    """
+    method, policy = METHODS[lane.method], POLICIES[lane.policy]
+    own = method.drafted(lane.options).levels
+    if own or policy.default_k:
+        return own or policy.default_k, f"the default of {method.label if own else policy.label}"
+    return (None if not device else 2 if device == "cpu" else 4), "2 on a CPU, where verifying rows is dear, else 4"
+
+
 def options_declared(lane: LaneSettings) -> Mapping[str, Option]:
     """Every option that the lane's method takes, those of its members as "member.option"."""
     method = METHODS.get(lane.method)

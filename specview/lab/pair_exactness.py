@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from specview.decoding.ledger import Array
-from specview.decoding.sampling import SamplingParams, probabilities
+from specview.decoding.sampling import Penalties, SamplingParams, probabilities
 from specview.decoding.verification import TYPICAL_DELTA, TYPICAL_EPSILON, entropy_of, resolve_rule
 from specview.drafting import universal
 from specview.drafting.registry import METHODS
@@ -316,7 +316,12 @@ class _Continuations:
     def logits(self, engine: CachedEngine, prefix: statistics.Continuation) -> Array:
         """The logit row [vocab] after the prompt and a prefix."""
         context = (*self.prompt, *prefix)
-        return engine.rows(context[:-1], len(self.prompt) - 1, [context[-1]])[0]["logits"]
+        row = engine.rows(context[:-1], len(self.prompt) - 1, [context[-1]])[0]["logits"]
+        if not self.settings.sampling.penalised:
+            return row
+        penalties = Penalties(self.settings.sampling, len(self.prompt))
+        penalties.follow(context)
+        return penalties.rows(row[None], [[]])[0]
 
     def decided(self, row: Array) -> statistics.Floats:
         """The decision distribution [vocab] of a logit row, in float64 that sums to 1 there too."""

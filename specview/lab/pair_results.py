@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from specview.decoding.sampling import sampling_words
 from specview.drafting.lanes import flat_settings
 from specview.errors import require
 from specview.files.report import Block, Report, Table, Text, Tone
@@ -342,13 +343,9 @@ def cached_words(result: PairResult) -> str:
 def pair_report(result: PairResult) -> Report:
     """The experiment for people, and its document."""
     settings, sampling = result.settings, result.settings.sampling
-    filters = [f"temperature {sampling.temperature:g}"]
-    filters += [f"top-k {sampling.top_k}"] if sampling.top_k else []
-    filters += [f"top-p {sampling.top_p:g}"] if sampling.top_p < 1 else []
-    filters += [f"min-p {sampling.min_p:g}"] if sampling.min_p else []
     about = (
         f"Pair: {result.facts.get('target_model_name') or settings.target} with {settings.lanes[1].label}, "
-        f"{settings.engine}, {'check mode, ' if settings.check_mode else ''}{', '.join(filters)}; prompt of "
+        f"{settings.engine}, {'check mode, ' if settings.check_mode else ''}{sampling_words(asdict(sampling))}; prompt of "
         f"{len(result.prompt_ids)} tokens; {result.seconds:.1f} s"
     )
     blocks: list[Block] = [Text(about)]

@@ -14,7 +14,7 @@ from specview.decoding.observation import Observer, join_text
 from specview.decoding.round_table import RoundTable
 from specview.decoding.stopping import Stops
 from specview.decoding.verification import resolve_rule
-from specview.drafting.lanes import flat_settings
+from specview.drafting.lanes import default_k, flat_settings
 from specview.drafting.method import DrafterContext, Shape
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
@@ -23,15 +23,6 @@ from specview.settings.run import LaneSettings, RunSettings
 
 if TYPE_CHECKING:
     from specview.heads.loaded import LoadedHead
-
-
-def default_k(lane: LaneSettings, engine: Engine) -> int:
-    """Drafted tokens a round where the user named none.
-
-    The method's own default, the policy's, or few: verifying rows is dear on a CPU.
-    """
-    own = METHODS[lane.method].drafted(lane.options).levels
-    return own or POLICIES[lane.policy].default_k or (2 if engine.device == "cpu" else 4)
 
 
 WARM_CONTEXT = 8
@@ -59,7 +50,7 @@ class Lane:
         self.draft = draft
         self.heads = dict(heads or {})
         self.rule = resolve_rule(settings.rule, run.sampling)
-        self.k = settings.k or default_k(settings, target)
+        self.k = settings.k or default_k(settings, target.device)[0] or 1
         self.costs = costs or Costs()
         self._memory = {} if memory is None else memory
         self.record = RunRecord(settings.label, {**flat_settings(run, settings), "k": self.k if self.drafts else None})

@@ -23,9 +23,9 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
-from specview.drafting.lanes import checked_lane, heads_of, needs_draft
+from specview.drafting.lanes import checked_lane, default_k, heads_of, needs_draft
 from specview.drafting.method import MethodInfo
-from specview.drafting.policies import POLICIES, PolicyInfo
+from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.gui.lanes.exit_scan_dialog import ExitScanDialog, ExitScans, exit_option
@@ -88,25 +88,6 @@ K_MEANS = {
     "off-below": "the length of a draft while drafting is on, where the method finds that many",
 }
 """What k is for a length policy (LengthPolicy.start: the length, the first one, or the longest)."""
-
-
-def default_k_text(method: MethodInfo, options: Mapping[str, Any], policy: str, device: str) -> str:
-    """The k that an empty field gives, as racing.lane.default_k finds it; '2 or 4' while the device is not known."""
-    own = method.drafted(options).levels
-    if own is not None:
-        return str(own)
-    if POLICIES[policy].default_k:
-        return str(POLICIES[policy].default_k)
-    return "2 or 4" if not device else "2" if device == "cpu" else "4"
-
-
-def _default_reason(method: MethodInfo, options: Mapping[str, Any], policy: PolicyInfo) -> str:
-    """Whose default that k is."""
-    if method.drafted(options).levels is not None:
-        return f"the default of {method.label}"
-    if policy.default_k:
-        return f"the default of {policy.label}"
-    return "2 on a CPU, where verifying rows is dear, else 4"
 
 
 def _filled(fill: Callable[[Mapping[str, Any]], Mapping[str, Any]], given: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -518,9 +499,10 @@ class LaneEditor(QDialog):
         """Say which k an empty field gives, and what k is for this policy."""
         try:
             options = info.resolve(self._method_options())
-            standing = default_k_text(info, options, self.policy.value(), self._device)
+            found, whose = default_k(LaneSettings(info.name, policy=self.policy.value(), options=options), self._device)
+            standing = "2 or 4" if found is None else str(found)
         except SpecviewError:
-            options, standing = {}, ""
+            options, standing, whose = {}, "", ""
         self.k.setPlaceholderText(f"auto: {standing}" if standing else "auto")
         policy = POLICIES[self.policy.value()]
         means, about = K_MEANS.get(policy.name, policy.description), policy.description
@@ -532,7 +514,7 @@ class LaneEditor(QDialog):
             about = "k stays as it is: the longest path of a draft, whose guesses branch."
         if about != self._policy_text.text():
             self._policy_text.setText(about)
-        empty = f"Empty: {standing}, {_default_reason(info, options, policy)}." if standing else "Empty: automatic."
+        empty = f"Empty: {standing}, {whose}." if standing else "Empty: automatic."
         words = f"Drafted tokens a round, 1 to {MAX_K}. With {policy.label}: {means}.\n{empty}"
         if self.k.accessibleDescription() != words:
             set_tip(self.k, words)

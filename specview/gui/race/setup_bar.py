@@ -121,7 +121,7 @@ class SetupBar(QFrame):
         self.caption.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextOnly)
         self.menu = QMenu(self.caption)
         self.caption.setMenu(self.menu)
-        set_tip(self.caption, "Choose a prompt that comes with specview")
+        set_tip(self.caption, "Choose a built-in prompt")
         self.enlarge = QToolButton()
         self.enlarge.setProperty("kind", "caption")
         self.enlarge.setText("edit…")

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Rider, Round, depths
+from specview.decoding.sampling import SamplingParams, sampling_words
 from specview.drafting.lookahead import window_grid
+from specview.fields import declared
 from specview.files.figures import milliseconds, number, probability
 from specview.gui.state.display_text import quoted
 from specview.gui.state.round_words import named
@@ -334,25 +336,8 @@ def _fill_rows(
 
 def unfiltered(settings: Mapping[str, Any]) -> bool:
     """Whether decisions are made at temperature 1 without filters, as p_top and q_top are."""
-    return (
-        settings.get("temperature", 0.0) == 1.0 and not settings.get("top_k")
-        and settings.get("top_p", 1.0) == 1.0 and not settings.get("min_p")
-    )
-
-
-def sampling_words(settings: Mapping[str, Any]) -> str:
-    """Say the sampling settings that are on: 'temperature 0.7, top-k 40'."""
-    temperature = settings.get("temperature", 0.0)
-    if temperature == 0:
-        return "temperature 0"
-    words = [f"temperature {temperature:g}"]
-    if settings.get("top_k"):
-        words.append(f"top-k {settings['top_k']}")
-    if settings.get("top_p", 1.0) < 1.0:
-        words.append(f"top-p {settings['top_p']:g}")
-    if settings.get("min_p"):
-        words.append(f"min-p {settings['min_p']:g}")
-    return ", ".join(words)
+    filters = [one for one in declared(SamplingParams).values() if one.form == "Filters"]
+    return settings.get("temperature", 0.0) == 1.0 and all(settings.get(one.name, one.default) == one.default for one in filters)
 
 
 def _note(found: Inspection, entropy: float | None, settings: Mapping[str, Any], bars: bool) -> None:

@@ -19,7 +19,7 @@ from specview.drafting.lanes import needs_draft
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.gui.lanes import exit_scan_dialog, head_chooser, members_editor
-from specview.gui.lanes.editor import LaneEditor, default_k_text
+from specview.gui.lanes.editor import LaneEditor
 from specview.gui.lanes.exit_scan_dialog import ExitScanDialog, ExitScans
 from specview.gui.lanes.menu import LaneMenu, by_family, known_problems
 from specview.gui.lanes.option_form import OptionForm
@@ -454,21 +454,6 @@ def test_a_constant_k_is_not_every_methods_draft_length(make_editor):
     editor.method.set_value("x-simple")
     assert editor._policy_text.text() == POLICIES["constant"].description
 
-
-def test_the_default_k_is_the_races_own():
-    from specview.racing.lane import default_k
-
-    class Engine:
-        device = "cpu"
-
-    for device in ("cpu", "cuda"):
-        Engine.device = device
-        for name, info in METHODS.items():
-            for policy in POLICIES:
-                if info.drafts:
-                    lane = LaneSettings(method=name, policy=policy, options=info.resolve({}))
-                    assert default_k_text(info, lane.options, policy, device) == str(default_k(lane, Engine()))
-    assert default_k_text(METHODS["x-suffix"], {}, "constant", "") == "2 or 4"
 
 
 def test_long_forms_fit_a_small_screen_and_scroll(make_editor, qtbot, monkeypatch):
