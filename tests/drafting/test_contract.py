@@ -26,6 +26,7 @@ from tests.decoding.toy import (
     chain_distribution,
     constant,
     plain_reference,
+    run_decode,
 )
 from tests.drafting.contract import CASES, FRESH, HEADS, prompt_of, toy_outcomes, wide
 from tests.drafting.eagle_toy import FeatureEngine, Watched, draft_paths, light_head, run
@@ -257,3 +258,16 @@ def test_a_smaller_draft_vocabulary_leaves_the_targets_distribution(name):
     """Ids that the head cannot draft come from the correction alone."""
     found, _ = toy_outcomes(name, "rejection", 300, lambda target, seed: {"heads": {"eagle3": light_head(target, DRAFT, (1, 3))}})
     assert chi_square_p(found, EXACT) > HONEST
+
+
+@EVERY
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_penalties_are_on_every_position_of_a_draft(name, temperature):
+    """The text is plain decoding's with the same penalties, drafted tokens being said already where they stand."""
+    sampling = SamplingParams(temperature, seed=2, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2)
+    rule, prompt = "match" if temperature else "greedy", prompt_of(12, 9)
+    plain, *_ = run_decode(wide(), prompt, rule=rule, sampling=sampling, max_tokens=30)
+    target = wide()
+    output, rounds, _, _ = run(target, prompt, CASES[name].make(target), rule=rule, sampling=sampling, max_tokens=30)
+    assert output == plain
+    assert any(round_.k for round_ in rounds)
