@@ -8,7 +8,6 @@ import signal
 import pytest
 
 from specview import cli
-from specview.commands import scan as command
 from tests.experiments.test_exit_scan import TEXT, WRONG, engine_of
 
 ARGUMENTS = ["scan", "--prompt", TEXT, "--raw", "--tokens", "20", "--k", "4"]
@@ -63,7 +62,7 @@ def test_no_exit_is_marked_where_plain_wins(capsys, engine):
     assert not any(line.endswith("best") for line in out.splitlines())
 
 
-def test_the_document_is_all_of_standard_output(capsys, engine):
+def test_the_document_is_all_of_standard_output_or_a_file(capsys, engine, tmp_path):
     assert cli.main([*ARGUMENTS, "--json", "-"]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
@@ -74,13 +73,9 @@ def test_the_document_is_all_of_standard_output(capsys, engine):
     assert (document["layers"], document["tokens"], document["prompt_tokens"]) == (6, 20, 5)
     assert [one["acceptance_rate"] for one in document["exits"]] == [0.0, 0.5, 0.85, 0.95, 1.0]
     assert document["best"]["pays"] is True
-
-
-def test_the_document_goes_to_a_file_beside_the_table(capsys, engine, tmp_path):
     file = tmp_path / "scan.json"
     assert cli.main([*ARGUMENTS, "--json", str(file)]) == 0
-    out, _ = capsys.readouterr()
-    assert json.loads(file.read_text())["sentence"] in out
+    assert json.loads(file.read_text())["sentence"] in capsys.readouterr().out
 
 
 def test_an_engine_without_exits_fails_with_its_reason(capsys, engine):
@@ -129,12 +124,3 @@ def test_bad_flags_are_one_line(capsys, engine, flags, line):
     assert err.count("\n") == 1
     assert line in err
     assert not engine.sessions, "before anything is run"
-
-
-def test_help_names_what_it_measures(capsys):
-    with pytest.raises(SystemExit) as ended:
-        command.main(["--help"])
-    assert ended.value.code == 0
-    out, _ = capsys.readouterr()
-    assert "greedy agreement" in out
-    assert "--tokens" in out

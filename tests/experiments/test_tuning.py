@@ -113,21 +113,18 @@ def test_a_budget_that_was_over_is_the_reason_not_what_was_refused_before(world)
 
 
 def test_unusable_methods_are_listed_with_their_reason(world):
-    result = run(world, methods=("draft-model", "early-exit", "eagle"))
-    reasons = {one.method: one.reason for one in result.unusable}
-    assert set(reasons) == {"early-exit", "eagle"}
-    assert "no bundled head" in reasons["eagle"]
-    assert all("\n" not in reason for reason in reasons.values())
+    """Those that cannot run on this target, and one that fails only when it is tried."""
 
-
-def test_a_lane_that_fails_when_it_is_tried_is_listed_too(world):
     def broken():
         raise SpecviewError("there is no such draft.")
 
     world.models["draft", BUNDLED] = broken
-    result = run(world)
-    assert [(one.method, one.reason) for one in result.unusable] == [("draft-model", "there is no such draft.")]
-    assert result.winner.lane.method in ("prompt-lookup", "suffix")
+    result = run(world, methods=("draft-model", "early-exit", "eagle", "prompt-lookup"))
+    reasons = {one.method: one.reason for one in result.unusable}
+    assert set(reasons) == {"early-exit", "eagle", "draft-model"}
+    assert "no bundled head" in reasons["eagle"] and reasons["draft-model"] == "there is no such draft."
+    assert all("\n" not in reason for reason in reasons.values())
+    assert result.winner.lane.method == "prompt-lookup"
 
 
 def test_a_target_without_rollback_has_nothing_to_choose_among(monkeypatch):
@@ -151,19 +148,28 @@ def test_combined_methods_take_the_members_that_showed_best(world):
     assert any(name.startswith("cascade") for name in mixed)
 
 
-def test_models_load_once_and_are_let_go(world):
-    pool = ModelPool()
-    run(world, models=pool)
+def test_models_load_once_and_are_let_go_and_snapshots_do_not_change(world):
+    pool, news, shots = ModelPool(), [], []
+    run(world, models=pool, on_progress=news.append, on_result=lambda found: shots.append((found.snapshot(), tune_document(found))))
     assert sorted(world.loads) == [("draft", BUNDLED), ("target", BUNDLED)]
     assert not pool.held
     assert not world.engines["target", BUNDLED].closed
     pool.close()
+    assert [one.fraction for one in news] == sorted(one.fraction for one in news)
+    assert news[0].fraction >= 0 and news[-1].fraction <= 1
+    texts = " ".join(one.text for one in news)
+    for words in ("Loading", "Measuring the target's passes", "Trying draft-model", "Replaying suffix", "Racing", "Confirming"):
+        assert words in texts
+    assert news[-1].best and news[-1].best_speedup > 1
+    assert len(shots) > 3
+    for shot, document in shots:
+        assert tune_document(shot) == document
 
 
 # -- the budget ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [5.0, 20.0, 60.0])
+@pytest.mark.parametrize("seconds", [5.0, 60.0])
 def test_what_cannot_count_any_more_ends_with_the_budget(world, seconds):
     """Measuring passes, and the short races that lanes are predicted from: nothing is raced behind them."""
     result = run(world, seconds)
@@ -172,10 +178,9 @@ def test_what_cannot_count_any_more_ends_with_the_budget(world, seconds):
     assert f"the budget of {seconds:.0f} s was over before the first race ended" in result.sentence
 
 
-@pytest.mark.parametrize("seconds", [150.0, 300.0, 600.0, 1200.0, 2500.0])
+@pytest.mark.parametrize("seconds", [150.0, 600.0, 2500.0])
 def test_the_budget_is_kept_within_one_race(world, seconds):
-    marks: list[float] = []
-    result = run(world, seconds, on_result=lambda found: marks.append(world.clock.now))
+    result = run(world, seconds)
     assert result.spent_s == world.clock.now
     # The longest race at the settled length: plain and four lanes at 1.05 s and less a token.
     race = 5 * max(result.tokens, LEAST_TOKENS) * 1.3
@@ -194,7 +199,7 @@ def test_more_time_gives_longer_races_and_an_interval(world):
     assert long.interval.count > 3
 
 
-@pytest.mark.parametrize("after", [1, 40, 120, 300, 700])
+@pytest.mark.parametrize("after", [1, 120, 700])
 def test_a_stop_keeps_what_there_is(world, after):
     asked = [0]
 
@@ -208,25 +213,6 @@ def test_a_stop_keeps_what_there_is(world, after):
     if result.winner is not None:
         assert result.winner.speedups and result.sentence
     tune_document(result)
-
-
-def test_progress_says_what_is_tried_and_the_best_so_far(world):
-    news: list = []
-    run(world, on_progress=news.append)
-    assert [one.fraction for one in news] == sorted(one.fraction for one in news)
-    assert news[0].fraction >= 0 and news[-1].fraction <= 1
-    texts = " ".join(one.text for one in news)
-    for words in ("Loading", "Measuring the target's passes", "Trying draft-model", "Replaying suffix", "Racing", "Confirming"):
-        assert words in texts
-    assert news[-1].best and news[-1].best_speedup > 1
-
-
-def test_snapshots_do_not_change(world):
-    shots: list = []
-    run(world, on_result=lambda found: shots.append((found.snapshot(), tune_document(found))))
-    assert len(shots) > 3
-    for shot, document in shots:
-        assert tune_document(shot) == document
 
 
 # -- prompts -------------------------------------------------------------------------------------------
@@ -245,29 +231,30 @@ def test_prompts_are_split_by_workload_and_held_out():
         assert len(choose) >= 3 and len(confirm) >= 5 and over == "prompts"
 
 
-def test_the_interval_is_over_prompts_not_chosen_by(world):
-    texts = (COPY, "cdecdecde", "abcabcabc", "bdbdbdbd", "dedededede", "ecececec", "bcbcbcbc", "cdcdcdcd")
-    result = run(world, 4000.0, a_set(*texts), methods=("draft-model", "prompt-lookup"))
-    assert result.over == "prompts" and result.interval.count == 5
-    assert not set(result.chosen_on) & set(result.confirmed_on)
-    arm = result.winner
-    result.arms = [arm]
-    truth = [true_speedups(world, result, text)[arm.name] for text in texts[3:]]
-    assert result.interval.mean == pytest.approx(math.exp(np.mean(np.log(truth))))
-    assert "5 prompts not used for choosing" in result.sentence
+SEVERAL = (COPY, "cdecdecde", "abcabcabc", "bdbdbdbd", "dedededede", "ecececec", "bcbcbcbc", "cdcdcdcd")
 
 
-def test_a_few_prompts_are_confirmed_together(world):
-    """Each fresh repeat goes round all of them: the interval is of their mean, not of their difference."""
-    texts = (COPY, "edcba")
+@pytest.mark.parametrize(
+    ("texts", "over", "words"),
+    [
+        (SEVERAL, "prompts", "5 prompts not used for choosing"),
+        # Each fresh repeat goes round all of them: the interval is of their mean, not of their difference.
+        ((COPY, "edcba"), "repeats", "fresh repeats of the same prompts"),
+    ],
+)
+def test_the_interval_is_over_prompts_not_chosen_by_or_over_fresh_repeats_of_a_few(world, texts, over, words):
     result = run(world, 4000.0, a_set(*texts), methods=("draft-model", "prompt-lookup"))
-    assert result.over == "repeats" and result.chosen_on == result.confirmed_on == [text[:6] for text in texts]
+    assert result.over == over and words in result.sentence
+    names = [text[:6] for text in texts]
+    if over == "prompts":
+        assert (result.chosen_on, result.confirmed_on, result.interval.count) == (names[:3], names[3:], 5)
+    else:
+        assert result.chosen_on == result.confirmed_on == names
+        assert result.interval.high - result.interval.low < 1e-6, "no noise on the fake clock, however different the prompts"
     arm = result.winner
     result.arms = [arm]
-    truth = [true_speedups(world, result, text)[arm.name] for text in texts]
+    truth = [true_speedups(world, result, text)[arm.name] for text in (texts[3:] if over == "prompts" else texts)]
     assert result.interval.mean == pytest.approx(math.exp(np.mean(np.log(truth))))
-    assert result.interval.high - result.interval.low < 1e-6, "no noise on the fake clock, however different the prompts"
-    assert "fresh repeats of the same prompts" in result.sentence
 
 
 def test_a_prompt_that_does_not_fit_is_left_out_with_a_line(monkeypatch):
