@@ -114,3 +114,44 @@ def make_bench(qtbot, qapp, script):
         bench.page.close()
         bench.page.deleteLater()
     qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+
+class Desk:
+    """What a page or a dialog asks of the window, without one: a controller over the made-up backend, and what was asked."""
+
+    def __init__(self, script: Script) -> None:
+        from specview.gui.link.controller import Controller
+        from specview.gui.link.engine_thread import EngineThread
+        from specview.gui.parts.pages import PageContext
+        from specview.gui.parts.selection import Selection
+        from specview.racing.resolve import checked_run
+        from specview.settings.run import LaneSettings, RunSettings
+
+        lanes = (LaneSettings(), LaneSettings("draft-model"), LaneSettings("prompt-lookup"))
+        self.settings = RunSettings(prompt="Say something.", lanes=lanes)
+        self.controller = Controller(EngineThread(lambda: FakeBackend(script)))
+        self.races: list = []  # settings that were opened as a race
+        self.lanes: list = []  # lanes that were added to the race
+        self.tabs: list[str] = []
+        self.full = False
+        self.context = PageContext(
+            self.controller, Selection(), lambda: checked_run(self.settings), lambda text, kind="error": None,
+            self.races.append, lambda lane: not self.full and self.lanes.append(lane) is None, self.tabs.append,
+            lambda settings: True,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def desk(qtbot, qapp, config, script):
+    """A desk whose engine thread runs."""
+    from specview.gui.parts import theme
+    from specview.gui.shell import app as application
+
+    application.make_app([])
+    if theme.current() is not theme.DARK or not qapp.styleSheet():
+        theme.apply(qapp, "dark", 1.0)
+    made = Desk(script)
+    made.controller.engine.start()
+    yield made
+    made.controller.close(5.0)
+    qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from PySide6.QtWidgets import QWidget
 
 from specview.errors import SpecviewError
 from specview.experiments.prompt_set import run_prompt_set
@@ -59,9 +60,12 @@ def asked(monkeypatch, result):
 
 
 @pytest.fixture
-def dialog(window, asked):
-    window.show_prompt_set()
-    return window.job_dialogs["prompt set"]
+def dialog(desk, asked, qtbot):
+    parent = QWidget()
+    qtbot.addWidget(parent)
+    made = module.PromptSetDialog(desk.context, parent)
+    made.show()
+    yield made  # and the parent lives on
 
 
 @pytest.fixture
@@ -77,7 +81,9 @@ def run(qtbot, dialog, file):
     qtbot.waitUntil(lambda: not dialog.running and dialog.result_shown is not None, timeout=5000)
 
 
-def test_it_runs_the_windows_lanes_on_every_prompt(window, dialog, asked, qtbot, file, result):
+def test_it_runs_the_windows_lanes_on_every_prompt(window, asked, qtbot, file, result):
+    window.show_prompt_set()
+    dialog = window.job_dialogs["prompt set"]
     dialog.repeats.set_value(3)
     run(qtbot, dialog, file)
     ((settings, prompts, repeats),) = asked["calls"]
@@ -87,6 +93,12 @@ def test_it_runs_the_windows_lanes_on_every_prompt(window, dialog, asked, qtbot,
     words = dialog.words.text()
     assert "3 of 4 requests" in words and "each request counts once" in words
     assert "1 did not run; the first, long: the prompt has 90 tokens" in words
+    dialog.open_slowest.click()
+    settings = window.run_settings()
+    assert settings.prompt == result.notable()["draft-model"][0].prompt.text
+    assert [lane.method for lane in settings.lanes] == ["plain", "draft-model", "prompt-lookup"]
+    assert settings.chat is False and settings.observe == "full"
+    assert window.tabs.current == "Race" and not window.controller.racing
 
 
 def test_the_files_that_people_have_are_named_and_taken(dialog, tmp_path):
@@ -124,28 +136,17 @@ def test_a_dot_selects_its_request(dialog, result):
     assert (row["request"], row["lane"]) == (numbers[1], "prompt-lookup")
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_the_slowest_and_the_fastest_open_as_races(window, dialog, result, which):
-    dialog.job.ended.emit(JobEnded(0, "", result))
-    (dialog.open_slowest, dialog.open_fastest)[which].click()
-    expected = result.notable()["draft-model"][which]
-    settings = window.run_settings()
-    assert settings.prompt == expected.prompt.text
-    assert [lane.method for lane in settings.lanes] == ["plain", "draft-model", "prompt-lookup"]
-    assert settings.chat is False and settings.observe == "full"
-    assert window.tabs.current == "Race" and not window.controller.racing
-
-
-def test_any_request_opens_and_the_extremes_follow_the_selected_lane(window, dialog, result):
+def test_any_request_opens_and_the_extremes_follow_the_selected_lane(desk, dialog, result):
     dialog.job.ended.emit(JobEnded(0, "", result))
     assert not dialog.open_chosen.isEnabled()
     place = next(at for at, row in enumerate(dialog.requests.rows) if row["name"] == "third" and row["lane"] == "prompt-lookup")
     dialog.requests.select(place)
     assert dialog.open_chosen.isEnabled()
-    dialog.open_fastest.click()
-    assert window.run_settings().prompt == result.notable()["prompt-lookup"][1].prompt.text
+    for button in (dialog.open_slowest, dialog.open_fastest, dialog.open_chosen):
+        button.click()
     dialog.requests.activated.emit(place)
-    assert window.run_settings().prompt == "bbbcccbbb"
+    slowest, fastest = (one.prompt.text for one in result.notable()["prompt-lookup"])
+    assert [race.prompt for race in desk.races] == [slowest, fastest, "bbbcccbbb", "bbbcccbbb"]
 
 
 def test_a_stop_keeps_what_there_is(dialog, asked, qtbot, file):
@@ -159,15 +160,7 @@ def test_a_stop_keeps_what_there_is(dialog, asked, qtbot, file):
     assert dialog.requests.rows and dialog.open_slowest.isEnabled()
 
 
-def test_a_workload_that_comes_along(dialog, asked, qtbot):
-    dialog.source.source.set_value("workload")
-    dialog.source.kind.set_value("repeat")
-    dialog.run.click()
-    qtbot.waitUntil(lambda: not dialog.running and bool(asked["calls"]), timeout=5000)
-    assert {prompt.workload for prompt in asked["calls"][0][1].prompts} == {"repeat"}
-
-
-def test_what_cannot_work_is_one_line(window, dialog, asked, file):
+def test_what_cannot_work_is_one_line_and_a_built_in_workload_does(desk, dialog, asked, file, qtbot):
     dialog.run.click()
     assert "No prompt file is chosen" in dialog.words.text()
     file.write_text('{"prompt": "x"}\n{"prompt": ""}\n')
@@ -179,11 +172,17 @@ def test_what_cannot_work_is_one_line(window, dialog, asked, file):
     dialog.run.click()
     assert "repeats is 0" in dialog.words.text()
     dialog.repeats.set_value(1)
-    while len(window.lane_settings) > 1:
-        window.lane_settings.pop()
+    lanes = desk.settings.lanes
+    desk.settings = replace(desk.settings, lanes=lanes[:1])
     dialog.run.click()
     assert "no lane beside plain" in dialog.words.text()
     assert not asked["calls"]
+    desk.settings = replace(desk.settings, lanes=lanes)
+    dialog.source.source.set_value("workload")
+    dialog.source.kind.set_value("repeat")
+    dialog.run.click()
+    qtbot.waitUntil(lambda: not dialog.running and bool(asked["calls"]), timeout=5000)
+    assert {prompt.workload for prompt in asked["calls"][0][1].prompts} == {"repeat"}
 
 
 def test_a_failure_is_its_line(dialog, asked, qtbot, file, monkeypatch):
@@ -206,7 +205,7 @@ def test_a_set_in_which_nothing_ran(dialog, monkeypatch):
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_its_races_are_kept_like_others_unless_they_are_not_to_be(window, dialog, asked, qtbot, file, monkeypatch, keeps):
+def test_its_races_are_kept_like_others_unless_they_are_not_to_be(dialog, asked, qtbot, file, monkeypatch, keeps):
     world = World(monkeypatch, context_length=64)
     monkeypatch.setattr(
         module,
@@ -225,7 +224,7 @@ def test_its_races_are_kept_like_others_unless_they_are_not_to_be(window, dialog
     assert {entry.source for entry in kept} <= {"window"}
 
 
-def test_races_that_cannot_be_kept_are_told(window, dialog, asked, qtbot, file, monkeypatch):
+def test_races_that_cannot_be_kept_are_told(dialog, asked, qtbot, file, monkeypatch):
     def keep(settings, on_trouble):
         on_trouble("this run is not kept: the disk is full.")
 
