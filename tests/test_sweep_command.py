@@ -14,7 +14,7 @@ import pytest
 
 from specview import cli
 from specview.commands import sweep as command
-from specview.errors import SpecviewError, UsageError
+from specview.errors import SpecviewError
 from specview.experiments import sweep as sweep_module
 from specview.experiments.sweep_file import read_sweep
 from specview.experiments.sweep_results import COLUMNS
@@ -63,22 +63,16 @@ def test_flags_make_the_grid():
     assert made.cell_count == (4 + 1) * 2 * 2
 
 
-def test_the_defaults_are_the_bundled_pair():
+def test_the_defaults_are_the_bundled_pair_and_a_sweep_takes_more_methods_than_a_race():
     made = grid()
     assert [lane.method for lane in made.lanes] == ["draft-model"]
     assert (made.ks, made.temperatures) == (tuple(range(1, 9)), (0.0,))
     assert [prompt.group for prompt in made.prompts] == ["chat"]
-
-
-def test_more_methods_than_a_race_takes():
     methods = ("draft-model", "prompt-lookup", "ngram-simple", "suffix", "lookahead", "ngram-mod")
     made = grid(*(item for method in methods for item in ("--method", method)))
     assert tuple(lane.method for lane in made.lanes) == methods
-
-
-def test_lanes_that_differ_are_named_by_it():
     made = grid("--lane", "draft-model", "--lane", "draft-model,rule=match")
-    assert len({made.lane_name(0), made.lane_name(1)}) == 2
+    assert len({made.lane_name(0), made.lane_name(1)}) == 2, "lanes that differ are named by it"
 
 
 def test_a_file_of_prompts(tmp_path):
@@ -93,6 +87,7 @@ def test_a_file_of_prompts(tmp_path):
     [
         (("--k", ""), "the grid is empty: no k"),
         (("--k", "nan"), "k is 'nan'"),
+        (("--k", "1..8", "--temperature", "inf"), "temperature is 'inf'"),
         (("--k", "5..2"), "holds nothing"),
         (("--temperature", "nan"), "temperature is 'nan'"),
         (("--temperature", ","), "the grid is empty: no temperature"),
@@ -144,18 +139,13 @@ def test_a_pipe_or_a_folder_is_no_place_for_a_sweep_and_nothing_waits(world, cap
     assert world.loads == []
 
 
-def test_without_out_it_is_kept_in_the_data_folder(world, capsys, tmp_path):
+def test_without_out_it_is_kept_in_the_data_folder_for_the_user_alone(world, capsys, tmp_path):
+    folder = tmp_path / "data" / "sweeps"
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)  # as an earlier version left it
     code, _, err = run(capsys, *RAW, "--k", "2")
-    assert code == 0
-    (path,) = (tmp_path / "data" / "sweeps").iterdir()
-    assert path.name in err and len(read_sweep(path).runs) == 1
-
-
-def test_the_prompts_of_a_sweep_are_for_the_user_alone(world, capsys, tmp_path):
-    (tmp_path / "data" / "sweeps").mkdir(parents=True)
-    (tmp_path / "data" / "sweeps").chmod(0o755)  # as an earlier version left it
-    assert run(capsys, *RAW, "--k", "2")[0] == 0
-    (path,) = (tmp_path / "data" / "sweeps").iterdir()
+    (path,) = folder.iterdir()
+    assert code == 0 and path.name in err and len(read_sweep(path).runs) == 1
     assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
 
 
@@ -287,30 +277,23 @@ def ran(monkeypatch):
     return files
 
 
-def test_ten_thousand_cells_are_refused_where_nobody_can_be_asked(world, capsys, ran, tmp_path):
+@pytest.mark.parametrize(
+    ("answer", "flags", "runs"),
+    [("y\n", (), True), ("YES\n", (), True), ("\n", (), False), ("n\n", (), False), ("", (), False), (None, (), False), (None, ("--yes",), True)],
+)
+def test_ten_thousand_cells_ask_first_with_an_estimate(world, capsys, ran, tmp_path, monkeypatch, answer, flags, runs):
+    """answer None: nobody is there to be asked."""
+    monkeypatch.setattr(command, "is_terminal", lambda stream: stream is sys.stdin and answer is not None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer or ""))
     path = tmp_path / "s.jsonl"
-    code, out, err = run(capsys, *TEN_THOUSAND, "--out", str(path))
-    assert code == 2 and out == "" and ran == []
-    assert "10,000 cells, one race each, about " in err and "--yes" in err and err.count("\n") == 1
-    assert not path.exists()
-
-
-@pytest.mark.parametrize(("answer", "runs"), [("y\n", True), ("YES\n", True), ("\n", False), ("n\n", False), ("", False)])
-def test_ten_thousand_cells_ask_first_with_an_estimate(world, capsys, ran, tmp_path, monkeypatch, answer, runs):
-    monkeypatch.setattr(command, "is_terminal", lambda stream: stream is sys.stdin)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(answer))
-    path = tmp_path / "s.jsonl"
-    code, _, err = run(capsys, *TEN_THOUSAND, "--out", str(path))
-    assert "10,000 cells, one race each, about " in err and "[y/N]" in err
+    code, out, err = run(capsys, *TEN_THOUSAND, *flags, "--out", str(path))
+    assert "10,000 cells, one race each, about " in err and ("[y/N]" in err) == (answer is not None)
     assert ran == ([10_000] if runs else [])
     assert path.exists() == runs
-    if not runs:
+    if answer is None and not runs:
+        assert code == 2 and out == "" and "--yes" in err and err.count("\n") == 1
+    elif not runs:
         assert code == 1 and "not run" in err
-
-
-def test_yes_asks_nothing(world, capsys, ran, tmp_path):
-    _, _, err = run(capsys, *TEN_THOUSAND, "--yes", "--out", str(tmp_path / "s.jsonl"))
-    assert ran == [10_000] and "[y/N]" not in err
 
 
 def test_an_estimate_beyond_an_hour_asks_too(world, capsys, ran, tmp_path, monkeypatch):
@@ -319,19 +302,13 @@ def test_an_estimate_beyond_an_hour_asks_too(world, capsys, ran, tmp_path, monke
     assert code == 2 and ran == [] and "about 67 min" in err
 
 
-def test_a_cell_that_fails_is_said_and_the_others_run(world, capsys, tmp_path):
-    code, out, err = run(
-        capsys, *RAW, "--k", "2", "--lane", "draft-model,draft=missing,name=bad", "--lane", "prompt-lookup",
-        "--out", str(tmp_path / "s.jsonl"),
-    )  # fmt: skip
-    assert code == 0
-    assert "bad, k 2, prompt, temperature 0: " in err
-    assert "failed: " in out
-
-
-def test_where_nothing_ran_the_command_fails(world, capsys, tmp_path):
-    code, _, err = run(capsys, *RAW, "--k", "2", "--lane", "draft-model,draft=missing", "--out", str(tmp_path / "s.jsonl"))
-    assert code == 1 and "no race ran: " in err
+@pytest.mark.parametrize("others", [(), ("--lane", "prompt-lookup")])
+def test_a_cell_that_fails_is_said_and_the_others_run(world, capsys, tmp_path, others):
+    """Where nothing ran the command fails."""
+    lanes = ("--lane", "draft-model,draft=missing,name=bad", *others)
+    code, out, err = run(capsys, *RAW, "--k", "2", *lanes, "--out", str(tmp_path / "s.jsonl"))
+    assert "bad, k 2, prompt, temperature 0: " in err and "failed: " in out
+    assert (code, "no race ran: " in err) == ((0, False) if others else (1, True))
 
 
 def test_a_full_disk_in_an_export_leaves_the_old_file(world, capsys, tmp_path, monkeypatch):
@@ -347,21 +324,6 @@ def test_a_full_disk_in_an_export_leaves_the_old_file(world, capsys, tmp_path, m
     assert old.read_bytes() == b"old"
     assert "draft-model" in out, "the table is printed all the same"
     assert sorted(os.listdir(tmp_path)) == ["s.csv", "s.jsonl"]
-
-
-def test_help_says_what_a_grid_is(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["sweep", "--help"])
-    text = capsys.readouterr().out
-    for words in ("1..16:3", "0..1:0.25", "--resume", "--yes", "--repeats", "modelled"):
-        assert words in text
-    assert "--trace" not in text
-
-
-def test_a_grid_is_checked_before_anything_is_loaded(world):
-    with pytest.raises(UsageError):
-        grid("--k", "1..8", "--temperature", "inf")
-    assert world.loads == []
 
 
 @pytest.mark.real_model

@@ -111,12 +111,9 @@ def test_groups_hold_their_own_requests_and_pooled_figures_count_tokens(world):
         assert group.pooled_speedup == pytest.approx(sum(one.tokens for one in pairs) / sum(one.plain_tokens for one in pairs))
 
 
-def test_one_group_needs_no_total(world):
-    one = replace(PROMPTS, prompts=PROMPTS.prompts[::2])
-    assert {group.workload for group in run(world, one).summary()} == {"copy"}
-
-
 def test_the_slowest_and_the_fastest_are_named(world):
+    one = replace(PROMPTS, prompts=PROMPTS.prompts[::2])
+    assert {group.workload for group in run(world, one).summary()} == {"copy"}, "one group needs no total"
     result = run(world)
     for lane, (slowest, fastest) in result.notable().items():
         index = result.lane_names.index(lane)
@@ -221,15 +218,6 @@ def test_a_lane_that_fails_leaves_the_others(world):
     assert list(result.notable()) == ["prompt-lookup"]
 
 
-def test_a_target_that_does_not_load_fails_the_set(world):
-    def broken():
-        raise SpecviewError("there is no such model.")
-
-    world.models["target", BUNDLED] = broken
-    with pytest.raises(SpecviewError, match="no such model"):
-        run(world)
-
-
 @pytest.mark.parametrize("races", [0, 1, 2])
 def test_a_stop_keeps_what_is_done(world, races):
     events: list = []
@@ -247,16 +235,25 @@ def test_a_stop_keeps_what_is_done(world, races):
     assert document["set"]["end"] == "stopped" and document["set"]["prompts"] == 4
 
 
-def test_a_pool_of_the_callers_stays_open(world):
+def test_a_target_that_does_not_load_fails_the_set_and_a_pool_of_the_callers_stays_open(world):
     pool = ModelPool()
     run(world, models=pool)
-    assert not world.engines["target", BUNDLED].closed
+    assert not world.engines["target", BUNDLED].closed and not pool.held
     pool.close()
     assert world.engines["target", BUNDLED].closed
+
+    def broken():
+        raise SpecviewError("there is no such model.")
+
+    world.models["target", BUNDLED] = broken
+    with pytest.raises(SpecviewError, match="no such model"):
+        run(world)
 
 
 def test_the_document_holds_every_figure(world):
     result = run(world)
+    text = report_markdown(prompt_set_report(result))
+    assert text.count("\n| workload |") == 1 and text.count("\n| request |") == 1 and "each request counts once" in text
     document = json.loads(json.dumps(prompt_set_document(result), allow_nan=False))
     assert document["set"]["weighting"] == sets.SPREAD_WORDS
     assert [one["name"] for one in document["requests"]] == ["first", "abcde", "bbbcccbbb", "last"]
@@ -274,11 +271,6 @@ def test_the_document_holds_every_figure(world):
         assert math.isfinite(row["pooled_speedup"])
 
 
-def test_markdown_holds_both_tables(world):
-    text = report_markdown(prompt_set_report(run(world)))
-    assert text.count("\n| workload |") == 1 and text.count("\n| request |") == 1 and "each request counts once" in text
-
-
 # -- the command -------------------------------------------------------------------------------------
 
 
@@ -294,15 +286,18 @@ ARGUMENTS = ["--raw", "--max-tokens", "12", "--lane", "draft-model,k=3", "--lane
 
 
 def test_compare_prompts_prints_and_writes_tables(world, capsys, file, tmp_path):
-    out_csv, out_md, out_json = tmp_path / "r.csv", tmp_path / "r.md", tmp_path / "r.json"
-    code = cli.main(["compare", "--prompts", str(file), *ARGUMENTS, "--csv", str(out_csv), "--markdown", str(out_md),
-                     "--json", str(out_json)])  # fmt: skip
+    out_csv, out_md = tmp_path / "r.csv", tmp_path / "r.md"
+    words = ["compare", "--prompts", str(file), *ARGUMENTS]
+    code = cli.main([*words, "--csv", str(out_csv), "--markdown", str(out_md)])
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
     assert "draft-model: slowest request " in out and "each request counts once" in out
     assert len(list(csv.DictReader(out_csv.open(encoding="utf-8")))) == 12
     assert "mine.jsonl: 4 of 4 requests" in out_md.read_text(encoding="utf-8")
-    assert len(json.loads(out_json.read_text(encoding="utf-8"))["requests"]) == 4
+    assert cli.main([*words, "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)  # and nothing else
+    assert document["set"]["name"] == "mine.jsonl" and len(document["requests"]) == 4 and err == ""
 
 
 def test_every_race_is_kept_in_the_runs_library(world, capsys, file):
@@ -334,12 +329,6 @@ def test_a_request_that_does_not_run_shifts_no_number(monkeypatch, capsys, file)
 def test_a_set_that_is_not_to_be_kept_is_not(world, capsys, file, flags):
     assert cli.main(["compare", "--prompts", str(file), *ARGUMENTS, *flags]) == 0
     assert not RunLibrary().folder.exists()
-
-
-def test_the_document_is_all_of_standard_output(world, capsys, file):
-    assert cli.main(["compare", "--prompts", str(file), *ARGUMENTS, "--json", "-"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["set"]["name"] == "mine.jsonl" and err == ""
 
 
 def test_requests_that_fail_are_named_and_the_exit_code_says_so(monkeypatch, capsys, file):
