@@ -139,7 +139,7 @@ def test_what_cannot_be_is_one_line(trace, tmp_path, capsys):
         ([trace, "--threshold", "2"], 2, "value from 0 to 1"),
         ([trace, "--policy", "fancy"], 2, "no length policy"),
         ([trace, "--policy", "heuristic,k=1-3"], 2, "one k"),
-        ([trace, "--policy", "off-below,window"], 2, "NAME=VALUE"),
+        ([trace, "--policy", "off-below,window"], 2, "key=value"),
         ([trace, "--policy", "off-below,colour=red"], 2, "no option"),
         ([trace, "--json", str(tmp_path / "no" / "x.json")], 1, "cannot write"),
         ([], 2, "required"),

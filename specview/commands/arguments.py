@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -276,14 +276,16 @@ def _refuse_idle_lane_flags(arguments: argparse.Namespace, taken: Sequence[froze
             raise UsageError(f"{one.flag} says nothing: no lane here takes it from there.", "Leave it out.")
 
 
-def parse_lane(text: str) -> tuple[str, dict[str, str]]:
+def parse_lane(
+    text: str, flag: str = "--lane", what: str = "method", known: Iterable[str] = METHODS
+) -> tuple[str, dict[str, str]]:
     """Split "METHOD,key=value,..." into the method and its keys; quotes keep a comma in a value."""
     lexer = shlex.shlex(text, posix=True)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters, lexer.escape = ",", True, "", ""
     try:
         fields = list(lexer)
     except ValueError:
-        raise UsageError(f"--lane {text!r} has an open quote.", "Close it.") from None
+        raise UsageError(f"{flag} {text!r} has an open quote.", "Close it.") from None
     method = ""
     keys: dict[str, str] = {}
     for place, item in enumerate(fields):
@@ -292,14 +294,14 @@ def parse_lane(text: str) -> tuple[str, dict[str, str]]:
         if not equals and place == 0:
             method = key
         elif not equals or not key:
-            raise UsageError(f"--lane {text!r} has {item.strip()!r} in it.", 'Write "METHOD,key=value,...".')
+            raise UsageError(f"{flag} {text!r} has {item.strip()!r} in it.", f'Write "{what.upper()},key=value,...".')
         elif key in keys:
-            raise UsageError(f"--lane {text!r} gives {key} twice.", "Give it once.")
+            raise UsageError(f"{flag} {text!r} gives {key} twice.", "Give it once.")
         else:
             keys[key] = value.strip()
-    method = keys.pop("method", method)
+    method = keys.pop(what, method)
     if not method:
-        raise UsageError(f"--lane {text!r} names no method.", f"Methods: {', '.join(METHODS)}.")
+        raise UsageError(f"{flag} {text!r} names no {what}.", f"Known: {', '.join(known)}.")
     return method, keys
 
 

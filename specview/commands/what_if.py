@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specview.commands.arguments import Parser
+from specview.commands.arguments import Parser, parse_lane
 from specview.commands.run_files import lane_of, read_ref
 from specview.commands.running import running
 from specview.decoding.ledger import RunRecord
@@ -96,15 +96,9 @@ def real_list(text: str) -> list[float]:
 
 def policy_of(text: str) -> tuple[str, Mapping[str, Any], int | None]:
     """The policy, its options and k of "NAME,k=8,OPTION=VALUE"; raises UsageError."""
-    name, *pairs = (part.strip() for part in text.split(","))
+    name, options = parse_lane(text, "--policy", "policy", POLICIES)
     if name not in POLICIES:
         raise UsageError(f"there is no length policy {name[:80]!r}.", f"Policies: {', '.join(POLICIES)}.")
-    options: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--policy has {pair[:80]!r}.", "Give options as NAME=VALUE, separated by commas.")
-        options[key.strip()] = value.strip()
     asked = options.pop("k", None)
     k = None if asked is None else parse_ks(asked)
     if k is not None and len(k) != 1:
