@@ -87,13 +87,16 @@ class Background(QObject):
 
     def drop(self) -> None:
         """Want nothing any more."""
-        self._waiting.clear()
-        if self._piece is not None:
-            self._piece.stop.set()
+        if self.busy:
+            self._waiting.clear()
+            if self._piece is not None:
+                self._piece.stop.set()
+            self.changed.emit()
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Begin nothing any more, and wait so long at most for what is under way to notice."""
         self._closed = True
+        self.blockSignals(True)  # nothing is heard of it any more
         self.drop()
         self._timer.stop()
         if self._thread is not None:

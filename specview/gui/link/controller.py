@@ -17,29 +17,9 @@ from PySide6.QtCore import QObject, Signal
 
 from specview.drafting.lanes import flat_settings
 from specview.drafting.registry import METHODS
+from specview.gui.link import messages
 from specview.gui.link.engine_thread import EngineThread
 from specview.gui.link.job import Job
-from specview.gui.link.messages import (
-    RACES,
-    Command,
-    CommandDone,
-    Continue,
-    Count,
-    FollowUp,
-    JobEnded,
-    JobNews,
-    JobProgress,
-    Preload,
-    PreloadEnded,
-    Run,
-    RunJob,
-    RunKept,
-    SettingsTaken,
-    TargetKnown,
-    TokensCounted,
-    WindowEvent,
-    Work,
-)
 from specview.gui.link.pace import Later, every
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.racing.pool import engine_keys
@@ -100,13 +80,13 @@ class Controller(QObject):
         self._recorded_lanes: list[LaneSettings] | None = None  # as they were set up when it was opened
         self.progress: Progress | None = None
         self.preloaded = False
-        self._busy: dict[int, Command] = {}
-        self._preload: Preload | None = None
-        self._count: Count | None = None
+        self._busy: dict[int, messages.Command] = {}
+        self._preload: messages.Preload | None = None
+        self._count: messages.Count | None = None
         self._counted: tuple[str, int | None] = ("", None)  # the last prompt whose length is known
         self._count_settings: RunSettings | None = None
         self._jobs: dict[int, Job] = {}
-        self._targets: dict[tuple[str, str], TargetKnown] = {}
+        self._targets: dict[tuple[str, str], messages.TargetKnown] = {}
         self._lanes_touched = False
         self._raced = False
         self._started_id = -1
@@ -129,7 +109,7 @@ class Controller(QObject):
     @property
     def racing(self) -> bool:
         """Whether a race is under way (loading included)."""
-        return any(isinstance(command, RACES) for command in self._busy.values())
+        return any(isinstance(command, messages.RACES) for command in self._busy.values())
 
     @property
     def race_running(self) -> bool:
@@ -188,7 +168,7 @@ class Controller(QObject):
 
     def preload(self, settings: RunSettings) -> None:
         """Load libraries and models ahead of the first run."""
-        self._preload = Preload(settings)
+        self._preload = messages.Preload(settings)
         self.engine.send(self._preload)
         self._began(self._preload, "preload")
 
@@ -197,14 +177,14 @@ class Controller(QObject):
         if self.racing:
             return
         if self._preload is not None and set(engine_keys(self._preload.settings)) != set(engine_keys(settings)):
-            self.engine.stop(Preload)
+            self.engine.stop(messages.Preload)
         self._leave_recorded()
-        self._race(Run(settings), settings)
+        self._race(messages.Run(settings), settings)
 
     def continue_(self, max_tokens: int) -> None:
         """Go on past the limit, in the same sessions."""
         if self.can_continue:
-            command = Continue(max_tokens, run_id=self.race.run_id)
+            command = messages.Continue(max_tokens, run_id=self.race.run_id)
             self.engine.send(command)
             self.race.ended = None
             self._began(command, "race")
@@ -212,9 +192,9 @@ class Controller(QObject):
     def follow_up(self, text: str, settings: RunSettings) -> None:
         """Run the next turn of the conversation, with everything else as set now."""
         if self.can_follow_up and text.strip():
-            self._race(FollowUp(text, settings), settings)
+            self._race(messages.FollowUp(text, settings), settings)
 
-    def _race(self, command: Run | FollowUp, settings: RunSettings) -> None:
+    def _race(self, command: messages.Run | messages.FollowUp, settings: RunSettings) -> None:
         self.settings, self._lanes_touched = settings, False
         self.race.begin(self.engine.send(command))
         self._began(command, "race")
@@ -322,9 +302,9 @@ class Controller(QObject):
         if settings is not None:
             self._count_timer.start()
 
-    def start_job(self, job: Job, work: Work, settings: RunSettings | None) -> None:
+    def start_job(self, job: Job, work: messages.Work, settings: RunSettings | None) -> None:
         """Do work(pool, tell, should_stop) on the engine thread, for `Job.start`; it waits for what is under way."""
-        command = RunJob(job.name, work, settings)
+        command = messages.RunJob(job.name, work, settings)
         self._jobs[self.engine.send(command)] = job
         self._began(command, "job")
 
@@ -344,7 +324,7 @@ class Controller(QObject):
         busy = self.busy_with
         return f"The engine is busy with {busy}. Stop it first (Esc), or wait for its end." if busy else ""
 
-    def target_known(self, engine: str, target: str) -> TargetKnown | None:
+    def target_known(self, engine: str, target: str) -> messages.TargetKnown | None:
         """What a target said when it was last loaded in this session; None before."""
         return self._targets.get((engine, target))
 
@@ -371,11 +351,11 @@ class Controller(QObject):
 
     def _ask_count(self) -> None:
         if self._count_settings is not None and not self._busy:
-            self._count = Count(self._count_settings)
+            self._count = messages.Count(self._count_settings)
             self.engine.send(self._count)
             self._began(self._count)
 
-    def _began(self, command: Command, moment: Moment | None = None) -> None:
+    def _began(self, command: messages.Command, moment: Moment | None = None) -> None:
         self._busy[command.run_id] = command
         self._text_timer.start()
         if moment is None:
@@ -413,27 +393,27 @@ class Controller(QObject):
         self.text_tick.emit()
         self._follow()
 
-    def _take(self, events: list[WindowEvent]) -> None:
+    def _take(self, events: list[messages.WindowEvent]) -> None:
         for event in events:
             match event:
-                case CommandDone():
+                case messages.CommandDone():
                     self._done(event)
-                case PreloadEnded():
+                case messages.PreloadEnded():
                     self.preloaded = event.ready
                     if event.message and not self.racing:
                         self.warned.emit(event.message)
-                case TokensCounted():
+                case messages.TokensCounted():
                     if self._count is not None and event.run_id == self._count.run_id:
                         self._tell_count(event.count)
-                case TargetKnown():
+                case messages.TargetKnown():
                     self._targets[event.engine, event.target] = event
-                case JobNews() | JobEnded():
+                case messages.JobNews() | messages.JobEnded():
                     self._heard(event)
-                case RunKept():
+                case messages.RunKept():
                     if event.trouble:
                         self.warned.emit(event.trouble)
                     self.run_kept.emit(event)
-                case SettingsTaken():
+                case messages.SettingsTaken():
                     if event.run_id == self.race.run_id:
                         self.settings = event.settings
                         if self._started_id == event.run_id:
@@ -445,20 +425,20 @@ class Controller(QObject):
                     if self.race.apply(event):
                         self._note(event)
 
-    def _heard(self, event: JobNews | JobEnded) -> None:
+    def _heard(self, event: messages.JobNews | messages.JobEnded) -> None:
         job = self._jobs.get(event.run_id)
         if job is None:
             return
-        if isinstance(event, JobEnded):
+        if isinstance(event, messages.JobEnded):
             del self._jobs[event.run_id]
             self.outcome = "failed" if event.message else "stopped" if event.stopped else "done"
             job.hear(event)
             return
-        if isinstance(event.news, JobProgress):
+        if isinstance(event.news, messages.JobProgress):
             self.progress = Progress(event.run_id, "decode", event.news.text, event.news.fraction)
         job.hear(event.news)
 
-    def _note(self, event: WindowEvent) -> None:
+    def _note(self, event: messages.WindowEvent) -> None:
         if isinstance(event, Progress):
             self.progress = event
         elif isinstance(event, RaceStarted):
@@ -468,10 +448,10 @@ class Controller(QObject):
         elif isinstance(event, Failed):
             self.failed.emit(event.message)
 
-    def _done(self, event: CommandDone) -> None:
+    def _done(self, event: messages.CommandDone) -> None:
         self._busy.pop(event.run_id, None)
         self._jobs.pop(event.run_id, None)
-        raced = isinstance(event.command, RACES)
+        raced = isinstance(event.command, messages.RACES)
         if raced:
             self._raced = True
             ended = self.race.ended.end if self.race.ended is not None else "done"
@@ -479,7 +459,7 @@ class Controller(QObject):
             self._mark_stale()
             self._plot_timer.stop()
             self._number_timer.stop()
-        if not self.racing and not isinstance(event.command, Count):
+        if not self.racing and not isinstance(event.command, messages.Count):
             self.progress = None
         if raced:
             self.text_tick.emit()
@@ -487,7 +467,7 @@ class Controller(QObject):
             self.number_tick.emit()
         if not self._busy:
             self._text_timer.stop()
-            if not isinstance(event.command, Count) and self._count_settings is not None:
+            if not isinstance(event.command, messages.Count) and self._count_settings is not None:
                 self._count_timer.start()
 
     # -- what goes on ----------------------------------------------------------------------------
@@ -508,7 +488,7 @@ class Controller(QObject):
         if self.racing:
             phase = self.progress.phase if self.progress else ""
             self._move("rounds" if self.race_running else "prefill" if phase == "prefill" else "load")
-        elif all(isinstance(command, Count) for command in self._busy.values()):
+        elif all(isinstance(command, messages.Count) for command in self._busy.values()):
             self._move("free")
 
 

@@ -16,27 +16,7 @@ from typing import Any, Protocol
 
 from specview.decoding.interfaces import Declared
 from specview.errors import SpecviewError, Stopped
-from specview.gui.link.messages import (
-    Command,
-    CommandDone,
-    Continue,
-    Count,
-    FollowUp,
-    JobEnded,
-    JobNews,
-    Preload,
-    PreloadEnded,
-    Run,
-    RunJob,
-    RunKept,
-    SettingsTaken,
-    ShouldStop,
-    TargetKnown,
-    Tell,
-    TokensCounted,
-    WindowEvent,
-    unforeseen,
-)
+from specview.gui.link import messages
 from specview.library.keeping import RunKeeper
 from specview.library.library import RunLibrary
 from specview.settings.events import Event, Failed, Progress, RaceEnded
@@ -56,53 +36,43 @@ def keep_in_library(settings: RunSettings, on_trouble: Callable[[str], None]) ->
 class RaceLike(Protocol):
     """What the thread needs of a race (`specview.racing.race.Race`)."""
 
-    def run(self, emit: Callable[[Event], None], should_stop: ShouldStop) -> None:
+    def run(self, emit: Callable[[Event], None], should_stop: messages.ShouldStop) -> None:
         """Run all lanes to their ends."""
-        ...
 
-    def continue_(self, max_tokens: int, emit: Callable[[Event], None], should_stop: ShouldStop) -> None:
+    def continue_(self, max_tokens: int, emit: Callable[[Event], None], should_stop: messages.ShouldStop) -> None:
         """Go on past the limit by max_tokens, in the same sessions."""
-        ...
 
     def follow_up(self, text: str) -> RunSettings:
         """Settings of the next turn: the conversation so far, then `text`."""
-        ...
 
     def close(self) -> None:
         """Free the sessions."""
-        ...
 
 
 class Backend(Protocol):
     """Where models come from; `LocalBackend` here, a made-up one in tests."""
 
     def preload(
-        self, settings: RunSettings, run_id: int, emit: Callable[[Progress], None], should_stop: ShouldStop
+        self, settings: RunSettings, run_id: int, emit: Callable[[Progress], None], should_stop: messages.ShouldStop
     ) -> None:
         """Import libraries and load the models of `settings`."""
-        ...
 
     def start(self, settings: RunSettings, run_id: int) -> RaceLike:
         """Make a race; nothing is loaded before it runs."""
-        ...
 
     def count_tokens(self, settings: RunSettings) -> int | None:
         """Count the prompt's tokens if the target's tokenizer is loaded, else None."""
-        ...
 
     def target_facts(self, settings: RunSettings) -> tuple[str, Mapping[str, str], Declared] | None:
         """Device of the loaded target, method -> why it cannot draft with it, and what its files declare; None while
         it is not loaded."""
-        ...
 
     @property
     def pool(self) -> Any:
         """The loaded models (`racing.pool.ModelPool`), for jobs."""
-        ...
 
     def close(self) -> None:
         """Free all models."""
-        ...
 
 
 class EngineThread:
@@ -118,9 +88,9 @@ class EngineThread:
         self._keeper: RunKeeper | None = None
         self._backend: Backend | None = None
         self._race: RaceLike | None = None
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._events: deque[WindowEvent] = deque()
-        self._pending: list[Command] = []
+        self._commands: queue.SimpleQueue[messages.Command | None] = queue.SimpleQueue()
+        self._events: deque[messages.WindowEvent] = deque()
+        self._pending: list[messages.Command] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._last_id = 0
@@ -138,7 +108,7 @@ class EngineThread:
         """Whether the thread still runs."""
         return self._thread.is_alive()
 
-    def send(self, command: Command) -> int:
+    def send(self, command: messages.Command) -> int:
         """Do this after what waits already; return its run id."""
         if command.run_id < 0:
             self._last_id += 1
@@ -150,16 +120,16 @@ class EngineThread:
         self._commands.put(command)
         return command.run_id
 
-    def stop(self, *kinds: type[Command]) -> None:
+    def stop(self, *kinds: type[messages.Command]) -> None:
         """Ask commands under way or waiting to stop, of these kinds or all but counts; takes effect within one round."""
         with self._lock:
             for command in self._pending:
-                if isinstance(command, kinds) if kinds else not isinstance(command, Count):
+                if isinstance(command, kinds) if kinds else not isinstance(command, messages.Count):
                     command.stop.set()
 
-    def drain(self, limit: int = 2000) -> list[WindowEvent]:
+    def drain(self, limit: int = 2000) -> list[messages.WindowEvent]:
         """Take up to `limit` events that have arrived."""
-        taken: list[WindowEvent] = []
+        taken: list[messages.WindowEvent] = []
         while self._events and len(taken) < limit:
             taken.append(self._events.popleft())  # this alone takes from it
         return taken
@@ -167,7 +137,7 @@ class EngineThread:
     def close(self, timeout_s: float) -> bool:
         """Stop everything, free the models and end the thread; False if it has not ended in time."""
         self._closing.set()
-        self.stop(Command)
+        self.stop(messages.Command)
         self._commands.put(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -191,53 +161,53 @@ class EngineThread:
                 self._end(command, "There is not enough memory. Choose a smaller model or dtype.")
             except Exception as error:
                 log.exception("%s failed", command.words)
-                self._end(command, f"Something went wrong in {command.words}: {unforeseen(error)}")
+                self._end(command, f"Something went wrong in {command.words}: {messages.unforeseen(error)}")
             finally:
                 with self._lock:
                     self._pending.remove(command)
-                self._events.append(CommandDone(command.run_id, command))
+                self._events.append(messages.CommandDone(command.run_id, command))
         self._free()
 
-    def _do(self, command: Command) -> None:
+    def _do(self, command: messages.Command) -> None:
         run_id, should_stop, emit = command.run_id, command.stop.is_set, self._events.append
         match command:
-            case Count(settings):
-                emit(TokensCounted(run_id, self._get_backend().count_tokens(settings)))
-            case Preload(settings):
+            case messages.Count(settings):
+                emit(messages.TokensCounted(run_id, self._get_backend().count_tokens(settings)))
+            case messages.Preload(settings):
                 self._get_backend().preload(settings, run_id, emit, should_stop)
                 self._tell_target(run_id, settings)
-                emit(PreloadEnded(run_id, ready=not should_stop()))
-            case RunJob(name, work, settings):
-                result = work(self._get_backend().pool, Tell(lambda news: emit(JobNews(run_id, news))), should_stop)
+                emit(messages.PreloadEnded(run_id, ready=not should_stop()))
+            case messages.RunJob(name, work, settings):
+                result = work(self._get_backend().pool, messages.Tell(lambda news: emit(messages.JobNews(run_id, news))), should_stop)
                 if settings is not None:
                     self._tell_target(run_id, settings)
-                emit(JobEnded(run_id, name, result, stopped=should_stop()))
-            case Run(settings):
+                emit(messages.JobEnded(run_id, name, result, stopped=should_stop()))
+            case messages.Run(settings):
                 self._begin(settings, command)
-            case FollowUp(text, settings) if self._race is not None:
+            case messages.FollowUp(text, settings) if self._race is not None:
                 turn = self._race.follow_up(text)
                 taken = settings.next_turn(turn.history, turn.prompt)
-                emit(SettingsTaken(run_id, taken))
+                emit(messages.SettingsTaken(run_id, taken))
                 self._begin(taken, command)
-            case Continue(max_tokens) if self._race is not None:
+            case messages.Continue(max_tokens) if self._race is not None:
                 self._race.continue_(max_tokens, self._tell_race, should_stop)
 
-    def _end(self, command: Command, message: str, stopped: bool = False) -> None:
+    def _end(self, command: messages.Command, message: str, stopped: bool = False) -> None:
         """Tell of a command that was stopped, or failed for this reason."""
         run_id = command.run_id
         match command:
-            case Count():
-                self._events.append(TokensCounted(run_id, None))
-            case Preload():
-                self._events.append(PreloadEnded(run_id, ready=False, message=message))
-            case RunJob():
-                self._events.append(JobEnded(run_id, command.name, None, message, stopped))
+            case messages.Count():
+                self._events.append(messages.TokensCounted(run_id, None))
+            case messages.Preload():
+                self._events.append(messages.PreloadEnded(run_id, ready=False, message=message))
+            case messages.RunJob():
+                self._events.append(messages.JobEnded(run_id, command.name, None, message, stopped))
             case _:
                 self._events.append(RaceEnded(run_id, "stopped") if stopped else Failed(run_id, message))
 
-    def _begin(self, settings: RunSettings, command: Command) -> None:
+    def _begin(self, settings: RunSettings, command: messages.Command) -> None:
         self._close_race()
-        self._keeper = self._make_keeper(settings, lambda line: self._events.append(RunKept(command.run_id, None, line)))
+        self._keeper = self._make_keeper(settings, lambda line: self._events.append(messages.RunKept(command.run_id, None, line)))
         self._race = self._get_backend().start(settings, command.run_id)
         self._race.run(self._tell_race, command.stop.is_set)
         self._tell_target(command.run_id, settings)
@@ -253,15 +223,15 @@ class EngineThread:
         except Exception:
             log.exception("keeping the run failed")
             self._keeper = None
-            self._events.append(RunKept(event.run_id, None, "This run is not kept: writing it failed (see the log)."))
+            self._events.append(messages.RunKept(event.run_id, None, "This run is not kept: writing it failed (see the log)."))
             return
         if isinstance(event, RaceEnded) and keeper.path is not None:
-            self._events.append(RunKept(event.run_id, keeper.path))
+            self._events.append(messages.RunKept(event.run_id, keeper.path))
 
     def _tell_target(self, run_id: int, settings: RunSettings) -> None:
         facts = self._get_backend().target_facts(settings)
         if facts is not None:
-            self._events.append(TargetKnown(run_id, settings.engine, settings.target, *facts))
+            self._events.append(messages.TargetKnown(run_id, settings.engine, settings.target, *facts))
 
     def _get_backend(self) -> Backend:
         if self._backend is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import Signal
 
 from specview.errors import SpecviewError
 from specview.files.reader import Trace, read_trace
@@ -146,46 +146,15 @@ def _words(pick: Pick, trace: Trace) -> str:
     return " · ".join(part for part in parts if part)
 
 
-class RunOpener(QObject):
-    """Reads traces off the Qt thread; one job at a time, a new one takes the place of one under way.
-
-    signals: opened(Opened), failed(str: one line), progressed(float 0..1, or None when nothing is read any more)
-    """
+class RunOpener(Background):
+    """Reads traces off the Qt thread, a new wish in place of one under way; `opened` has what was Opened."""
 
     opened = Signal(object)
-    failed = Signal(str)
-    progressed = Signal(object)
-
-    def __init__(self, parent: QObject | None = None) -> None:
-        super().__init__(parent)
-        self._work = Background(self, "specview-open")
-        self._work.progressed.connect(lambda _, fraction: self.progressed.emit(fraction))
-        self._work.failed.connect(self._failed)
-        self.close = self._work.close
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is being read."""
-        return self._work.busy
 
     def open(self, picks: Sequence[Pick]) -> None:
         """Read these traces; what comes of it is told by a signal."""
         wanted = list(picks)
-        self._work.only(lambda: _read_all(wanted, self._work.tell), self._done)
-
-    def stop(self) -> None:
-        """Read on no further."""
-        if self.busy:
-            self._work.drop()
-            self.progressed.emit(None)
-
-    def _done(self, opened: Opened) -> None:
-        self.progressed.emit(None)
-        self.opened.emit(opened)
-
-    def _failed(self, line: str) -> None:
-        self.progressed.emit(None)
-        self.failed.emit(line)
+        self.only(lambda: _read_all(wanted, self.tell), self.opened.emit)
 
 
 def _read_all(picks: Sequence[Pick], tell: Callable[[str, float], None]) -> Opened:

@@ -29,7 +29,7 @@ from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.chart_data import Handle, Heat, Mark, Numbers, Picture, Series, array, short
 from specview.gui.parts.chart_key import ChartKey, Headline, KeyEntry
-from specview.gui.parts.widgets import ElidedLabel, label, set_kind
+from specview.gui.parts.widgets import ElidedLabel, button, label, set_kind
 from specview.gui.state.display_text import tooltip, visible
 
 if TYPE_CHECKING:
@@ -78,11 +78,10 @@ class Chart(QFrame):
         self.readout.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.readout.hide()
         self.key = ChartKey(live)
-        self.menu_button = QToolButton()
-        self.menu_button.setText("⋯")
-        self.menu_button.setProperty("kind", "caption")
+        self.menu_button = button(QToolButton, "⋯", kind="caption", name=f"Save the plot {title}", slot=lambda: (
+            self.save_menu().exec(self.menu_button.mapToGlobal(self.menu_button.rect().bottomLeft()))
+        ))  # fmt: skip
         self.menu_button.setToolTip("Save this plot, or its values")
-        self.menu_button.setAccessibleName(f"Save the plot {title}")
         if live:
             self.menu_button.hide()  # its menu is on the right button alone
         self.menu_button.clicked.connect(

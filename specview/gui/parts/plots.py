@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QActionGroup, QResizeEvent, QShowEvent
+from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from specview.errors import SpecviewError
@@ -21,6 +22,7 @@ from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.plot_data import CurveName, PlotOptions, bars, curve, last, phases_ms, steps, thinned
+from specview.gui.parts.widgets import button, menu_button
 from specview.gui.state import lane_words
 from specview.gui.state.display_text import tooltip, visible
 from specview.gui.state.view_model import LaneModel, RaceModel
@@ -87,9 +89,8 @@ class PlotStrip(QWidget):
         self._choosers = {card: self._chooser_button() for card in (self.phases, self.lengths)}
         self._over = self._menu_button("What the plots run over")
         self._rates = self._menu_button("Running rates, or rates of the last rounds")
-        self._back, self._forth = QToolButton(), QToolButton()
-        self._back.setText("‹ plots")
-        self._forth.setText("more plots ›")
+        self._back = button(QToolButton, "‹ plots", slot=lambda: self._turn(-1), kind="caption")
+        self._forth = button(QToolButton, "more plots ›", slot=lambda: self._turn(1), kind="caption")
         self._first = 0
         self._lane_button = self._menu_button("The lane whose round times are shown")
         self._lane_button.menu().aboutToShow.connect(self._fill_lanes)
@@ -98,29 +99,20 @@ class PlotStrip(QWidget):
         self._name_options()
 
     def _menu_button(self, tip: str) -> QToolButton:
-        button = QToolButton()
-        button.setProperty("kind", "caption")
-        button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
-        button.setToolTip(tip)
-        button.setMenu(QMenu(button))
-        return button
+        made, _ = menu_button("", tip)
+        made.setProperty("kind", "caption")
+        return made
 
     @staticmethod
     def _chooser_button() -> QPushButton:
         """A title that is a button: what the fourth plot shows."""
-        button = QPushButton()
-        button.setProperty("kind", "headline")
-        button.setToolTip("What this plot shows: time per round, or draft length k over time")
-        button.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-        button.setMenu(QMenu(button))
-        return button
+        made = button(QPushButton, "", "What this plot shows: time per round, or draft length k over time", kind="headline")
+        made.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        made.setMenu(QMenu(made))
+        return made
 
     def _build(self) -> None:
-        line = layout.row(self._over, self._rates, 1, margins=(theme.px(2), 0, theme.px(2), 0))
-        for button, step in ((self._back, -1), (self._forth, 1)):
-            button.setProperty("kind", "caption")
-            button.clicked.connect(lambda _=False, step=step: self._turn(step))
-            line.addWidget(button)
+        line = layout.row(self._over, self._rates, 1, self._back, self._forth, margins=(theme.px(2), 0, theme.px(2), 0))
         self._grid = QGridLayout()
         self._grid.setContentsMargins(0, 0, 0, 0)
         self._grid.setSpacing(8)
@@ -157,9 +149,9 @@ class PlotStrip(QWidget):
             shown = self._first <= place < self._first + count
             card.setVisible(shown)
             self._grid.setColumnStretch(place, int(shown))
-        for button, can in ((self._back, self._first > 0), (self._forth, self._first < len(cards) - count)):
-            button.setVisible(count < len(cards))
-            button.setEnabled(can)
+        for turn, can in ((self._back, self._first > 0), (self._forth, self._first < len(cards) - count)):
+            turn.setVisible(count < len(cards))
+            turn.setEnabled(can)
 
     def _turn(self, step: int) -> None:
         self._first = max(0, self._first + step)
@@ -182,29 +174,28 @@ class PlotStrip(QWidget):
     # -- options -------------------------------------------------------------------------------------
 
     def _fill_options(self) -> None:
-        for button, entries in (
-            (self._over, [(name, {"over": over}) for over, name in X_NAMES.items()]),
+        menus: list[tuple[QToolButton | QPushButton, list[tuple[str, Any]], Callable[[Any], None]]] = [
+            (self._over, [(name, {"over": over}) for over, name in X_NAMES.items()], self._option_chosen),
             (self._rates, [("running, from the first round", {"window": None}),
-                           *((f"over the last {n} rounds", {"window": n}) for n in WINDOWS)]),
-        ):
-            group = QActionGroup(button)
-            for text, change in entries:
-                action = button.menu().addAction(text)
-                action.setCheckable(True)
-                action.setData(change)
-                action.setActionGroup(group)
-                action.triggered.connect(lambda _=False, change=change: self.set_options(**change))
-        for chooser in self._choosers.values():
-            for name, text in FOURTH.items():
+                           *((f"over the last {n} rounds", {"window": n}) for n in WINDOWS)], self._option_chosen),
+            *((chooser, [(text, name) for name, text in FOURTH.items()], self._fourth_chosen)
+              for chooser in self._choosers.values()),
+        ]  # fmt: skip
+        for chooser, entries, choose in menus:
+            for text, value in entries:
                 action = chooser.menu().addAction(text)
                 action.setCheckable(True)
-                action.setData(name)
-                action.triggered.connect(lambda _=False, name=name: self._fourth_chosen(name))
+                action.setData(value)
+                action.triggered.connect(lambda _=False, choose=choose, value=value: choose(value))
         self._name_fourth()
+
+    def _option_chosen(self, change: dict[str, Any]) -> None:
+        self.set_options(**change)
+        self._name_options()  # choosing what is on already must not take its tick away
 
     def _fourth_chosen(self, name: str) -> None:
         self.set_fourth(name)
-        self._name_fourth()  # choosing what is on already must not take its tick away
+        self._name_fourth()  # likewise
 
     def set_fourth(self, name: str) -> None:
         """Let the fourth plot show time per round ('time'), k of each round ('k') or its mean ('mean-k')."""
@@ -251,8 +242,8 @@ class PlotStrip(QWidget):
         self._over.setText(f"over {X_NAMES[self.options.over].partition(' (')[0]} ▾")
         window = self.options.window
         self._rates.setText("running rates ▾" if window is None else f"rates of the last {window} rounds ▾")
-        for button in (self._over, self._rates):
-            for action in button.menu().actions():
+        for chooser in (self._over, self._rates):
+            for action in chooser.menu().actions():
                 change = action.data()
                 action.setChecked(all(getattr(self.options, key) == value for key, value in change.items()))
         for card in self._all_cards():

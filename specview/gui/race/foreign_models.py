@@ -30,27 +30,21 @@ class SetupWindow(Protocol):
 
     def own_settings(self) -> RunSettings:
         """The settings as shown, or as last shown without a fault."""
-        ...
 
     def take_settings(self, settings: RunSettings) -> None:
         """Take settings into the setup bar and the lanes, but for models that are not known."""
-        ...
 
     def show_setup(self, settings: RunSettings, rule: str) -> None:
         """Show settings in the setup bar and the lanes; `rule` is the one of lanes that have none of their own."""
-        ...
 
     def show_lanes(self) -> None:
         """Let the panels show the lanes as set."""
-        ...
 
     def show_message(self, text: str, kind: str = "error") -> None:
         """Show a line over the page."""
-        ...
 
     def clear_message(self) -> None:
         """Take the line away."""
-        ...
 
 
 class ForeignModels:

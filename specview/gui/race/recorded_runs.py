@@ -102,7 +102,7 @@ class RecordedRuns(QObject):
         self._window = window
         self._open_page = open_page
         self._controller = window.controller
-        self.opener = RunOpener(self)
+        self.opener = RunOpener(self, "specview-open")
         self.bar = RecordedBar()
         self.player = Player(self)
         rows = window.page.layout()
@@ -113,7 +113,8 @@ class RecordedRuns(QObject):
         self._taken: RunSettings | None = None  # the setup as opening made it
         self.opener.opened.connect(self._show)
         self.opener.failed.connect(self._failed)
-        self.opener.progressed.connect(self._progressed)
+        self.opener.progressed.connect(lambda _, fraction: self.bar.show_progress(self._opening, fraction))
+        self.opener.changed.connect(self._read)
         self.bar.closed.connect(self._close_or_stop)
         self.bar.play_asked.connect(self.toggle_play)
         self._controller.recorded_changed.connect(self._changed)
@@ -153,7 +154,7 @@ class RecordedRuns(QObject):
 
     def _close_or_stop(self) -> None:
         if self.opener.busy:
-            self.opener.stop()
+            self.opener.drop()
         else:
             self.close_run()
 
@@ -180,10 +181,8 @@ class RecordedRuns(QObject):
     def _failed(self, line: str) -> None:
         self._window.show_message(line)
 
-    def _progressed(self, fraction: float | None) -> None:
-        if fraction is not None:
-            self.bar.show_progress(self._opening, fraction)
-        else:
+    def _read(self) -> None:
+        if not self.opener.busy:  # nothing is read any more
             self.player.stop()
             self.bar.show_run(self._controller.recorded)
 

@@ -27,7 +27,7 @@ from specview.errors import SpecviewError
 from specview.files.reader import Trace, read_trace
 from specview.files.tables import Row
 from specview.gui.link.background import Background
-from specview.gui.link.engine_thread import RunKept
+from specview.gui.link.messages import RunKept
 from specview.gui.link.open_run import Pick
 from specview.gui.parts import layout
 from specview.gui.parts.pages import Page, PageContext

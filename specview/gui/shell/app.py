@@ -21,6 +21,7 @@ from specview.drafting.registry import FIRST_METHODS
 from specview.gui.link.engine_thread import Backend, EngineThread
 from specview.gui.link.library import Library, default_workload
 from specview.gui.link.open_run import Pick
+from specview.gui.link.pace import every
 from specview.gui.parts import theme
 from specview.gui.shell.main_window import MainWindow
 from specview.gui.state.settings_store import SettingsStore
@@ -138,9 +139,7 @@ class Collector(QObject):
         super().__init__()
         self._thresholds = gc.get_threshold()
         gc.disable()
-        self._timer = QTimer(self)
-        self._timer.setInterval(GC_MS)
-        self._timer.timeout.connect(self._check)
+        self._timer = every(self, GC_MS, self._check)
         self._timer.start()
 
     def follow(self, state: str) -> None:

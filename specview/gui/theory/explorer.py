@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from PySide6.QtCore import QEvent, Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 from specview.decoding import theory
 from specview.errors import UsageError
 from specview.files.figures import MISSING, number, times
+from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.widgets import Choice, ElidedLabel, Field, NumberEdit, caption_height, label, set_tip
@@ -122,10 +123,7 @@ class TheoryPanel(QWidget):
         self.point = Point()
         self.lanes: tuple[tuple[int, LanePoint], ...] = ()
         self._filling = False
-        self._later = QTimer(self)
-        self._later.setSingleShot(True)
-        self._later.setInterval(0)
-        self._later.timeout.connect(self.draw)
+        self._later = Later(self, 0, self.draw)
         self._build_fields()
         self._build_charts()
         self._lay_out()

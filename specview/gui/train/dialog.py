@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QCloseEvent, QShowEvent
 from PySide6.QtWidgets import (
     QDialog,
@@ -26,6 +26,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.files.figures import number, probability
 from specview.gui.link.background import Background
 from specview.gui.link.head_checks import heads_folder
+from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.plot_data import thinned
@@ -228,10 +229,7 @@ class TrainDialog(QDialog):
         self.remove_button.clicked.connect(self.remove_kept)
         self.run.changed.connect(self._show)
         self.run.ended.connect(self._look_at_kept)
-        self._late_stop = QTimer(self)
-        self._late_stop.setSingleShot(True)
-        self._late_stop.setInterval(round(END_AFTER_S * 1e3))
-        self._late_stop.timeout.connect(lambda: self._show())
+        self._late_stop = Later(self, round(END_AFTER_S * 1e3), lambda: self._show())
         theme.signals.changed.connect(self._restyle)
         self._source_changed()
 

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from PySide6.QtCore import QObject, QTimer, Signal
+from PySide6.QtCore import QObject, Signal
 
 from specview import child
+from specview.gui.link.pace import every
 from specview.training.asked import TrainSettings, same_run
 
 log = logging.getLogger(__name__)
@@ -71,9 +72,7 @@ class TrainingRun(QObject):
         self._folder: Path | None = None
         self._read = 0
         self._rest = b""
-        self._timer = QTimer(self)
-        self._timer.setInterval(POLL_MS)
-        self._timer.timeout.connect(self.poll)
+        self._timer = every(self, POLL_MS, self.poll)
         self._clear()
         self._clear_curves()
 

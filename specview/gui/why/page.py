@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont
 from PySide6.QtWidgets import (
     QFrame,
@@ -23,6 +23,7 @@ from specview.decoding.details import details_of
 from specview.errors import SpecviewError
 from specview.files.report import Report
 from specview.gui.link.job import JobEnded, JobProgress
+from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, Page, PageContext, tabs_over
 from specview.gui.parts.pass_times import PassMeasuring
@@ -124,10 +125,7 @@ class WhyPage(Page):
         self._measuring = PassMeasuring(context)
         self._not_measured = ""
         self._rest_until = self._began = 0.0
-        self._drawn = QTimer(self)  # once the charts have drawn, which they do in timers of their own
-        self._drawn.setSingleShot(True)
-        self._drawn.setInterval(0)
-        self._drawn.timeout.connect(self._rest)
+        self._drawn = Later(self, 0, self._rest)  # once the charts have drawn, which they do in timers of their own
         self.explanation: Explanation | None = None
         self._build()
         controller = self.controller
