@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from specview.decoding import theory
-from specview.decoding.ledger import Round, depths
+from specview.decoding.ledger import Round
 from specview.decoding.metrics import Metrics, fold
 from specview.decoding.speedup import Speedup
 from specview.drafting.registry import METHODS
@@ -74,7 +74,7 @@ class LaneFigures:
         if not self.drafting:
             return found
         drafted = [round_ for round_ in at if round_.k]
-        each = sum(map(_median_draft(drafted), drafted)) / sum(_depth(round_) for round_ in drafted)
+        each = sum(map(_median_draft(drafted), drafted)) / sum(round_.longest for round_ in drafted)
         return replace(
             found,
             c=each / costs.plain_pass_s,
@@ -215,7 +215,7 @@ class LaneFigures:
             "from other lanes" if point.source == "calibrated" and not self.calibrated else point.source for point in lengths[1:]
         )
         words = f"of k 1 to {lengths[-1].k}: passes {', '.join(f'{n} {source}' for source, n in sources.items())}"
-        if len({_depth(round_) for round_ in self.drafting}) == 1:
+        if len({round_.longest for round_ in self.drafting}) == 1:
             words += "; only one draft length was timed, other lengths are taken as proportional"
         if self.shape == "chain" and self.k is not None and lengths[-1].k > self.k:
             words += f"; beyond k {self.k} acceptance is taken to go on at α"
@@ -276,11 +276,6 @@ def _steady_k(rounds: Sequence[Round]) -> int | None:
     while lengths[-1] < longest:
         lengths.pop()
     return longest if longest and lengths.count(longest) >= 0.9 * len(lengths) else None
-
-
-def _depth(round_: Round) -> int:
-    """Drafted tokens of a chain, the longest path of a tree."""
-    return round_.k if round_.parents is None else max(depths(round_.parents), default=-1) + 1
 
 
 def _medians(

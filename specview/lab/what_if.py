@@ -15,8 +15,8 @@ from specview.drafting.policies import POLICIES
 from specview.errors import SpecviewError
 from specview.lab.measured import has_whole_passes, measured_beside, passes_of
 from specview.lab.what_if_figures import Alternative, Range, WhatIf
-from specview.lab.what_if_lane import Replay, never
-from specview.lab.what_if_replay import OnPosition
+from specview.lab.what_if_lane import Replay
+from specview.lab.what_if_replay import OnPosition, never
 from specview.racing.oracle import Reach, fastest_by_times
 
 Tell = Callable[[str, float], None]

@@ -28,7 +28,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.lab.measured import Measured, MeasuredCosts, measured_costs
 from specview.lab.what_if_figures import Alternative, How, Range, policy_words, range_of
 from specview.lab.what_if_guesses import Answer, GuessTable, RecordedDrafter, length_bounds, table_of
-from specview.lab.what_if_replay import OnPosition, replay, text_of
+from specview.lab.what_if_replay import OnPosition, never, replay, text_of
 from specview.racing.oracle import Reach, accepts
 from specview.settings.options import resolve
 from specview.settings.run import MAX_K
@@ -38,10 +38,6 @@ SEEDS = 8
 
 _BY_TIME = "it decides by measured times, which are never twice the same"
 _ANOTHER_TEXT = "as if other drafts had led to the same text"
-
-
-def never(done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 class Replay:

@@ -27,6 +27,10 @@ NO_TOKEN = -1
 """Stands for an id that no token of the text has."""
 
 
+def never(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class FixedText:
     """A recorded text: prompt and output ids.
@@ -112,7 +116,7 @@ def replay(
     policy: LengthPolicy,
     costs: MeasuredCosts | None = None,
     learned: Costs | None = None,
-    tell: OnPosition = lambda done, total: None,
+    tell: OnPosition = never,
 ) -> list[Round]:
     """The rounds that would have written the text, timed by `costs` (0 without).
 
