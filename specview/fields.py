@@ -173,7 +173,7 @@ class Setting(Option):
         if self.choices and value not in self.choices:
             raise UsageError(f"there is no {words} {value!r}.", f"{words.capitalize()}s: {', '.join(self.choices)}.")
         if self.repeated and not all(value):
-            raise UsageError(f"a {words} text is empty.", f"Use {self.range_text()}.")
+            raise UsageError(f"a {words} is empty.", f"Use {self.range_text()}.")
         if self.kind in (int, float) and not self._in_range(value):
             said = f"{value:.10g}" if self.kind is float else value
             raise UsageError(f"{words} is {said}.", f"Use {self.range_text()}.")

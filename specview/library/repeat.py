@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from specview.drafting.lanes import drafts_named, run_of_flat
+from specview.drafting.lanes import run_of_flat, takes
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
-from specview.fields import declared
+from specview.fields import declared, values_of
 from specview.files.reader import Trace
 from specview.models.hub import is_repo_id, split_gguf_id
 from specview.racing import workloads
 from specview.racing.resolve import checked_run, files_named, harmless, models_named
-from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings, flag_word, flag_words
+from specview.settings.run import MAX_LANES, LaneSettings, RunSettings, flag_word, flag_words
 
 PROMPT_FILE = "prompt.txt"
 
@@ -157,16 +157,10 @@ def _is_workload(name: str, prompt: str) -> bool:
 
 def lane_text(lane: LaneSettings) -> str:
     """Return a lane as `--lane` takes it."""
-    given: dict[str, Any] = {}
-    if METHODS[lane.method].drafts:
-        given["k"] = lane.k
-        if lane.rule != "auto":
-            given["rule"] = lane.rule
-        if lane.policy != "constant":
-            given["policy"] = lane.policy
-        if drafts_named(lane) is not None and lane.draft != BUNDLED:
-            given["draft"] = lane.draft
-        given["draft-engine"] = lane.draft_engine
+    taken = takes(lane)
+    given: dict[str, Any] = {
+        one.flag.removeprefix("--"): value for one, value in values_of(lane) if one.name in taken and value != one.default
+    }
     given["name"] = lane.name or None
     method = METHODS[lane.method]
     chosen = {key: lane.options[key] for key in ("members", "preset") if key in lane.options}  # what others follow from

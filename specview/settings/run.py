@@ -140,7 +140,7 @@ class RunSettings(Loading):
     )
     stop: tuple[str, ...] = setting(
         (), "a text that ends the output where it comes, and is cut from it; repeatable, the one that is complete first counts",
-        of=str, label="stop", metavar="TEXT", group="output", form="Stop strings", fits="a text that is not empty",
+        of=str, label="stop string", metavar="TEXT", group="output", form="Output", fits="a text that is not empty",
     )  # fmt: skip
     observe: Observe = setting(
         "full", "what is kept of each token, off the clock: off nothing, light texts and margins, full the likeliest tokens "

@@ -71,7 +71,9 @@ class MorePanel(Popover):
         grid.setHorizontalSpacing(14)
         grid.setVerticalSpacing(6)
         for place, field in enumerate(one for one in fields if one not in boxes):
-            grid.addWidget(Field(field.option.caption, field.widget, option_tip(field.option)), place // 3, place % 3)
+            made = Field(field.option.caption, field.widget, option_tip(field.option))
+            wide = isinstance(field.widget, QPlainTextEdit)
+            grid.addWidget(made, place // 3, 0 if wide else place % 3, 1, 4 if wide else 1)
         grid.setColumnStretch(3, 1)
         self.column.addLayout(grid)
 
