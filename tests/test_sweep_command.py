@@ -40,7 +40,7 @@ def grid(*argv: str):
 
 
 def stop_after(monkeypatch, calls: int) -> None:
-    """Ctrl-C at the so-manieth time that the sweep asks whether to stop."""
+    """Ctrl-C once the sweep has asked so many times whether to stop."""
     asked = iter(range(10**9))
 
     @contextmanager

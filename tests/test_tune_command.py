@@ -42,9 +42,9 @@ def test_it_prints_a_ranking_reasons_a_sentence_and_the_command(world, capsys):
     lines = out.splitlines()
     assert lines[2].split() == ["lane", "stage", "speedup", "races", "predicted", "alpha", "tok/pass"]
     assert lines[3].split()[0] == "1" and lines[3].split()[2] == "confirmed"
-    assert "cannot run here\n  eagle: eagle has no bundled head" in out
+    assert "Cannot run here\n  eagle: eagle has no bundled head" in out
     assert "Fastest here: " in out and "95% interval over" in out
-    assert "which families to try, by what was measured here\n  - " in out
+    assert "Which families to try, by what was measured here\n  " in out
     words = shlex.split(lines[lines.index("Use it:") + 1])
     assert words[:2] == ["specview", "run"]
     settings = settings_of(run_command.make_parser().parse_args(words[2:]), ())

@@ -74,7 +74,7 @@ def guide(result: TuneResult) -> tuple[Advice, ...]:
 
 def tune_report(result: TuneResult, command: str | None) -> Report:
     """The ranking, why, what could not run, the sentence and the guide; command runs the lane to use."""
-    told, advice = result.told, guide(result)
+    told = result.told
     blocks: list[Block] = []
     if told:
         blocks.append(Table(RANKING_COLUMNS, ranking_rows(told), name="ranking", identity="lane", printed=_PRINTED))
@@ -91,11 +91,9 @@ def tune_report(result: TuneResult, command: str | None) -> Report:
         )
         why = [Text(f"{arm.name}: {arm.why}") for arm in told if arm.shares is not None or arm.error]
         if why:
-            blocks.append(Section("why, in plain rounds", why[:SHOWN_REASONS]))
+            blocks.append(Section("Why, in plain rounds", why[:SHOWN_REASONS]))
     if result.idle:
         blocks.append(Text(f"found nothing to copy in this text, so they would be plain decoding: {', '.join(result.idle)}"))
-    if result.unusable:
-        blocks.append(Section("cannot run here", [Text(f"{one.method}: {one.reason}") for one in result.unusable]))
     if result.untried:
         blocks.append(Text(f"no time was left to try {', '.join(dict.fromkeys(result.untried))}."))
     blocks += [Text(f"not used: {line}", "warning") for line in result.failures]
@@ -104,9 +102,17 @@ def tune_report(result: TuneResult, command: str | None) -> Report:
     blocks.append(Text(result.sentence))
     if command is not None:
         blocks += [Text("Use it:"), Text(command, "code")]
-    blocks.append(Section("which families to try, by what was measured here", [Text(f"- {line.text}") for line in advice]))
-    document = tune_document(result) | {"command": command, "guide": [line.as_dict() for line in advice]}
-    return Report("Tuning", blocks, document)
+    document = tune_document(result) | {"command": command, "guide": [line.as_dict() for line in guide(result)]}
+    return Report("Tuning", [*blocks, *guide_sections(result)], document)
+
+
+def guide_sections(result: TuneResult) -> list[Block]:
+    """The guide, and what could not run here."""
+    lines = [Text(line.text) for line in guide(result)] or [Text("The guide comes with the first results.")]
+    found: list[Block] = [Section("Which families to try, by what was measured here", lines)]
+    if result.unusable:
+        found.append(Section("Cannot run here", [Text(f"{one.method}: {one.reason}") for one in result.unusable]))
+    return found
 
 
 def _in(workload: str) -> str:
@@ -125,7 +131,7 @@ def _copying(result: TuneResult) -> Iterable[Advice]:
         words = f"{_in(workload)}{share:.0%} of the output's tokens can be copied from the text before them ({method}, replayed)"
         fastest = max(raced.items(), key=lambda item: item[1].mean, default=None)
         ran = f"; {fastest[0]} ran at {fastest[1].words} times plain" if fastest is not None else "; not raced"
-        says = None if fastest is None else _against_plain(fastest[1])
+        says = None if fastest is None else fastest[1].against_plain
         if says == "slower" and share >= COPIES_BADLY:
             text = f"{words}{ran}: for all that can be copied, look-up methods did not pay here."
         elif says != "slower" and fastest is not None and share < COPIES_BADLY and fastest[1].mean > 1:
@@ -145,7 +151,7 @@ def _running(result: TuneResult) -> Iterable[Advice]:
     """Free text: something must predict it, a trained head or a draft model."""
     for workload, speeds in _speedups(result.observations, "draft model", "trained head").items():
         method, found = max(speeds.items(), key=lambda item: item[1].mean)
-        speed, says = found.mean, _against_plain(found)
+        speed, says = found.mean, found.against_plain
         alphas = [
             one.acceptance_rate
             for one in result.observations
@@ -182,9 +188,9 @@ def _combined(observations: Sequence[Observation]) -> Iterable[Advice]:
             f"{_in(workload)}{method}, which changes drafters from round to round, ran at {found.words} times plain, the best single "
             f"method at {single.words}"
         )
-        if not _apart(found, single):
+        if not found.apart(single):
             text = f"{words}: the races do not tell them apart."
-        elif found.mean > single.mean and _against_plain(found) == "faster":
+        elif found.mean > single.mean and found.against_plain == "faster":
             text = f"{words}: with mixed content it is the safe choice."
         else:
             text = f"{words}: the text is of one kind, so one method is enough."
@@ -292,20 +298,6 @@ def _lengths(result: TuneResult, advice: str, least: int, most: int) -> str:
     if arm is None or arm.lane.k is None or least <= arm.lane.k <= most:
         return advice
     return f"measured, k {arm.lane.k} was the fastest all the same ({arm.name})"
-
-
-def _against_plain(found: Interval) -> Literal["faster", "slower", "same"]:
-    """What the interval says; same where it holds 1, or where there is none."""
-    if found.low is None or found.high is None:
-        return "same"
-    return "faster" if found.low > 1 else "slower" if found.high < 1 else "same"
-
-
-def _apart(one: Interval, other: Interval) -> bool:
-    """Whether two intervals do not meet; never where one of them is missing."""
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        return False
-    return one.low > other.high or one.high < other.low
 
 
 def _speedups(observations: Sequence[Observation], *families: str) -> Mapping[str, Mapping[str, Interval]]:

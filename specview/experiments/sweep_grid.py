@@ -75,7 +75,7 @@ class Grid:
 
     @property
     def run_count(self) -> int:
-        """Number of races: every cell so often as it is repeated."""
+        """Number of races: every cell as often as it is repeated."""
         return self.cell_count * self.repeats
 
     def checked(self) -> Grid:

@@ -242,11 +242,12 @@ class TuneResult:
         found = self.interval
         if self.winner is None:
             self.verdict = "nothing"
-        elif found is None or found.low is None or found.high is None:
+        elif found is None or found.low is None:
             self.verdict = "undecided"
         else:
             self.winner.stage = "confirmed"
-            self.verdict = "faster" if found.low > 1 else "plain" if found.high < 1 else "unclear"
+            verdicts: Mapping[str, Verdict] = {"faster": "faster", "slower": "plain", "same": "unclear"}
+            self.verdict = verdicts[found.against_plain]
 
     @property
     def sentence(self) -> str:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Literal
 
 LEVEL = 0.95
 LEAST = 3
@@ -24,6 +25,19 @@ class Interval:
     low: float | None
     high: float | None
     count: int
+
+    @property
+    def against_plain(self) -> Literal["faster", "slower", "same"]:
+        """What it says; same where it holds 1, or where there is none."""
+        if self.low is None or self.high is None:
+            return "same"
+        return "faster" if self.low > 1 else "slower" if self.high < 1 else "same"
+
+    def apart(self, other: Interval) -> bool:
+        """Whether the two do not meet; never where one of them is missing."""
+        if self.low is None or self.high is None or other.low is None or other.high is None:
+            return False
+        return self.low > other.high or self.high < other.low
 
     @property
     def words(self) -> str:

@@ -11,10 +11,10 @@ from PySide6.QtWidgets import QWidget
 from specview.drafting.lanes import heads_of, needs_draft
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
-from specview.experiments.guide import guide
+from specview.experiments.guide import guide_sections
 from specview.experiments.tune_result import RANKING_COLUMNS, ArmResult, TuneResult, ranking_rows
 from specview.experiments.tuning import DEFAULT_SECONDS, TuneProgress, tune
-from specview.files.report import Block, Report, Section, Text
+from specview.files.report import Report, Text
 from specview.gui.link.job import JobEnded, ShouldStop, Tell, Work
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
@@ -106,7 +106,7 @@ class TuneDialog(JobDialog):
         below = layout.split(Qt.Orientation.Horizontal, (self.chart, 1, theme.px(540)), (self.advice, 1, theme.px(540)))
         self.body.addWidget(layout.split(Qt.Orientation.Vertical, (top, 3, theme.px(270)), (below, 2, theme.px(240))), 1)
         self.chart.say("Nothing was tuned yet.")
-        self._show_guide([], [])
+        self.advice.show_report(Report("", [Text("The guide comes with the first results.")]))
         self.table.selected.connect(lambda _: self.refresh())
         self.table.activated.connect(lambda _: self.use_lane())
         self.chart.picked.connect(lambda _, index: self.table.select(index))
@@ -148,8 +148,7 @@ class TuneDialog(JobDialog):
         self.result_shown = result
         self.table.set_rows(ranking_rows(result.told))
         self._show_chart([arm for arm in result.told if arm.worth is not None][:_MOST_NAMED])
-        cannot: list[Block] = [Text(f"{one.method}: {one.reason}") for one in result.unusable]
-        self._show_guide([Text(line.text) for line in guide(result)], cannot)
+        self.advice.show_report(Report("", guide_sections(result)))
         self.refresh()
 
     def ended(self, end: JobEnded) -> None:
@@ -163,14 +162,6 @@ class TuneDialog(JobDialog):
                     self.table.select(place)
         kind = "" if result.verdict == "faster" else "warning"
         self.say(" ".join([result.sentence, *result.failures, *result.notes]), kind)
-
-    def _show_guide(self, lines: list[Block], cannot: list[Block]) -> None:
-        blocks: list[Block] = [
-            Section("Which families to try, by what was measured here", lines or [Text("The guide comes with the first results.")])
-        ]
-        if cannot:
-            blocks.append(Section("Cannot run here", cannot))
-        self.advice.show_report(Report("", blocks))
 
     def _show_chart(self, arms: list[ArmResult]) -> None:
         self.chart.clear()
