@@ -137,7 +137,7 @@ class Eagle(HeadDrafter):
 
     Of a chain, q is exactly the distribution that each token was sampled from. A tree's tokens are point
     masses, or drawn without replacement where `sampled` says so: then a dynamic tree's limits make a fixed one.
-    layers are the features that the head reads: those of the prompt come chunk by chunk, those of a round with its
+    feature_layers are what the head reads: features of the prompt come chunk by chunk, those of a round with its
     outcome, whoever drafted it. Rows of the context that are new since the last draft are fed with that draft's first
     step. A drafter that lacks the features of some position, because the target's session gave none, drafts nothing.
     """
@@ -210,7 +210,10 @@ class Eagle(HeadDrafter):
                 run.feed(context, end)
 
             def step(token: int | None) -> tuple[Array, Array]:
-                row = next(rows) if rows is not None else run.first() if token is None else run.step(self.target_id(token))
+                if rows is not None:
+                    row = next(rows)
+                else:
+                    row = run.first() if token is None else run.step(self.target_id(token))
                 return row, row
 
             return self._over_target(self.chain(step, context, budget, proceed))
