@@ -166,7 +166,7 @@ Question = TypeVar("Question", bound=Hashable)
 
 
 class BackgroundAnswers(QObject, Generic[Question]):
-    """Answers, in words, the question that was wanted last; each answer is kept, and `changed` fires when one has come."""
+    """Answers, in words, the question wanted last; each answer is kept, and `changed` fires when one has come."""
 
     changed = Signal()
 

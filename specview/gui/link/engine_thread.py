@@ -12,6 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from specview.decoding.interfaces import Declared
@@ -178,7 +179,8 @@ class EngineThread:
                 self._tell_target(run_id, settings)
                 emit(messages.PreloadEnded(run_id, ready=not should_stop()))
             case messages.RunJob(name, work, settings):
-                result = work(self._get_backend().pool, messages.Tell(lambda news: emit(messages.JobNews(run_id, news))), should_stop)
+                tell = messages.Tell(lambda news: emit(messages.JobNews(run_id, news)))
+                result = work(self._get_backend().pool, tell, should_stop)
                 if settings is not None:
                     self._tell_target(run_id, settings)
                 emit(messages.JobEnded(run_id, name, result, stopped=should_stop()))
@@ -207,7 +209,8 @@ class EngineThread:
 
     def _begin(self, settings: RunSettings, command: messages.Command) -> None:
         self._close_race()
-        self._keeper = self._make_keeper(settings, lambda line: self._events.append(messages.RunKept(command.run_id, None, line)))
+        kept = partial(messages.RunKept, command.run_id, None)
+        self._keeper = self._make_keeper(settings, lambda line: self._events.append(kept(line)))
         self._race = self._get_backend().start(settings, command.run_id)
         self._race.run(self._tell_race, command.stop.is_set)
         self._tell_target(command.run_id, settings)
@@ -223,7 +226,8 @@ class EngineThread:
         except Exception:
             log.exception("keeping the run failed")
             self._keeper = None
-            self._events.append(messages.RunKept(event.run_id, None, "This run is not kept: writing it failed (see the log)."))
+            line = "This run is not kept: writing it failed (see the log)."
+            self._events.append(messages.RunKept(event.run_id, None, line))
             return
         if isinstance(event, RaceEnded) and keeper.path is not None:
             self._events.append(messages.RunKept(event.run_id, keeper.path))

@@ -130,7 +130,8 @@ def _remarks(trace: Trace) -> list[str]:
     if isinstance(trace.race.get("busy"), str) and trace.race["busy"]:
         remarks.append(trace.race["busy"])
     rounds = [round_ for record in trace.records for round_ in record.rounds]
-    if rounds and not any(token.text for round_ in rounds for token in (*round_.drafted, round_.final) if token is not None):
+    tokens = (token for round_ in rounds for token in (*round_.drafted, round_.final))
+    if rounds and not any(token.text for token in tokens if token is not None):
         remarks.append("it was recorded without texts (--observe off)")
     return remarks
 

@@ -207,7 +207,8 @@ class Picture:
         for s in self.series.values():
             half = s.width / 2 if s.bars else 0.0
             xs += [self.at(0, s.x - half), self.at(0, s.x + half)]
-            ys += [self.at(1, edge) for edge in ((s.base, s.tip) if s.bars else (s.y, s.low, s.high)) if edge is not None]
+            sides = (s.base, s.tip) if s.bars else (s.y, s.low, s.high)
+            ys += [self.at(1, edge) for edge in sides if edge is not None]
         lines: list[Mark | Handle] = [*self.marks.values(), *self.handles.values()]
         for line in lines:
             (xs, ys)[line.axis].append(self.at(line.axis, np.array([line.value])))
@@ -232,7 +233,9 @@ class Picture:
             return low, high
         room = high - low
         below = 0.03 if axis == 0 or self.log[1] or low < 0 or not self.zero else 0.02
-        beyond = max(0.16, min(above / (1 - min(above, 0.5)), 1.0)) if axis and self.has_texts else 0.09 if axis else 0.03
+        beyond = 0.09 if axis else 0.03
+        if axis and self.has_texts:
+            beyond = max(0.16, min(above / (1 - min(above, 0.5)), 1.0))
         return low - room * below, high + room * beyond
 
     def csv(self) -> str:
@@ -244,8 +247,9 @@ class Picture:
             rows += [(s.title or name, *values) for values in zip(s.x, s.y, low, high, strict=True)]
         if self.heat is not None:
             for level, line in zip(self.heat.y, self.heat.z, strict=True):
-                rows += [("heat map", place, level, value, None) for place, value in zip(self.heat.x, line, strict=True)]
-        return table_csv([Column(name, name, "") for name in names], [dict(zip(names, map(_whole, row), strict=True)) for row in rows])
+                rows += [("heat map", x, level, value, None) for x, value in zip(self.heat.x, line, strict=True)]
+        columns = [Column(name, name, "") for name in names]
+        return table_csv(columns, [dict(zip(names, map(_whole, row), strict=True)) for row in rows])
 
 
 def edges(centres: Numbers) -> Span:

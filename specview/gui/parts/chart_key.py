@@ -147,7 +147,8 @@ class ChartKey(Painted):
         self.arrange()
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        font, now = theme.ui_font(10.5), theme.current()
+        font = theme.ui_font(10.5)
+        ink = QColor(theme.current().muted if self._live else theme.current().ink)
         metrics = QFontMetricsF(font)
         for entry, (place, text) in zip(self.entries, self._placed, strict=True):
             middle, left = place.y() + theme.px(16) / 2, place.x() + entry.sample() + theme.px(6)
@@ -155,4 +156,4 @@ class ChartKey(Painted):
                 break
             entry.paint(painter, place.x(), middle)
             shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, self.width() - left)
-            words(painter, QPointF(left, baseline(metrics, middle)), shown, font, QColor(now.muted if self._live else now.ink))
+            words(painter, QPointF(left, baseline(metrics, middle)), shown, font, ink)

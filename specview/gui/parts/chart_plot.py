@@ -142,13 +142,14 @@ class Drawing(pg.GraphicsObject):
         left, right = self._px(0, s.x - half), self._px(0, s.x + half)
         gap = np.minimum((right - left) * 0.08, 1.0)
         begin, end = self._px(1, s.base), self._px(1, s.tip)
-        each = [QColor(theme.colour(c)) for c in s.colours] if s.colours is not None else [QColor(s.as_drawn())] * len(left)
+        each = [QColor(theme.colour(name)) for name in s.colours or [s.as_drawn()] * len(left)]
         texts = s.texts or [""] * len(left)
         for x0, x1, y0, y1, fill, text in zip(left + gap, right - gap, begin, end, each, texts, strict=True):
             if math.isfinite(x0 + y0 + y1):
                 painter.fillRect(QRectF(x0, min(y0, y1), x1 - x0, abs(y1 - y0)), fill)
                 if text:
-                    self._write(painter, text, self._box(text, QPointF((x0 + x1) / 2, min(y0, y1)), 0.5, 1.0), theme.current().ink)
+                    box = self._box(text, QPointF((x0 + x1) / 2, min(y0, y1)), 0.5, 1.0)
+                    self._write(painter, text, box, "ink")
 
     def _heat(self, painter: QPainter, heat: Heat) -> None:
         known = np.isfinite(heat.z)
@@ -170,7 +171,8 @@ class Drawing(pg.GraphicsObject):
         for row, column in zip(*np.nonzero(known), strict=True):
             text = heat.form(float(heat.z[row, column]))
             at = QPointF(x0 + (column + 0.5) * (x1 - x0) / columns, y0 + (row + 0.5) * (y1 - y0) / rows)
-            self._write(painter, text, self._box(text, at, 0.5, 0.5), "#101318" if bright[row, column] else "#f4f5f8", 10)
+            ink = "#101318" if bright[row, column] else "#f4f5f8"
+            self._write(painter, text, self._box(text, at, 0.5, 0.5), ink, 10)
 
     # -- words -----------------------------------------------------------------------------------
 
@@ -220,14 +222,15 @@ class Drawing(pg.GraphicsObject):
             self._write(painter, mark.text, box, mark.colour)
 
     def _beside(self, mark: Mark, level: float) -> QRectF:
-        """Where the words of a level mark stand: above or below it, clear of other words and, where that can be, of curves."""
+        """Where the words of a level mark stand: above or below it, clear of other words and, if possible, of curves."""
         def box(at: float, down: float) -> QRectF:
             return self._box(mark.text, QPointF(self._area.left() + at * self._area.width(), level), 0.5, down)
 
         if mark.at is not None:
             return box(mark.at, 1.0)
         spots = [box(at, down) for down in (1.0, 0.0) for at in (0.8, 0.5, 0.2)]
-        free = [one for one in spots if one.top() >= self._area.top() - 1 and one.bottom() <= self._area.bottom() + 1 and self._free(one)]
+        room = self._area.adjusted(-1e6, -1, 1e6, 1)
+        free = [one for one in spots if room.contains(one) and self._free(one)]
         drawn = [s for s in self.picture.series.values() if len(s.x)]
         clear = (one for one in free if not any(self._crosses(s, one) for s in drawn))
         return next(clear, (free or spots)[0])  # over a curve rather than over other words
@@ -313,7 +316,7 @@ class Plot(pg.PlotWidget):
             self.drawing.levels = named or (list(levels[0][1]) if levels else [])
         for side in ("bottom", "left"):
             if picture.names[side == "left"] and not picture.live:
-                self.getAxis(side).resizeEvent()  # centres the name, which pyqtgraph does only when the axis gets another size
+                self.getAxis(side).resizeEvent()  # centres the name: pyqtgraph does when the axis gets another size
         self._show_handles()
         self.drawing.update()
 

@@ -155,7 +155,9 @@ class Chart(QFrame):
 
     def bars(self, name: str, x: ArrayLike, height: ArrayLike, *, bottom: ArrayLike | None = None, **looks: Any) -> None:
         """Draw bars at x, from bottom (0) by height, which may be negative. Looks are those of `Series`."""
-        self._put(name, Series(True, array(x), array(height), bottom=None if bottom is None else array(bottom), **looks))
+        made = Series(True, array(x), array(height), **looks)
+        made.bottom = None if bottom is None else array(bottom)
+        self._put(name, made)
 
     def _put(self, name: str, made: Series) -> None:
         before = self.picture.series.get(name)
@@ -412,7 +414,8 @@ class Chart(QFrame):
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         for ending, text in (("png", "Save as PNG…"), ("svg", "Save as SVG…"), ("csv", "Save its values as CSV…")):
             menu.addAction(text).triggered.connect(lambda _=False, ending=ending: self._ask_and_save(ending))
-        menu.addAction("Copy as a picture").triggered.connect(lambda: QGuiApplication.clipboard().setImage(self._image()))
+        copy = menu.addAction("Copy as a picture")
+        copy.triggered.connect(lambda: QGuiApplication.clipboard().setImage(self._image()))
         return menu
 
     def _ask_and_save(self, ending: str) -> None:

@@ -371,7 +371,8 @@ class PlotStrip(QWidget):
 
     def _curve(self, card: Chart, kind: str, index: int, x: Any, y: Any) -> None:
         if len(x):
-            card.curve(str(index), x, y, title=self.race.lanes[index].name, lane=index, head=True, width_px=line_width())
+            name = self.race.lanes[index].name
+            card.curve(str(index), x, y, title=name, lane=index, head=True, width_px=line_width())
             self._last[kind, index] = last(y)
 
     def _draw_lane(self, index: int, lane: LaneModel) -> None:
@@ -384,7 +385,8 @@ class PlotStrip(QWidget):
     def _draw_length(self, index: int, lane: LaneModel) -> None:
         """Draw a lane's k, where that is what the fourth plot shows."""
         if self.fourth != "time" and self.loaded and not lane.plain and len(lane.table):
-            points = steps(lane, self.options) if self.fourth == "k" else thinned(*curve(lane, "draft_length", self.options))
+            mean = self.fourth != "k"
+            points = thinned(*curve(lane, "draft_length", self.options)) if mean else steps(lane, self.options)
             self._curve(self.lengths, "draft_length", index, *points)
 
     def _show_values(self) -> None:
@@ -403,10 +405,11 @@ class PlotStrip(QWidget):
 
     def _show_lanes(self, card: Chart, kind: str, form: Any, lanes: list[LaneModel]) -> list[str]:
         """Say the last figure of each of these lanes that has rounds; called lossy where its rule is."""
-        said = {
-            str(index): f"{form(self._last.get((kind, index)))} {lane_words.LOSSY if lane_words.lossy(lane.settings) else ''}".rstrip()
-            for index, lane in enumerate(self.race.lanes) if len(lane.table) and any(lane is one for one in lanes)
-        }
+        said = {}
+        for index, lane in enumerate(self.race.lanes):
+            if len(lane.table) and any(lane is one for one in lanes):
+                lossy = f" {lane_words.LOSSY}" if lane_words.lossy(lane.settings) else ""
+                said[str(index)] = f"{form(self._last.get((kind, index)))}{lossy}"
         card.set_values(said)
         return list(said.values())
 

@@ -210,55 +210,49 @@ def test_closing_is_bounded():
     assert h.thread.close(5)
 
 
-def test_a_job_tells_its_news_and_its_result(harness):
+def keeps(pool, tell, should_stop):
+    tell("begun")
+    while not should_stop():
+        time.sleep(0.001)
+    return "so far"
+
+
+def stops(pool, tell, should_stop):
+    keeps(pool, tell, should_stop)
+    raise Stopped
+
+
+def broken(pool, tell, should_stop):
+    raise SpecviewError("the grid is empty.", "Choose a k.")
+
+
+def crashes(pool, tell, should_stop):
+    raise KeyError("cell\n7")
+
+
+def tells(pool, tell, should_stop):
+    tell.progress("half", 0.5)
+    tell("begun")
+    return isinstance(pool, Script)
+
+
+@pytest.mark.parametrize(
+    ("work", "result", "message"),
+    [
+        (tells, True, ""), (keeps, "so far", ""), (stops, None, ""), (broken, None, "the grid is empty. Choose a k."),
+        (crashes, None, "Something went wrong in sweep: KeyError: 'cell\\n7'"),
+    ],
+)
+def test_a_job_tells_its_news_and_how_it_ended_and_the_thread_lives_on(harness, work, result, message):
     h = harness()
-
-    def work(pool, tell, should_stop):
-        tell.progress("half", 0.5)
-        tell("more")
-        return pool is h.script
-
-    run_id = h.thread.send(RunJob("sweep", work))
-    assert h.until(lambda e: isinstance(e, JobEnded)) == JobEnded(run_id, "sweep", True)
-    h.done(run_id, "job")
-    assert [e.news for e in h.events if isinstance(e, JobNews)] == [JobProgress("half", 0.5), "more"]
-
-
-def test_a_job_that_is_stopped_may_keep_what_it_has(harness):
-    h = harness()
-
-    def keeps(pool, tell, should_stop):
-        tell("begun")
-        while not should_stop():
-            time.sleep(0.001)
-        return "so far"
-
-    def raises(pool, tell, should_stop):
-        keeps(pool, tell, should_stop)
-        raise Stopped
-
-    for work, result in ((keeps, "so far"), (raises, None)):
-        run_id = h.thread.send(RunJob("sweep", work))
-        h.until(lambda e, run_id=run_id: isinstance(e, JobNews) and e.run_id == run_id)
+    run_id, stopped = h.thread.send(RunJob("sweep", work)), work in (keeps, stops)
+    if stopped:
+        assert h.until(lambda e: isinstance(e, JobNews)).news == "begun"
         h.thread.stop()
-        h.done(run_id, "job")
-        assert JobEnded(run_id, "sweep", result, stopped=True) in h.events
-
-
-def test_a_job_that_fails_says_why_in_one_line_and_the_thread_lives_on(harness, caplog):
-    h = harness()
-
-    def broken(pool, tell, should_stop):
-        raise SpecviewError("the grid is empty.", "Choose a k.")
-
-    def crashes(pool, tell, should_stop):
-        raise KeyError("cell\n7")
-
-    first, second = h.thread.send(RunJob("sweep", broken)), h.thread.send(RunJob("sweep", crashes))
-    h.done(second, "job")
-    messages = {event.run_id: event.message for event in h.events if isinstance(event, JobEnded)}
-    assert messages[first] == "the grid is empty. Choose a k."
-    assert messages[second].startswith("Something went wrong in sweep: KeyError") and "\n" not in messages[second]
+    h.done(run_id, "job")
+    assert [e for e in h.events if isinstance(e, JobEnded)] == [JobEnded(run_id, "sweep", result, message, stopped)]
+    if work is tells:
+        assert [e.news for e in h.events if isinstance(e, JobNews)] == [JobProgress("half", 0.5), "begun"]
     h.done(h.thread.send(Run(SETTINGS)), "run")
 
 
@@ -266,14 +260,15 @@ def test_continue_goes_on_after_a_sweep_of_another_target(monkeypatch, tmp_path)
     """As the window does it: a race, then the Sweep tab's job, then Continue."""
     from specview.experiments.sweep_grid import Grid, GridPrompt
     from specview.gui.link.local_backend import LocalBackend
-    from specview.gui.sweep.work import sweep_work
+    from specview.gui.sweep.work import SweepPlan, sweep_work
     from tests.racing.world import DRAFTED, PROMPT, World
 
     monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path))
     world = World(monkeypatch)
     world.models["target", "elsewhere"] = world.make_target
     shared = RunSettings(prompt=PROMPT, max_tokens=12, chat=False, observe="off")
-    grid = Grid(replace(shared, target="elsewhere"), (LaneSettings("prompt-lookup"),), (2,), (0.0,), (GridPrompt("one", PROMPT),), 1)
+    elsewhere, lane = replace(shared, target="elsewhere"), LaneSettings("prompt-lookup")
+    grid = Grid(elsewhere, (lane,), (2,), (0.0,), (GridPrompt("one", PROMPT),), 1)
     h = Harness(Script())
     h.thread.close(5)
     h.thread = EngineThread(LocalBackend, lambda settings, on_trouble: None)
@@ -281,7 +276,7 @@ def test_continue_goes_on_after_a_sweep_of_another_target(monkeypatch, tmp_path)
     try:
         race = h.thread.send(Run(replace(shared, lanes=(LaneSettings(), DRAFTED))))
         h.done(race, "run")
-        job = h.thread.send(RunJob("sweep", sweep_work(grid.checked(), None, True), grid.settings))
+        job = h.thread.send(RunJob("sweep", sweep_work(SweepPlan(grid.checked(), yes=True)), grid.settings))
         assert h.until(lambda e: isinstance(e, JobEnded) and e.run_id == job).message == ""
         h.events.clear()
         h.thread.send(Continue(8, run_id=race))

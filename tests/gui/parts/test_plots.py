@@ -48,7 +48,6 @@ def key(card: Chart) -> dict[str, str]:
 
 
 def test_curves_are_the_metrics_of_every_prefix(strip: PlotStrip) -> None:
-    """Each point of a running curve is the metric of the rounds so far."""
     stream(strip.race, 2.0)
     assert strip.refresh(now=True) and not strip.refresh(now=True)
     for index, lane in enumerate(strip.race.lanes):
@@ -66,7 +65,6 @@ def test_curves_are_the_metrics_of_every_prefix(strip: PlotStrip) -> None:
 
 
 def test_bars_are_the_phases_of_the_chosen_lane(strip: PlotStrip) -> None:
-    """Bars add up to the lane's round times, whichever lane is chosen."""
     stream(strip.race, 5.0)
     for lane in (strip.race.lanes[1], strip.race.lanes[2]):
         strip.select_lane(lane)
@@ -84,7 +82,6 @@ def test_bars_are_the_phases_of_the_chosen_lane(strip: PlotStrip) -> None:
 
 
 def test_options_change_axis_and_window(strip: PlotStrip) -> None:
-    """Lane seconds and windowed rates, from the menus."""
     stream(strip.race, 3.0)
     strip.set_options(over="seconds", window=8)
     strip.refresh(now=True)
@@ -102,7 +99,6 @@ def test_options_change_axis_and_window(strip: PlotStrip) -> None:
 
 
 def test_ranges_grow_in_steps_and_start_anew_with_a_run(strip: PlotStrip) -> None:
-    """An axis changes a few times over a run, never shrinks, and is reset by the next run."""
     card = strip.cards["decode_tokens_per_s"]
     tops = []
     for seconds in np.arange(0.2, 4.0, 0.2):
@@ -140,7 +136,6 @@ def test_drawing_is_put_off_but_never_lost(strip: PlotStrip, qtbot: QtBot) -> No
 
 
 def test_plain_alone_has_no_acceptance(qtbot: QtBot) -> None:
-    """One plain lane: speed is plotted, acceptance says why it is empty."""
     race = make_race(1)
     made = PlotStrip(race)
     qtbot.addWidget(made)
@@ -151,7 +146,6 @@ def test_plain_alone_has_no_acceptance(qtbot: QtBot) -> None:
 
 
 def test_empty_race_and_late_import(qtbot: QtBot) -> None:
-    """Before pyqtgraph is there the strip lives; with no lanes it is empty."""
     race = RaceModel()
     made = PlotStrip(race)
     qtbot.addWidget(made)
@@ -164,7 +158,6 @@ def test_empty_race_and_late_import(qtbot: QtBot) -> None:
 
 
 def test_modules_do_not_import_pyqtgraph_early() -> None:
-    """The plot strip's own module leaves pyqtgraph for later."""
     import subprocess
 
     code = "import sys, specview.gui.parts.plots, specview.gui.lanes.panel, specview.gui.race.inspector, specview.gui.race.legend\n" \
@@ -175,7 +168,6 @@ def test_modules_do_not_import_pyqtgraph_early() -> None:
 
 @given(st.floats(1e-6, 1e9))
 def test_steps(value: float) -> None:
-    """The next step holds the value and is at most twice it."""
     assert value * (1 - 1e-9) <= step_up(value) <= 2 * value * (1 + 1e-9)
 
 
@@ -193,7 +185,6 @@ def test_thinning_keeps_the_ends() -> None:
 
 
 def test_both_themes_are_drawn(strip: PlotStrip, qtbot: QtBot) -> None:
-    """Live theme and font changes repaint in the new colours."""
     app = QApplication.instance()
     assert isinstance(app, QApplication)
     stream(strip.race, 2.0)
@@ -255,7 +246,6 @@ def changing_lane(race: RaceModel, index: int, lengths: list[int]) -> LaneModel:
 
 
 def test_draft_length_is_a_step_curve_of_every_round(strip: PlotStrip, qtbot: QtBot) -> None:
-    """Flat over each round at its k, 0 where nothing was drafted; the key has the last; plain is not drawn."""
     lengths = [4, 6, 0, 2, 0, 8]
     lane = changing_lane(strip.race, 1, lengths)
     changing_lane(strip.race, 0, [0, 0])
@@ -278,7 +268,6 @@ def test_draft_length_is_a_step_curve_of_every_round(strip: PlotStrip, qtbot: Qt
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 12))
 def test_mean_draft_length_counts_rounds_without_a_draft(lengths: list[int], window: int) -> None:
-    """Drafted over rounds, running or of the last rounds."""
     lane = LaneModel()
     for place, k in enumerate(lengths):
         drafted = tuple(DraftedToken(1, "ignored") for _ in range(k))
@@ -291,7 +280,6 @@ def test_mean_draft_length_counts_rounds_without_a_draft(lengths: list[int], win
 
 
 def test_mean_draft_length_follows_the_window(strip: PlotStrip) -> None:
-    """The third choice draws the mean; the window is that of the other rates."""
     lengths = [4, 6, 0, 2, 0, 8, 8, 8, 8, 8, 8]
     changing_lane(strip.race, 1, lengths)
     strip.set_fourth("mean-k")
@@ -304,7 +292,6 @@ def test_mean_draft_length_follows_the_window(strip: PlotStrip) -> None:
 
 
 def test_fourth_plot_is_chosen_with_the_keyboard(strip: PlotStrip, qtbot: QtBot) -> None:
-    """The title is a button with a menu; the focus stays on it; what is on is ticked."""
     chooser = strip._chooser()
     assert chooser.focusPolicy() & Qt.FocusPolicy.TabFocus
     chooser.setFocus()
@@ -321,7 +308,6 @@ def test_fourth_plot_is_chosen_with_the_keyboard(strip: PlotStrip, qtbot: QtBot)
 
 
 def test_a_long_run_of_draft_lengths_is_thinned(strip: PlotStrip) -> None:
-    """Thousands of rounds are drawn with a few hundred points, ending at the last one."""
     lane = strip.race.lanes[1]
     for place in range(3000):
         drafted = (DraftedToken(1, "ignored"),) * (place % 7)
@@ -333,7 +319,6 @@ def test_a_long_run_of_draft_lengths_is_thinned(strip: PlotStrip) -> None:
 
 
 def test_draft_lengths_of_an_empty_race(qtbot: QtBot) -> None:
-    """Without a drafting lane it says so; without pyqtgraph nothing breaks."""
     made = PlotStrip(make_race(1))
     qtbot.addWidget(made)
     made.set_fourth("k")
@@ -344,7 +329,6 @@ def test_draft_lengths_of_an_empty_race(qtbot: QtBot) -> None:
 
 
 def test_a_long_lane_name_leaves_the_title_its_room(strip: PlotStrip, qtbot: QtBot) -> None:
-    """The lane's button is cut, not the title."""
     strip.race.lanes[1].name = "a lane with a very long name indeed"
     stream(strip.race, 0.5)
     strip.resize(800, 200)
