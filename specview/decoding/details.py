@@ -1,4 +1,4 @@
-"""Deep figures of a lane's table of rounds, beside the single figures of `metrics`.
+"""Deep figures of a lane's table of rounds, beside the single figures of `metrics`: what Why's Details and explain show.
 
 What lengths were accepted, how tokens arrive (a round's tokens come together), how sure the target was where it
 accepted, how acceptance runs along the output, and where each round's time went.

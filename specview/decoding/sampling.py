@@ -1,4 +1,4 @@
-"""Sampling: logits to a decision distribution, and one draw from it.
+"""Sampling: its settings, logits to a decision distribution (penalties and filters), and one draw from it.
 
 Array-namespace generic: a row is a numpy array or a torch tensor and stays on its device.
 """

@@ -27,9 +27,6 @@ from specview.decoding.sampling import (
 )
 from specview.errors import UsageError
 
-RULES: dict[str, bool] = {"greedy": True, "rejection": True, "match": True, "typical": False, "naive": False}
-"""Rule name -> whether it leaves the target's distribution as it is."""
-
 TYPICAL_EPSILON = 0.09
 TYPICAL_DELTA = 0.3
 
@@ -182,7 +179,7 @@ def verify(
     after drafted token i. position is the output position of the first drafted tokens. From the root on,
     the children of the last accepted node are tried in the draft's order, until one is accepted.
     """
-    judge = _JUDGES[rule]
+    judge = RULES[rule].judge
     children = _children(draft)
     trials = [Trial(token, "ignored", q=_q_of(draft, index, token)) for index, token in enumerate(draft.tokens)]
     path: list[int] = []
@@ -362,4 +359,41 @@ def entropy_of(p: Array) -> float:
     return float(-xp.sum(p * xp.log(xp.clip(p, 1e-30, None))))
 
 
-_JUDGES = {"greedy": _greedy, "rejection": _rejection, "match": _match, "typical": _typical, "naive": _naive}
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An acceptance rule: how it judges, and what is said of it.
+
+    exact: it leaves the target's distribution as it is; uses_q: it needs to know what a token was drawn from, so that
+    a draft with another tokenizer has to give q; tip: what it does, whose it is; label: its name in a choice.
+    A rule with numbers of its own is also drawn by gui/state/inspection, and proven by lab/toy.
+    """
+
+    name: str
+    judge: Callable[..., Judged]
+    exact: bool
+    uses_q: bool
+    tip: str
+    label: str = ""
+
+
+RULES: dict[str, Rule] = {rule.name: rule for rule in (
+    Rule("greedy", _greedy, True, False, "keeps a drafted token that is the target's own argmax; temperature 0 only",
+         "greedy · exact at T 0"),
+    Rule("rejection", _rejection, True, True,
+         "keeps x with probability min(1, p/q), else draws from norm(max(0, p - q)); Leviathan 2023, Chen 2023"),
+    Rule("match", _match, True, False, "draws from p and keeps x where the draw is x"),
+    Rule("typical", _typical, False, False,
+         "keeps x where p(x) > min(ε, δ exp(-H(p))); Medusa. Changes the output's distribution", "typical (Medusa) · lossy"),
+    Rule("naive", _naive, False, True, "a teaching bug: on rejection it draws from p itself, which counts p twice"),
+)}  # fmt: skip
+"""The rules by name; `--rule`, the window's choices, and what is said of a rule follow from this table."""
+
+
+def is_lossy(rule: object) -> bool:
+    """Whether this is the name of a rule that changes the target's distribution."""
+    return rule in RULES and not RULES[str(rule)].exact
+
+
+def rule_label(rule: str) -> str:
+    """A rule's name with whether it leaves the target's distribution as it is."""
+    return RULES[rule].label or f"{rule} · {'exact' if RULES[rule].exact else 'lossy'}"

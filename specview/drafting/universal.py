@@ -24,6 +24,7 @@ from array_api_compat import array_namespace
 from specview.decoding.interfaces import Engine, OnChunk, Proceed, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Array, Draft
 from specview.decoding.sampling import SamplingParams, softmax
+from specview.decoding.verification import RULES
 from specview.drafting.base import choose
 from specview.drafting.own_model import OwnModel
 from specview.drafting.universal_text import Mirror, TextCoder, complete, prefix_of
@@ -32,13 +33,7 @@ from specview.errors import SpecviewError, UsageError
 
 Approach = Literal["same", "re-encode", "intersection"]
 
-APPROACHES: dict[str, Approach] = {
-    "greedy": "re-encode",
-    "match": "re-encode",
-    "typical": "re-encode",
-    "rejection": "intersection",
-    "naive": "intersection",
-}
+APPROACHES: dict[str, Approach] = {name: "intersection" if rule.uses_q else "re-encode" for name, rule in RULES.items()}
 """Rule -> how a draft with another tokenizer drafts for it: those that use q get one."""
 
 WINDOW_TOKENS = 8

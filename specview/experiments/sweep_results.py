@@ -9,6 +9,7 @@ from typing import Any
 
 from specview.decoding.metrics import Metrics
 from specview.decoding.speedup import median_speedup
+from specview.decoding.verification import is_lossy
 from specview.drafting.lanes import drafts_named
 from specview.experiments.sweep_curves import (
     CellRun,
@@ -24,7 +25,7 @@ from specview.files.figures import METRICS, columns
 from specview.files.report import Block, Report, Table, Text
 from specview.files.schema import Json, plain
 from specview.files.tables import Column
-from specview.library.exporters import equality_words, is_lossy
+from specview.library.exporters import equality_words
 
 _POOLED = (
     ("acceptance_rate", "accepted", "judged"),

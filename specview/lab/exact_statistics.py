@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from specview.decoding.verification import RULES
+from specview.decoding.verification import is_lossy
 from specview.files.report import Text, Tone
 
 Floats = NDArray[np.float64]
@@ -48,11 +48,6 @@ _WORDS: dict[Outcome, str] = {
     "not caught": "lossy, not caught",
     "untested": "too few samples to test",
 }
-
-
-def is_lossy(rule: str) -> bool:
-    """Whether a rule does not leave the target's distribution as it is; "plain" decoding does."""
-    return not RULES.get(rule, True)
 
 
 def labelled(rule: str) -> str:

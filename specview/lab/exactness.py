@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from specview.decoding import theory
+from specview.decoding.verification import is_lossy
 from specview.errors import Stopped, require
 from specview.files.report import Block, Report, Table, Text
 from specview.files.schema import plain
@@ -125,7 +126,7 @@ class SeedResult:
     @property
     def holds(self) -> bool:
         """Whether an exact sampler's p values are spread over 0..1; of a lossy one nothing is asked."""
-        return statistics.is_lossy(self.rule) or not statistics.refused(self.uniform_p)
+        return is_lossy(self.rule) or not statistics.refused(self.uniform_p)
 
     @property
     def refused(self) -> int:
@@ -139,7 +140,7 @@ class SeedResult:
     @property
     def words(self) -> str:
         """The verdict in words."""
-        if statistics.is_lossy(self.rule):
+        if is_lossy(self.rule):
             return "lossy: p values near 0" if self.refused else "lossy"
         return "spread over 0..1" if self.holds else "NOT spread over 0..1"
 
@@ -199,7 +200,7 @@ class ToyResult:
         if not self.samplers:
             return "Nothing was tested."
         found = self.samplers.values()
-        wrong = [one.rule for one in self._all if not statistics.is_lossy(one.rule) and not one.holds]
+        wrong = [one.rule for one in self._all if not is_lossy(one.rule) and not one.holds]
         tested = f"{self.samples:,} samples of {self.settings.outcomes:,} outcomes"
         if 0 < self.freedom < self.settings.outcomes - 1:
             tested += f" ({self.freedom + 1:,} cells: rare ones are pooled)"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from specview.decoding.ledger import Round
 from specview.decoding.metrics import Metrics, draft_full_words, fold
 from specview.decoding.speedup import Speedup, speedup
-from specview.decoding.verification import RULES
+from specview.decoding.verification import is_lossy
 from specview.drafting.plain import is_baseline
 from specview.lab.explain_figures import LaneFigures
 from specview.lab.explanation import Banner, BannerKind, Explanation, Waterfall, length_words
@@ -183,7 +183,7 @@ def _banners(lane: LaneFigures, found: Explanation) -> tuple[Banner, ...]:
     if lane.faster is not None and lane.faster.slower:
         times = f"{lane.faster.value:.2f}"
         tell("slower", f"{times}x: slower than plain", f"Slower than plain decoding: {times} times its speed.")
-    if not RULES.get(str(rule), True):
+    if is_lossy(rule):
         tell("lossy", "lossy rule", f"The rule {rule} is lossy: the output may differ from the target's own, so its speed is not that "
              "of an exact method.")  # fmt: skip
     if metrics.draft_acceptance is not None and metrics.draft_acceptance < LOW_DRAFT_ACCEPTANCE:

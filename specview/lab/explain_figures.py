@@ -1,4 +1,7 @@
-"""The figures of one lane's explanation, from its rounds and costs: waterfall, predictions, draft lengths."""
+"""The figures of one lane's explanation, from its rounds and costs: waterfall, predictions, draft lengths.
+
+Its histograms and bins are in decoding/details.
+"""
 
 from __future__ import annotations
 

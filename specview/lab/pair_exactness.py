@@ -20,7 +20,7 @@ import numpy as np
 
 from specview.decoding.ledger import Array
 from specview.decoding.sampling import Penalties, SamplingParams, probabilities
-from specview.decoding.verification import TYPICAL_DELTA, TYPICAL_EPSILON, entropy_of, resolve_rule
+from specview.decoding.verification import TYPICAL_DELTA, TYPICAL_EPSILON, entropy_of, is_lossy, resolve_rule
 from specview.drafting import universal
 from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, Stopped, require
@@ -56,7 +56,7 @@ UPDATE_S, REPORT_S = 0.1, 1.0
 
 def samplers_of(rule: str) -> tuple[str, ...]:
     """The samplers that are run: plain decoding, the lane's rule, and the two lossy ones as controls."""
-    return tuple(dict.fromkeys(["plain", rule, *(["rejection"] if statistics.is_lossy(rule) else []), "naive", "typical"]))
+    return tuple(dict.fromkeys(["plain", rule, *(["rejection"] if is_lossy(rule) else []), "naive", "typical"]))
 
 
 def accepts(name: str, p: statistics.Floats, q: statistics.Floats) -> statistics.Floats:
@@ -209,7 +209,7 @@ class _Continuations:
         self.ready, self.target, self.draft = ready, target, draft
         self.prompt = tuple(ready.record.prompt_ids)
         self.names = samplers_of(self.result.rule)
-        self.lossy = [name for name in self.names if statistics.is_lossy(name)]
+        self.lossy = [name for name in self.names if is_lossy(name)]
         self.outcomes: dict[str, Counter[statistics.Continuation]] = {name: Counter() for name in self.names}
         self.counts: dict[str, Counter[str]] = {name: Counter() for name in self.names}
         self._steps: dict[statistics.Continuation, tuple[dict[int, float], dict[str, tuple[float, dict[int, float]]]]] = {}

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from specview.decoding.sampling import sampling_words
+from specview.decoding.verification import is_lossy
 from specview.drafting.lanes import flat_settings
 from specview.errors import require
 from specview.files.report import Block, Report, Table, Text, Tone
@@ -81,7 +82,7 @@ class RuleResult:
     @property
     def lossy(self) -> bool:
         """Whether the rule does not claim to be exact."""
-        return statistics.is_lossy(self.name)
+        return is_lossy(self.name)
 
     @property
     def p(self) -> float | None:

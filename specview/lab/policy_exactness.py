@@ -22,7 +22,7 @@ from specview.decoding.ledger import Round
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import RULES
+from specview.decoding.verification import RULES, is_lossy
 from specview.drafting.method import DrafterContext
 from specview.drafting.policies import POLICIES, Constant
 from specview.drafting.registry import DEFAULT_METHOD, METHODS
@@ -40,7 +40,7 @@ COMBINED = tuple(sorted(name for name, method in METHODS.items() if method.combi
 NOSY = "nosy"
 """The lab's own policy: drafts on where the first token behind a refusal was one of the first half, else not."""
 
-EXACT_RULES = tuple(rule for rule, exact in RULES.items() if exact and rule != "greedy")
+EXACT_RULES = tuple(rule for rule in RULES if not is_lossy(rule) and rule != "greedy")
 CONTROL = ("naive", "constant")
 """A rule that is wrong, which the test must catch."""
 

@@ -20,7 +20,7 @@ from specview.decoding.interfaces import Drafter, LengthPolicy
 from specview.decoding.ledger import Round, RunRecord, finished
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.speedup import Speedup, speedup
-from specview.decoding.verification import RULES
+from specview.decoding.verification import RULES, is_lossy
 from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
@@ -143,7 +143,7 @@ class Replay:
         refused = (
             (not method.drafts, f"the lane {name} is plain decoding: it drafts nothing.", "Choose another lane."),
             (not rounds or not self.text.output, f"the lane {name} has no rounds.", "Record a run that gets further."),
-            (self.sampled and not RULES.get(self.rule, False),
+            (self.sampled and (is_lossy(self.rule) or self.rule not in RULES),
              f"the rule {self.rule} is lossy: with other drafts it writes another text, which is not in the trace.",
              "Record a greedy run, or one with rule match."),
             (self.policy not in POLICIES,

@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specview.decoding.verification import is_lossy
 from specview.errors import SpecviewError
 from specview.files.documents import lane_facts
 from specview.files.reader import Trace
 from specview.files.tables import markdown_rows, markdown_text, printable
-from specview.library.exporters import compare_markdown, is_lossy
+from specview.library.exporters import compare_markdown
 from specview.library.repeat import PROMPT_FILE, command_line
 from specview.library.replay import trace_document
 from specview.settings.run import shared_settings

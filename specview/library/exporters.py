@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specview.decoding.verification import RULES
+from specview.decoding.sampling import SamplingParams
+from specview.decoding.verification import is_lossy
+from specview.fields import declared
 from specview.files.figures import METRICS
 from specview.files.tables import Column, Row, table_csv, table_markdown
 
 _RUN_KEYS = (
     "engine", "target", "draft", "draft_engine", "method", "k", "policy", "rule",
-    "temperature", "top_k", "top_p", "min_p", "seed", "workload", "max_tokens", "device", "dtype", "threads",
-    "check_mode",
+    *declared(SamplingParams), "stop", "workload", "max_tokens", "device", "dtype", "threads", "check_mode",
 )  # fmt: skip
 
 _MARKDOWN_COLUMNS = (
@@ -39,11 +40,6 @@ def shown_rates(lane: Mapping[str, Any]) -> tuple[float | None, float | None]:
     if over:
         return over["tokens_per_s"], over["plain_tokens_per_s"]
     return (lane["metrics"] or {}).get("decode_tokens_per_s"), None
-
-
-def is_lossy(rule: Any) -> bool:
-    """Whether a lane under this rule may give other output than the target alone would."""
-    return not RULES.get(rule, True)
 
 
 def compare_csv(document: Mapping[str, Any]) -> str:

@@ -7,12 +7,13 @@ from typing import Any
 
 from specview.decoding.ledger import end_words
 from specview.decoding.metrics import draft_full_words
+from specview.decoding.verification import is_lossy
 from specview.drafting.plain import is_baseline
 from specview.drafting.registry import METHODS
 from specview.files.figures import METRICS
 from specview.files.report import Figure, Figures, Report, Table, Text
 from specview.files.tables import ABSENT, Column
-from specview.library.exporters import is_lossy, lane_rows
+from specview.library.exporters import lane_rows
 
 _COLUMNS = (
     Column("name", "lane"),

@@ -82,40 +82,52 @@ def load_engine(
     text = f"Loading {model.name}"
     watch.tell(text)
 
-    loaded: Engine
-    if engine == "transformers":
-        from specview.engines import transformers_engine
-
-        loaded = transformers_engine.load(
-            path,
-            device=asked.device,
-            dtype=asked.dtype,
-            threads=asked.threads,
-            check_mode=asked.check_mode,
-            trust_remote_code=asked.trust_remote_code,
-            gguf=gguf_facts(model.path) if model.path is not None and model.path.is_file() else None,
-            compute_in_dtype=compute_in_dtype,
-            progress=partial(watch.tell, text),
-            should_stop=should_stop,
-        )
-    else:
-        from specview.engines import llama_cpp_engine
-        from specview.models.llama_trial import require_survival
-
-        if model.origin != "bundled":
-            require_survival(path, asked.gpu_layers, progress=progress, should_stop=should_stop)
-        loaded = llama_cpp_engine.load(
-            path,
-            threads=asked.threads,
-            gpu_layers=asked.gpu_layers,
-            context=asked.context,
-            check_mode=asked.check_mode,
-            progress=partial(watch.tell, text),
-            should_stop=should_stop,
-        )
+    loaded = _LOADERS[engine](model, path, asked, compute_in_dtype, watch, text)
     loaded.model_name = model.name  # not that of a cache folder
     note_origin(loaded, LoadedFrom(model, path, asked.threads))
     return loaded
+
+
+def _load_transformers(
+    model: ModelRef, path: Path, asked: Loading, compute_in_dtype: bool, watch: Watch, text: str
+) -> Engine:
+    from specview.engines import transformers_engine
+
+    return transformers_engine.load(
+        path,
+        device=asked.device,
+        dtype=asked.dtype,
+        threads=asked.threads,
+        check_mode=asked.check_mode,
+        trust_remote_code=asked.trust_remote_code,
+        gguf=gguf_facts(model.path) if model.path is not None and model.path.is_file() else None,
+        compute_in_dtype=compute_in_dtype,
+        progress=partial(watch.tell, text),
+        should_stop=watch.should_stop,
+    )
+
+
+def _load_llama_cpp(
+    model: ModelRef, path: Path, asked: Loading, compute_in_dtype: bool, watch: Watch, text: str
+) -> Engine:
+    from specview.engines import llama_cpp_engine
+    from specview.models.llama_trial import require_survival
+
+    if model.origin != "bundled":
+        require_survival(path, asked.gpu_layers, progress=watch.progress, should_stop=watch.should_stop)
+    return llama_cpp_engine.load(
+        path,
+        threads=asked.threads,
+        gpu_layers=asked.gpu_layers,
+        context=asked.context,
+        check_mode=asked.check_mode,
+        progress=partial(watch.tell, text),
+        should_stop=watch.should_stop,
+    )
+
+
+_LOADERS = {"transformers": _load_transformers, "llama.cpp": _load_llama_cpp}
+"""Engine -> what loads a prepared model in it."""
 
 
 def prepare(

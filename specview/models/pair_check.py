@@ -7,7 +7,7 @@ the tokens that both have for those that do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -264,12 +264,13 @@ def _foreign(report: PairReport, target_name: str, draft_name: str, pairing: Pai
     if not pairing.target.texts or not pairing.draft.texts:
         which = target_name if not pairing.target.texts else draft_name
         return replace(report, ok=False, reason=f"{other}, and {which} has no tokens for text. {_MEND}")
-    notes = [f"Rules greedy, match and typical: {WORDS['re-encode']} (vocabulary re-encode)."]
+    of_text, of_q = (_listed(rule for rule, how in APPROACHES.items() if how == one) for one in ("re-encode", "intersection"))
+    notes = [f"Rules {of_text}: {WORDS['re-encode']} (vocabulary re-encode)."]
     approach: dict[str, str] = dict(APPROACHES)
     if report.shared:
-        notes.append(f"Rules rejection and naive: {WORDS['intersection']} (vocabulary intersection).")
+        notes.append(f"Rules {of_q}: {WORDS['intersection']} (vocabulary intersection).")
     else:
-        notes.append("Rules rejection and naive: not with this draft, for no token is shared; use match.")
+        notes.append(f"Rules {of_q}: not with this draft, for no token is shared; use match.")
         approach = {rule: how for rule, how in approach.items() if how != "intersection"}
     count = f"{report.shared:,} of the target's {len(pairing.target.ids):,} texts ({percent(report.share)})"
     reason = f"{other}: {count} are one token of the draft too."
@@ -279,6 +280,11 @@ def _foreign(report: PairReport, target_name: str, draft_name: str, pairing: Pai
         first = ":" if report.different <= len(report.differences) else ", first"
         reason += f" {report.different:,} of {pairing.compared:,} ids {differ}{first} {named}."
     return replace(report, reason=reason, approach=approach, notes=tuple(notes))
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def percent(share: float, digits: int = 0) -> str:

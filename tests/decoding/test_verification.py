@@ -20,6 +20,7 @@ from specview.decoding.verification import (
     NotFiniteError,
     draft_row,
     entropy_of,
+    is_lossy,
     residual,
     resolve_rule,
     verify,
@@ -63,7 +64,11 @@ NEXT = [0.1, 0.2, 0.3, 0.4]
 
 
 def test_the_rules_and_which_are_exact():
-    assert RULES == {"greedy": True, "rejection": True, "match": True, "typical": False, "naive": False}
+    assert {name: rule.exact for name, rule in RULES.items()} == {
+        "greedy": True, "rejection": True, "match": True, "typical": False, "naive": False,
+    }
+    assert all(rule.tip and rule.name == name for name, rule in RULES.items())
+    assert [is_lossy(rule) for rule in ("match", "naive", "auto", "plain", None)] == [False, True, False, False, False]
 
 
 def test_auto_is_greedy_at_temperature_zero_and_rejection_above():

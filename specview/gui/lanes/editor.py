@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 )
 
 from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
+from specview.decoding.verification import RULES, idle_rule_note, resolve_rule, rule_label
 from specview.drafting.lanes import checked_lane, default_k, heads_of, needs_draft
 from specview.drafting.method import MethodInfo
 from specview.drafting.policies import POLICIES
@@ -45,31 +45,13 @@ from specview.settings.run import BUNDLED, MAX_K, LaneSettings, RunSettings
 MEMBERS = "members"
 MODEL_FILES = "GGUF models (*.gguf);;All files (*)"
 
-RULE_TIPS = {
-    "greedy": "keeps a drafted token that is the target's own argmax; temperature 0 only",
-    "rejection": "keeps x with probability min(1, p/q), else draws from max(0, p - q); Leviathan 2023, Chen 2023",
-    "match": "draws from p and keeps x where the draw is x",
-    "typical": "keeps x where p(x) passes an entropy-dependent threshold; Medusa. Changes the output's distribution",
-    "naive": "a teaching bug: on rejection it draws from p itself, which counts p twice",
-}
-
-
-def rule_text(rule: str) -> str:
-    """Name a rule with whether it leaves the target's distribution as it is."""
-    if rule == "greedy":
-        return "greedy · exact at T 0"
-    if rule == "typical":
-        return "typical (Medusa) · lossy"
-    return f"{rule} · {'exact' if RULES[rule] else 'lossy'}"
-
-
 def resolved_rule_text(rule: str, sampling: SamplingParams) -> str:
     """Name the rule that `rule` comes to with this sampling; `auto` says what it picks."""
     try:
         resolved = resolve_rule(rule, sampling)
     except SpecviewError:
-        return rule_text(rule)
-    return rule_text(resolved)
+        return rule_label(rule)
+    return rule_label(resolved)
 
 
 def model_name(ref: str, role: str = "target") -> str:
@@ -169,7 +151,7 @@ class LaneEditor(QDialog):
         self._policy_text = self._note()
         self.policy_form = OptionForm()
         inherited = resolved_rule_text(rule, run.sampling)
-        self.rule = Choice((("auto", f"as the race ({inherited})"), *((name, rule_text(name)) for name in RULES)))
+        self.rule = Choice((("auto", f"as the race ({inherited})"), *((name, rule_label(name)) for name in RULES)))
         self.rule.set_value(lane.rule)
         self._rule_text = self._note()
         self.form = OptionForm()
@@ -453,7 +435,7 @@ class LaneEditor(QDialog):
             resolved = resolve_rule(effective, self._run.sampling)
         except SpecviewError:
             resolved = effective
-        words = (RULE_TIPS.get(resolved, ""), idle_rule_note(resolved, self._run.sampling))
+        words = (RULES[resolved].tip if resolved in RULES else "", idle_rule_note(resolved, self._run.sampling))
         self._rule_text.setText(" ".join(filter(None, words)))
         info = METHODS[self.method.value()]
         chosen = {MEMBERS: self.members.joined()} if info.combines else {}

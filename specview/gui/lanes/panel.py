@@ -1,4 +1,7 @@
-"""One lane on screen: name, settings, figures, verdict, streaming text, state."""
+"""One lane on screen: name, settings, figures, verdict, streaming text, state.
+
+Its figures are those of files/figures.METRICS that `_HEAD` names; a new one is one entry there.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,12 @@ from specview.gui.state.view_model import LaneModel, RaceModel
 
 _SHORT_PANEL = 300
 _LOW_PANEL = 215
+_HEAD = {
+    "decode_tokens_per_s": "888.8", "tokens_per_target_pass": "88.88", "acceptance_rate": "0.88", "speedup": "88.88×",
+}  # fmt: skip
+"""The figures of a lane's head -> the widest that one is."""
+_LOW_HEAD = ("decode_tokens_per_s", "speedup")
+"""Those that stay where the panel is narrow and low."""
 
 
 class Dot(Painted):
@@ -77,12 +86,7 @@ class LanePanel(QFrame):
         )
         self._chips = ChipRow()
         self._badge = Badge()
-        self._cells = {
-            "decode_tokens_per_s": FigureCell("tok/s", "888.8"),
-            "tokens_per_target_pass": FigureCell("tok/pass", "88.88"),
-            "acceptance_rate": FigureCell("α", "0.88"),
-            "speedup": FigureCell("vs plain", "88.88×"),
-        }
+        self._cells = {name: FigureCell(METRICS[name].label, widest) for name, widest in _HEAD.items()}
         self._figures = QGridLayout()
         self._columns = 0, False
         self._members: tuple[str, ...] = ()
@@ -230,7 +234,9 @@ class LanePanel(QFrame):
         self.why.show_lane(lane, race)
         self._show_shares(metrics)
         details = figures.details(metrics)
-        for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
+        for name in _HEAD:
+            if name == "speedup":  # which says what it is held against
+                continue
             figure = METRICS[name]
             value = figures.shown_rate(speedup, metrics) if name == "decode_tokens_per_s" else getattr(metrics, name)
             self._cells[name].set_value(figure.text(value), tip=_joined(figure.tooltip(details.get(name, "")), told))
@@ -301,26 +307,26 @@ class LanePanel(QFrame):
         self._restate_buttons()
 
     def _arrange(self) -> None:
-        """Put the four figures in one row, or in two where the panel is narrow; only two where it is low too."""
-        cells = list(self._cells.values())
+        """Put the figures in one row, or in two columns where the panel is narrow; only some where it is low too."""
+        cells, every = list(self._cells.values()), len(self._cells)
         widths = [cell.natural_width() for cell in cells]
         room = self.width() - 2 * theme.px(12)
-        columns = 4 if room >= sum(widths) + 3 * self._figures.horizontalSpacing() else 2
+        columns = every if room >= sum(widths) + (every - 1) * self._figures.horizontalSpacing() else 2
         low = columns == 2 and self.height() < theme.px(_LOW_PANEL)
         if (columns, low) != self._columns:
             self._columns = columns, low
             for cell in cells:
                 self._figures.removeWidget(cell)
-            shown = [self._cells["decode_tokens_per_s"], self._cells["speedup"]] if low else cells
+            shown = [self._cells[name] for name in _LOW_HEAD] if low else cells
             for cell in cells:
                 cell.setVisible(cell in shown)
             for place, cell in enumerate(shown):
                 self._figures.addWidget(cell, place // columns, place % columns)
-            for column in range(4):
+            for column in range(every):
                 self._figures.setColumnStretch(column, 0)
                 self._figures.setColumnMinimumWidth(column, 0)
             for column in range(columns):
-                fixed = widths[column] if columns == 4 else max(widths[column], widths[column + 2])
+                fixed = max(widths[column::columns])
                 last = column == columns - 1
                 self._figures.setColumnMinimumWidth(column, 0 if last else fixed)
                 self._figures.setColumnStretch(column, int(last))

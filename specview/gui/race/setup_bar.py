@@ -21,10 +21,9 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.interfaces import Declared
 from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import RULES, idle_rule_note, resolve_rule
+from specview.decoding.verification import RULES, idle_rule_note, resolve_rule, rule_label
 from specview.errors import SpecviewError, UsageError
 from specview.fields import declared
-from specview.gui.lanes.editor import RULE_TIPS, rule_text
 from specview.gui.link.library import FoundWorkload, Library
 from specview.gui.parts import layout, theme
 from specview.gui.parts.option_field import OptionField, option_tip
@@ -384,7 +383,7 @@ class SetupBar(QFrame):
         return SamplingParams(self.fields["temperature"].value())
 
     def _tell_rule(self) -> None:
-        words = [RULE_TIPS.get(self._resolved(), "")]
+        words = [RULES[found].tip if (found := self._resolved()) in RULES else ""]
         with suppress(SpecviewError):
             words.append(idle_rule_note(self.rule.value(), self._sampling()))
         set_tip(self.rule, " ".join(filter(None, words)))
@@ -401,7 +400,7 @@ class SetupBar(QFrame):
         except SpecviewError:
             picked = "greedy"
         chosen = self.rule.value()
-        self.rule.set_items((("auto", f"auto: {picked} · exact"), *((name, rule_text(name)) for name in RULES)))
+        self.rule.set_items((("auto", f"auto: {picked} · exact"), *((name, rule_label(name)) for name in RULES)))
         self.rule.blockSignals(True)
         self.rule.set_value(chosen)
         self.rule.blockSignals(False)

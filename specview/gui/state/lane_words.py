@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from specview.decoding.ledger import end_words, finished
 from specview.decoding.metrics import Metrics, draft_full_words
-from specview.decoding.verification import RULES
+from specview.decoding.verification import RULES, is_lossy
 from specview.drafting.plain import BASELINE
 from specview.files.figures import METRICS, number, percent
 from specview.gui.state.view_model import LaneModel
@@ -39,7 +39,7 @@ LOSSY = "lossy"
 def lossy(settings: Mapping[str, Any]) -> str:
     """What to say beside the figures of a lane whose rule changes the output's distribution; '' for exact rules."""
     rule = str(settings.get("rule"))
-    if RULES.get(rule) is not False:
+    if not is_lossy(rule):
         return ""
     name = "typical, Medusa's own rule," if rule == "typical" else rule
     return f"Lossy: the rule {name} changes what the target would have said. Its speed is no exact method's."
@@ -59,7 +59,7 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
         extra = [f"{k.removeprefix('policy_')} {v}" for k, v in settings.items() if k.startswith("policy_")]
         found.append(Mark(str(policy), tip="\n".join([tip, *extra])))
     if rule := settings.get("rule"):
-        found.append(Mark(str(rule), tip=f"Acceptance rule {rule}: {_RULE_TIPS.get(str(rule), '')}"))
+        found.append(Mark(str(rule), tip=f"Acceptance rule {rule}: {RULES[rule].tip if rule in RULES else ''}"))
         if words := lossy(settings):
             found.insert(0, Mark(LOSSY, "warning", words))
     longest, shortest = settings.get("option_ngram_max"), settings.get("option_ngram_min")
@@ -113,15 +113,6 @@ def _changed_options(settings: Mapping[str, Any]) -> list[Mark]:
         found.append(Mark(f"{member} {words}" if dot else shown if name == "members" else words,
                           tip=f"Option {name} = {value}"))
     return found
-
-
-_RULE_TIPS = {
-    "greedy": "accept the drafted token when it is the target's argmax. Exact at temperature 0.",
-    "rejection": "accept with probability min(1, p/q), else draw from norm(max(0, p - q)). Exact.",
-    "match": "draw from p; accept when the draw is the drafted token. Exact.",
-    "typical": "Medusa's rule: accept when p(x) > min(ε, δ exp(-H(p))). Not exact.",
-    "naive": "accept with min(1, p/q), else draw from p itself. A teaching bug, not exact.",
-}
 
 
 def _short(value: Any) -> str:
@@ -206,11 +197,11 @@ def badge(lane: LaneModel) -> Mark:
                     f"All {equality.compared} tokens compared are those of plain decoding.", "= plain")
     if equality is not None and equality.first_difference is not None:
         return _difference(lane)
-    if RULES.get(rule) is False:
-        return Mark("lossy rule", "warning", f"{told}\n{rule}: {_RULE_TIPS.get(rule, '')}")
+    if is_lossy(rule):
+        return Mark("lossy rule", "warning", f"{told}\n{rule}: {RULES[rule].tip}")
     if rule in RULES:
         return Mark("✓ exact rule", "good",
-                    f"{rule}: {_RULE_TIPS[rule]}\nThe output is distributed as the target alone would give it.")
+                    f"{rule}: {RULES[rule].tip}\nThe output is distributed as the target alone would give it.")
     return Mark(f"rule {rule}", tip="The rule is chosen when the run starts: greedy at temperature 0, else rejection.")
 
 

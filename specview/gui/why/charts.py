@@ -1,4 +1,7 @@
-"""The plots of the Why page: the waterfall, predictions, draft lengths, and a lane's deep figures."""
+"""The plots of the Why page: the waterfall, predictions, draft lengths, and a lane's deep figures.
+
+A new one of the deep figures is a series of decoding/details and a Chart in DetailView.
+"""
 
 from __future__ import annotations
 

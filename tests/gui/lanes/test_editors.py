@@ -9,10 +9,11 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialogButtonBox, QWidget
 
 from specview.decoding.sampling import SamplingParams
+from specview.decoding.verification import rule_label
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
-from specview.gui.lanes.editor import LaneEditor, model_name, rule_text
+from specview.gui.lanes.editor import LaneEditor, model_name
 from specview.gui.lanes.option_form import OptionForm
 from specview.gui.link import pair_checks
 from specview.gui.link.library import Found, FoundModel, Library
@@ -166,7 +167,7 @@ def test_rules_say_whether_they_are_exact(qtbot, library):
     assert texts[0] == "as the race (match · exact)"
     assert "typical (Medusa) · lossy" in texts
     assert "naive · lossy" in texts
-    assert rule_text("rejection") == "rejection · exact"
+    assert rule_label("rejection") == "rejection · exact"
     editor.rule.set_value("greedy")
     assert "temperature 0" in editor.problem
     assert not ok(editor).isEnabled()
