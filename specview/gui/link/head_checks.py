@@ -176,7 +176,7 @@ def check(question: HeadQuestion) -> tuple[str, str]:
     said = ""
     try:
         # A hub id of the target would need the hub library: see `library`.
-        target = resolve(question.target, question.engine, "target") if _here(question.target) else None
+        target = resolve(question.target, question.engine, "target") if is_here(question.target) else None
         if question.kind == INSIDE and question.ref in (BUNDLED, "") and (target is None or target.path is None):
             return "small", "The modules are looked for inside the target when it loads."
         path = find_head(question.kind, question.ref, None if target is None else target.path)
@@ -202,7 +202,8 @@ def check(question: HeadQuestion) -> tuple[str, str]:
         return "warning", f"The head cannot be read: {error.strerror or error}."
 
 
-def _here(ref: str) -> bool:
+def is_here(ref: str) -> bool:
+    """Whether a reference is bundled, a file or a folder here: hub ids would need the hub library, see `library`."""
     try:
         return ref == BUNDLED or path_of(ref).exists()
     except OSError:

@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject
 
 from specview.errors import SpecviewError
 from specview.gui.link.background import BackgroundAnswers
-from specview.models.catalog import path_of
+from specview.gui.link.head_checks import is_here
 from specview.settings.run import BUNDLED
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check(pair: Pair) -> tuple[str, str]:
     from specview.models.pair_check import pair_from_files
 
     target, engine, draft, draft_engine = pair
-    if not (_here(target) and _here(draft)):
+    if not (is_here(target) and is_here(draft)):
         return "small", LATER
     try:
         first = resolve(target, _reader(target, engine), "target").path
@@ -60,14 +60,6 @@ def check(pair: Pair) -> tuple[str, str]:
 def _reader(ref: str, engine: str) -> str:
     """The engine whose file to read: of the bundled models the GGUF files carry their tokenizer."""
     return "llama.cpp" if ref == BUNDLED else engine
-
-
-def _here(ref: str) -> bool:
-    """Whether a reference is bundled, a file or a folder here: hub ids would need the hub library, see `library`."""
-    try:
-        return ref == BUNDLED or path_of(ref).exists()
-    except OSError:
-        return False
 
 
 class PairChecks(BackgroundAnswers[Pair]):
