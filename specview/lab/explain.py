@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from specview.decoding.ledger import Round
 from specview.decoding.metrics import Metrics, draft_full_words, fold
+from specview.decoding.round_table import table_of
 from specview.decoding.speedup import Speedup, speedup
 from specview.decoding.verification import is_lossy
 from specview.drafting.plain import is_baseline
@@ -75,13 +76,14 @@ def explain(
     settings = settings or {}
     if not rounds:
         return Explanation("none", "No rounds yet: run a race.", (), 0)
-    metrics = metrics or fold(rounds)
-    costs = measured_costs(rounds, plain, {**(calibrated or {}), **(others or {})})
+    table, base = table_of(rounds), table_of(plain)  # each round is folded once
+    metrics = metrics or fold(table)
+    costs = measured_costs(table, base, {**(calibrated or {}), **(others or {})})
     if is_baseline(settings) or not (metrics.proposed or plain):
         speed = metrics.decode_tokens_per_s
         sentence = f"Plain decoding is the baseline: every target pass gives one token{f' at {speed:.1f} tokens/s' if speed else ''}."
         return Explanation("none", sentence, (), len(rounds), tokens_per_pass=metrics.tokens_per_target_pass, costs=costs)
-    lane = LaneFigures(rounds, plain, settings, metrics, costs, bool(calibrated), faster or speedup(rounds, plain), beside or {})
+    lane = LaneFigures(rounds, plain, settings, metrics, costs, bool(calibrated), faster or speedup(table, base), beside or {})
     found = lane.explanation()
     return replace(found, sentence=_sentence(lane, found), banners=_banners(lane, found), notes=_notes(lane, found))
 
