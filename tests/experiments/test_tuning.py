@@ -325,8 +325,7 @@ def by_k(best, peak):
 
 def test_the_best_lane_is_found_with_high_probability(world, monkeypatch):
     """Screening by simulated rounds says little here, so finding it is the races' work: near the best in 9 of 10."""
-    near = 0
-    runs = 40
+    near, runs = 0, 20
     for seed in range(runs):
         speed = by_k(2, 1.5)
         result = simulated(world, monkeypatch, speed, seed)
@@ -335,29 +334,24 @@ def test_the_best_lane_is_found_with_high_probability(world, monkeypatch):
     assert near >= 0.85 * runs
 
 
-def test_the_interval_covers_the_chosen_lanes_true_speed_and_choosing_alone_would_not(world, monkeypatch):
+@pytest.mark.parametrize(("true", "seeds", "most"), [(1.2, 1000, 5), (1.0, 2000, 4)])
+def test_the_interval_covers_the_chosen_lanes_true_speed_and_choosing_alone_would_not(world, monkeypatch, true, seeds, most):
     """Every lane is as fast as the others: what is chosen looks faster than it is, and the fresh races must not.
 
-    60 tunings at 95%: at most 8 misses, which an honest interval exceeds once in 400.
+    30 tunings at 95%: more than 5 misses an honest interval has once in 300. Where there is nothing to gain a one-sided
+    2.5% may claim a gain: more than 4 have a chance of 1 in 1000.
     """
-    misses, flattered, runs = 0, 0.0, 60
+    misses, claims, flattered, runs = 0, 0, 0.0, 30
     for seed in range(runs):
-        result = simulated(world, monkeypatch, lambda lane: 1.2, 1000 + seed, noise=0.05, seconds=1500.0)
-        misses += not result.interval.low <= 1.2 <= result.interval.high
-        flattered += math.log(result.winner.chosen_by.mean / 1.2) / runs
-    assert misses <= 8
-    assert flattered > 0.005, "the choice flatters: that is why it is measured anew"
-
-
-def test_plain_is_said_to_win_where_all_lanes_are_as_fast_as_it(world, monkeypatch):
-    """Of 60 tunings with nothing to gain a one-sided 2.5% may claim a gain: at most 6, a chance of 1 in 500."""
-    claims = 0
-    for seed in range(60):
-        result = simulated(world, monkeypatch, lambda lane: 1.0, 2000 + seed, noise=0.05, seconds=1500.0)
+        result = simulated(world, monkeypatch, lambda lane: true, seeds + seed, noise=0.05, seconds=1500.0)
+        misses += not result.interval.low <= true <= result.interval.high
+        flattered += math.log(result.winner.chosen_by.mean / true) / runs
         claims += result.verdict == "faster"
         assert result.verdict in ("faster", "plain", "unclear")
         assert result.verdict == "faster" or result.best is None
-    assert claims <= 6
+    assert misses <= 5
+    assert flattered > 0.005, "the choice flatters: that is why it is measured anew"
+    assert true > 1 or claims <= most
 
 
 # -- parts -----------------------------------------------------------------------------------------------

@@ -230,21 +230,23 @@ def test_the_question_says_how_long(page, qapp, answer):
     assert said == ["8 cells, about 2 h.\nIt can be stopped and resumed at any time."]
 
 
-def test_a_target_that_cannot_be_loaded_is_one_line(page, qtbot, world):
-    def broken():
-        raise SpecviewError("There is no file x.", "Check the path.")
+def broken(*words):
+    """A model that does not load."""
 
-    world.models["target", "bundled"] = broken
+    def load():
+        raise SpecviewError(*words)
+
+    return load
+
+
+def test_a_target_that_cannot_be_loaded_is_one_line_and_a_cell_that_fails_leaves_the_others(page, qtbot, world):
+    target = world.models["target", "bundled"]
+    world.models["target", "bundled"] = broken("There is no file x.", "Check the path.")
     run_to_end(page, qtbot)
     assert page.banner.message == "There is no file x. Check the path."
     assert page.run.isEnabled() and newest_sweeps() == []
-
-
-def test_a_cell_that_fails_is_told_and_the_others_run(page, qtbot, world):
-    def broken():
-        raise SpecviewError("draft.gguf is cut short.", "Download it again.")
-
-    world.models["draft", "bundled"] = broken
+    world.models["target", "bundled"] = target
+    world.models["draft", "bundled"] = broken("draft.gguf is cut short.", "Download it again.")
     page.form.lanes.tick(["draft-model", "prompt-lookup"])
     run_to_end(page, qtbot)
     assert "6 failed: draft.gguf is cut short" in page.words.full
@@ -315,14 +317,11 @@ def test_a_sweep_that_lies_elsewhere_is_shown_again_too(page, qtbot, tmp_path):
     assert page.kept()["path"] == str(path)
 
 
-def test_a_sweep_that_is_gone_is_not_shown_again(page, qtbot, tmp_path):
+def test_a_sweep_that_is_gone_is_not_shown_again_and_a_file_that_is_none_is_one_line(page, qtbot, tmp_path):
     page.restore({"path": str(tmp_path / "gone.jsonl")})
     page.opened()
     qtbot.waitUntil(lambda: not page.reader.busy, timeout=WAIT_MS)
     assert page.results is None and not page.banner.message
-
-
-def test_opening_a_file_that_is_no_sweep_is_one_line(page, qtbot, tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text("hello")
     page.open_file(path)
