@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specview.decoding.ledger import Rider, Round, depths
-from specview.decoding.loop import Sequence as TokenSequence
-from specview.decoding.loop import decode
 from specview.decoding.observation import Observer
 from specview.decoding.sampling import SamplingParams
 from specview.drafting import lookahead
@@ -19,16 +17,13 @@ from specview.drafting.lookahead import OPTIONS, Lookahead, Pool, Window, window
 from specview.drafting.method import DrafterContext
 from specview.errors import SpecviewError, UsageError
 from specview.settings.options import resolve
-from specview.settings.run import LaneSettings
 from tests.decoding.toy import (
     VOCAB,
     FakeEngine,
     TableModel,
-    constant,
     plain_reference,
     run_decode,
 )
-from tests.racing.world import World, last_ends
 
 PROMPT = [1, 2, 3, 1, 2, 4]
 WIDE = 6  # vocabulary of the table models
@@ -519,93 +514,3 @@ def test_values_out_of_range_are_one_line(name, value):
 def test_the_widest_window_stays_under_llama_cpp_s_sequences():
     most = options(window_size=128, level=16, guess_set_size=64)
     assert lookahead.shape_of(most).leaves < 256
-
-
-# -- in a race --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def registered(monkeypatch):
-    """The method as the registry declares it."""
-    from specview.drafting.method import MethodInfo
-    from specview.drafting.registry import METHODS
-
-    info = MethodInfo(
-        "lookahead",
-        "lookahead",
-        "",
-        lookahead.make,
-        OPTIONS,
-        family="self",
-        shape=lookahead.shape_of,
-    )
-    monkeypatch.setitem(METHODS, "lookahead", info)
-
-
-def test_a_lane_of_a_race(registered, monkeypatch):
-    """The lane makes room for the window, warms its passes up and gets the plain lane's text."""
-    world = World(monkeypatch)
-    race, events = world.run(LaneSettings("lookahead", options={"window_size": 4, "level": 4}), max_tokens=60)
-    plain, lane = race.records
-    assert lane.end == plain.end == "limit"
-    assert lane.token_ids == plain.token_ids
-    assert lane.settings["k"] == 3
-    assert lane.settings["option_window_size"] == 4
-    assert sum(round_.accepted for round_ in lane.rounds) > 0
-    assert max(round_.rows for round_ in lane.rounds) > 8
-    assert last_ends(events)[1].metrics.tokens_per_target_pass > 1
-
-
-def test_a_lane_whose_window_the_context_cannot_take_fails_alone(registered, monkeypatch):
-    world = World(monkeypatch, context_length=60)
-    race, _ = world.run(LaneSettings("lookahead", options={"window_size": 100}), max_tokens=8)
-    plain, lane = race.records
-    assert (plain.end, lane.end) == ("limit", "error")
-    assert lane.error.startswith("lookahead's window of W 100, N ")
-    assert "this sequence holds 60" in lane.error
-
-
-# -- the bundled target -----------------------------------------------------------------------------------
-
-
-@pytest.mark.real_model
-@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "match"])
-def test_the_bundled_target_gives_what_plain_decoding_gives(engine_name, model_pool, temperature):
-    """Check mode, both engines: text that repeats, so that guesses are accepted, and the window rides."""
-    from specview.racing.pool import target_key
-    from specview.settings.run import RunSettings
-
-    engine = model_pool.get(target_key(RunSettings(engine=engine_name, check_mode=True, threads=1)))
-    prompt = engine.tokenizer.encode_raw("one two three four five six\none two three four five six\none two")
-    sampling = SamplingParams(temperature, seed=2)
-    rule = "match" if temperature else "greedy"
-    chosen = options(window_size=2, level=4, guess_set_size=2)
-    made, outputs, rounds = None, [], []
-    for _ in range(2):
-        session = engine.new_session(len(prompt) + 40, lookahead.shape_of(chosen).leaves)
-        if outputs:
-            made = lookahead.make(
-                DrafterContext(chosen, len(prompt) + 40, engine.vocab_size, target=engine, session=session)
-            )
-            made.start(prompt, sampling)
-        session.prefill(prompt[:-1])
-        policy = constant(3)
-        sequence = TokenSequence(list(prompt))
-        rounds = list(
-            decode(
-                session,
-                sequence,
-                rule=rule,
-                sampling=sampling,
-                max_tokens=10,
-                drafter=made,
-                policy=policy,
-                eos_ids=engine.eos_ids,
-            )
-        )
-        session.close()
-        outputs.append(sequence.output)
-    assert outputs[0] == outputs[1]
-    assert sum(round_.accepted for round_ in rounds) > 0
-    assert all(round_.riders for round_ in rounds[:2])
-    assert [len(row) for row in window_grid(rounds[0].riders)] == [3]

@@ -11,7 +11,7 @@ from specview.racing.pool import ModelPool, target_key
 from specview.settings.events import LaneRound, Progress
 from specview.settings.run import LaneSettings
 from tests.decoding.toy import FakeClock, FakeEngine, TableModel
-from tests.racing.world import World, of_kind, race_end, rounds_of
+from tests.racing.world import of_kind, race_end, rounds_of
 
 ADAPTIVE = LaneSettings("prompt-lookup", policy="adaptive", k=6)
 LOOKUP = LaneSettings("prompt-lookup", k=3)
@@ -19,11 +19,6 @@ LOOKUP = LaneSettings("prompt-lookup", k=3)
 
 def engine(clock: FakeClock, **options) -> FakeEngine:
     return FakeEngine(TableModel(6), 6, clock=clock, pass_cost=0.01, row_cost=0.001, **options)
-
-
-@pytest.fixture
-def world(monkeypatch) -> World:
-    return World(monkeypatch)
 
 
 def test_the_counts_reach_the_rows_that_are_needed():

@@ -18,15 +18,10 @@ from specview.racing.oracle import accepts, fastest_schedule, member_accepts, or
 from specview.settings.events import LaneEnded, Progress
 from specview.settings.run import LaneSettings
 from tests.decoding.toy import FakeEngine, ScriptDrafter, TableModel, draft_model
-from tests.racing.world import SAMPLED, World, last_ends, of_kind, race_end
+from tests.racing.world import SAMPLED, last_ends, of_kind, race_end
 
 AUTO = LaneSettings("auto", options={"members": "prompt-lookup+draft-model"}, k=6)
 CASCADE = LaneSettings("cascade", options={"members": "prompt-lookup+draft-model"}, k=4)
-
-
-@pytest.fixture
-def world(monkeypatch) -> World:
-    return World(monkeypatch)
 
 
 def brute_force(reaches, tokens, k, costs):

@@ -18,11 +18,6 @@ from tests.racing.world import DRAFTED, LOOKUP, SAMPLED, World, last_ends
 LANES = (DRAFTED, LOOKUP, LaneSettings("cascade", k=5, options={"members": "suffix+draft-model"}), LaneSettings("draft-model", draft="self", k=7))
 
 
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
-
-
 @pytest.mark.parametrize("observe", ["off", "light", "full"])
 @pytest.mark.parametrize(("rule", "sampling"), [("auto", {}), ("match", {"sampling": SAMPLED}), ("rejection", {"sampling": SAMPLED}), ("typical", {"sampling": SAMPLED})])
 def test_every_lane_is_the_beginning_of_what_it_was(world: World, rule: str, sampling: dict[str, Any], observe: str) -> None:

@@ -42,11 +42,6 @@ SETTINGS = RunSettings(lanes=(LaneSettings(), DRAFTED), max_tokens=8, observe="o
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
-
-
-@pytest.fixture
 def tokenized(monkeypatch: pytest.MonkeyPatch) -> list[RunSettings]:
     """The settings of every race, as their prompts are tokenized."""
     seen: list[RunSettings] = []
