@@ -45,13 +45,15 @@ from specview.settings.run import BUNDLED, MAX_K, LaneSettings, RunSettings
 MEMBERS = "members"
 MODEL_FILES = "GGUF models (*.gguf);;All files (*)"
 
-def resolved_rule_text(rule: str, sampling: SamplingParams) -> str:
-    """Name the rule that `rule` comes to with this sampling; `auto` says what it picks."""
+
+def rule_words(rule: str, sampling: SamplingParams) -> tuple[str, str]:
+    """The rule that `rule` comes to with this sampling, named, and what it does here."""
     try:
-        resolved = resolve_rule(rule, sampling)
+        rule = resolve_rule(rule, sampling)
     except SpecviewError:
-        return rule_label(rule)
-    return rule_label(resolved)
+        pass  # Run refuses it, and says why
+    tip = RULES[rule].tip if rule in RULES else ""
+    return rule_label(rule), " ".join(filter(None, (tip, idle_rule_note(rule, sampling))))
 
 
 def model_name(ref: str, role: str = "target") -> str:
@@ -150,7 +152,7 @@ class LaneEditor(QDialog):
         self.policy.set_value(lane.policy)
         self._policy_text = self._note()
         self.policy_form = OptionForm()
-        inherited = resolved_rule_text(rule, run.sampling)
+        inherited, _ = rule_words(rule, run.sampling)
         self.rule = Choice((("auto", f"as the race ({inherited})"), *((name, rule_label(name)) for name in RULES)))
         self.rule.set_value(lane.rule)
         self._rule_text = self._note()
@@ -181,7 +183,7 @@ class LaneEditor(QDialog):
             self._lane,
             method=info.name,
             name=self.name.text().strip(),
-            draft=self._draft_of(info, options),
+            draft=self._draft_of(info),
             draft_engine=self.draft_engine.value() or None,
             k=self.k.value(),
             policy=self.policy.value(),
@@ -206,12 +208,11 @@ class LaneEditor(QDialog):
         """A lane with the members that it would run with here."""
         return with_members(lane, self._run.target, self._run.engine)
 
-    def _draft_of(self, info: MethodInfo, options: Mapping[str, Any]) -> str:
+    def _draft_of(self, info: MethodInfo) -> str:
         """What the lane's draft names: a head for a method that drafts with one, else a model where one is needed."""
         if info.head:
             return self.head.value()
-        needs = info.needs_draft({MEMBERS: options[MEMBERS]} if info.combines else {})
-        return self.draft.value() if needs else BUNDLED
+        return self.draft.value() if self._needs_draft else BUNDLED
 
     def _method_options(self) -> dict[str, Any]:
         """The method's own options and those of its members; raises UsageError where one does not fit."""
@@ -219,6 +220,12 @@ class LaneEditor(QDialog):
         if METHODS[self.method.value()].combines:
             options |= {MEMBERS: self.members.joined(), **self.members.values()}
         return options
+
+    @property
+    def _needs_draft(self) -> bool:
+        """Whether the method, or a member of it, drafts with a model."""
+        info = METHODS[self.method.value()]
+        return info.needs_draft({MEMBERS: self.members.joined()} if info.combines else {})
 
     @property
     def problem(self) -> str:
@@ -431,15 +438,9 @@ class LaneEditor(QDialog):
     def _check(self) -> None:
         rule = self.rule.value()
         effective = self._rule if rule == "auto" else rule
-        try:
-            resolved = resolve_rule(effective, self._run.sampling)
-        except SpecviewError:
-            resolved = effective
-        words = (RULES[resolved].tip if resolved in RULES else "", idle_rule_note(resolved, self._run.sampling))
-        self._rule_text.setText(" ".join(filter(None, words)))
+        self._rule_text.setText(rule_words(effective, self._run.sampling)[1])
         info = METHODS[self.method.value()]
-        chosen = {MEMBERS: self.members.joined()} if info.combines else {}
-        needs = info.needs_draft(chosen)
+        needs = self._needs_draft
         for row in (self._draft_row, self.draft_engine):
             self._rows.setRowVisible(row, needs)
         engine = self.draft_engine.value() or self._run.engine
@@ -503,9 +504,7 @@ class LaneEditor(QDialog):
 
     def _show_pair(self) -> None:
         engine = self.draft_engine.value() or self._run.engine
-        info = METHODS[self.method.value()]
-        needs = info.needs_draft({MEMBERS: self.members.joined()} if info.combines else {})
-        kind, words = ("small", "") if not needs else self.pairs.words(
+        kind, words = ("small", "") if not self._needs_draft else self.pairs.words(
             self._run.target, self._run.engine, self.draft.value() or BUNDLED, engine
         )
         set_kind(self._pair_text, kind)

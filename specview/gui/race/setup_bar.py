@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
 from PySide6.QtCore import QSize, Qt, Signal
@@ -21,9 +20,10 @@ from PySide6.QtWidgets import (
 
 from specview.decoding.interfaces import Declared
 from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import RULES, idle_rule_note, resolve_rule, rule_label
-from specview.errors import SpecviewError, UsageError
+from specview.decoding.verification import RULES, resolve_rule, rule_label
+from specview.errors import SpecviewError
 from specview.fields import declared
+from specview.gui.lanes.editor import rule_words
 from specview.gui.link.library import FoundWorkload, Library
 from specview.gui.parts import layout, theme
 from specview.gui.parts.option_field import OptionField, option_tip
@@ -379,31 +379,18 @@ class SetupBar(QFrame):
         self.changed.emit()
 
     def _sampling(self) -> SamplingParams:
-        """Sampling at the temperature that is shown; raises UsageError."""
-        return SamplingParams(self.fields["temperature"].value())
+        """Sampling at the temperature that is shown; greedy where that is no temperature."""
+        try:
+            return SamplingParams(self.fields["temperature"].value())
+        except SpecviewError:
+            return SamplingParams()
 
     def _tell_rule(self) -> None:
-        words = [RULES[found].tip if (found := self._resolved()) in RULES else ""]
-        with suppress(SpecviewError):
-            words.append(idle_rule_note(self.rule.value(), self._sampling()))
-        set_tip(self.rule, " ".join(filter(None, words)))
-
-    def _resolved(self) -> str:
-        try:
-            return resolve_rule(self.rule.value() or "auto", self._sampling())
-        except (SpecviewError, UsageError):
-            return self.rule.value()
+        set_tip(self.rule, rule_words(self.rule.value() or "auto", self._sampling())[1])
 
     def _fill_rules(self) -> None:
-        try:
-            picked = resolve_rule("auto", self._sampling())
-        except SpecviewError:
-            picked = "greedy"
-        chosen = self.rule.value()
+        picked = resolve_rule("auto", self._sampling())
         self.rule.set_items((("auto", f"auto: {picked} · exact"), *((name, rule_label(name)) for name in RULES)))
-        self.rule.blockSignals(True)
-        self.rule.set_value(chosen)
-        self.rule.blockSignals(False)
         self._tell_rule()
 
     def _fill_workloads(self) -> None:
