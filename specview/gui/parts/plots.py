@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from PySide6 import QtCore, QtGui, QtWidgets
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
@@ -30,7 +31,7 @@ from specview.gui.state.view_model import LaneModel, RaceModel
 WINDOWS = (8, 16, 32, 64)
 X_NAMES = {"position": "output tokens", "seconds": "lane seconds (s)"}
 CARD_PX = 196
-_IMPORT_AFTER_MS = 150
+_IMPORT_AFTER_MS = 50
 _SHARE = 0.06
 _LONGEST_REST_S = 0.4
 _VALUES_S = 0.45
@@ -74,7 +75,8 @@ class PlotStrip(QWidget):
         self._last: dict[tuple[str, int], float | None] = {}
         self._import = Background(self, "pyqtgraph import")
         self._import.failed.connect(self._not_imported)
-        self._importing = Later(self, _IMPORT_AFTER_MS, lambda: self._import.only(_import_plots, lambda _: self.load()))
+        self._importing = Later(self, _IMPORT_AFTER_MS, self._begin_import)
+        self._unmade = [QtCore, QtGui, QtWidgets]
         self._late = Later(self, 0, self._catch_up)
         self._late_name = Later(self, 0, self._name_lane)  # once the layout has given the card its width
         self._rest_until = self._values_after = self._painted_before = 0.0
@@ -293,6 +295,18 @@ class PlotStrip(QWidget):
         super().showEvent(event)
         if not self.loaded and not self._import.busy:
             self._importing.start()
+
+    def _begin_import(self) -> None:
+        """Import pyqtgraph off the Qt thread. It asks for all of Qt's types: they are made on this thread first, some at a
+        time, since a type that another thread makes while Qt uses it has ended the process.
+        """
+        if self._unmade:
+            module = self._unmade.pop()
+            for name in dir(module):
+                getattr(module, name)
+            self._importing.start()
+        else:
+            self._import.only(_import_plots, lambda _: self.load())
 
     def load(self) -> None:
         """Make the plots now, importing pyqtgraph if that has not happened yet."""

@@ -62,12 +62,7 @@ class MainWindow(QMainWindow):
     """One window over one controller; closing it ends the engine thread and keeps the settings."""
 
     def __init__(
-        self,
-        engine: EngineThread,
-        library: Library,
-        store: SettingsStore,
-        remembered: Remembered,
-        first: RunSettings,
+        self, engine: EngineThread, library: Library, store: SettingsStore, remembered: Remembered, first: RunSettings
     ) -> None:
         """`first` stands where nothing was remembered."""
         super().__init__()
@@ -114,11 +109,10 @@ class MainWindow(QMainWindow):
         self.status.addPermanentWidget(self.train_button)
         page = QWidget()
         page.setObjectName("page")
-        holder = QWidget()
-        self._banner_holder = holder
-        layout.column(self.banner, on=holder, margins=(10, 8, 10, 0))
-        holder.hide()
-        layout.column(self.tabs, self.setup, holder, (self.tabs.stack, 1), on=page, gap=0)
+        self._banner_holder = QWidget()
+        layout.column(self.banner, on=self._banner_holder, margins=(10, 8, 10, 0))
+        self._banner_holder.hide()
+        layout.column(self.tabs, self.setup, self._banner_holder, (self.tabs.stack, 1), on=page, gap=0)
         self.setCentralWidget(page)
         self._make_menus()
         self._connect()
@@ -206,9 +200,7 @@ class MainWindow(QMainWindow):
                 field.setFocus()
             return
         self.controller.run(settings)
-        if notes := idle_notes(settings):
-            self.show_message(" ".join(notes), "warning")
-        self._warn_of_training()
+        self._warn(settings)
 
     def continue_run(self) -> None:
         """Go on past the limit."""
@@ -237,6 +229,10 @@ class MainWindow(QMainWindow):
         self.show_lanes()
         self.page.sent = text
         self.controller.follow_up(text, settings)
+        self._warn(settings)
+
+    def _warn(self, settings: RunSettings) -> None:
+        """Say what of a race's settings does nothing, and what its times suffer from."""
         if notes := idle_notes(settings):
             self.show_message(" ".join(notes), "warning")
         self._warn_of_training()
@@ -277,9 +273,7 @@ class MainWindow(QMainWindow):
     def _show_job(self, name: str, module: str, kind: str) -> None:
         if name not in self.job_dialogs:
             self.job_dialogs[name] = getattr(importlib.import_module(module), kind)(self.tabs.context, self)
-        self.job_dialogs[name].show()
-        self.job_dialogs[name].raise_()
-        self.job_dialogs[name].activateWindow()
+        _bring_up(self.job_dialogs[name])
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -288,9 +282,7 @@ class MainWindow(QMainWindow):
         if self.train_dialog is None:
             self.train_dialog = TrainDialog(self.training, self._training_target, self._files, self)
             self.train_dialog.use_asked.connect(self.use_trained)
-        self.train_dialog.show()
-        self.train_dialog.raise_()
-        self.train_dialog.activateWindow()
+        _bring_up(self.train_dialog)
 
     def _training_target(self) -> tuple[str, str, str]:
         picker = self.setup.target
@@ -317,13 +309,11 @@ class MainWindow(QMainWindow):
         if not self.training.running:
             return True
         answer = self.ask_training()
-        if answer == "stop":
-            if self.training.state != "stopping":
-                self.training.stop()
+        if answer == "stop" and self.training.state != "stopping":
+            self.training.stop()
+        if answer:
             self.training.leave()
-        elif answer == "leave":
-            self.training.leave()
-        return answer in ("stop", "leave")
+        return bool(answer)
 
     def ask_training(self) -> str:
         """Ask whether to stop a training that runs ('stop'), leave it running ('leave') or stay ('')."""
@@ -591,6 +581,12 @@ class MainWindow(QMainWindow):
             self._files.close()
             self.library.close()
         event.accept()
+
+
+def _bring_up(dialog: QDialog) -> None:
+    dialog.show()
+    dialog.raise_()
+    dialog.activateWindow()
 
 
 def _app() -> QApplication:
