@@ -74,12 +74,27 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return max(1, min(usable, MOST_WORKERS, int(psutil.virtual_memory().available // BYTES_PER_WORKER)))
 
 
+# -- what takes long goes first ------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that load real models, so that at the end no process is alone with one of them."""
+    heavy = {item.path for item in items if item.get_closest_marker("real_model")}
+    items.sort(key=lambda item: item.path not in heavy)
+
+
 # -- collected here only -------------------------------------------------------------------------
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect cycles between tests, on the main thread: another thread must never destroy a widget that it finds."""
+    """Collect cycles between tests, on the main thread: another thread must never destroy a widget that it finds.
+
+    And give processes their files in the order of collection: xdist's own, by number of tests, ends with the longest.
+    """
     gc.disable()
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(trylast=True)
@@ -264,6 +279,12 @@ def model_pool() -> Iterator[Any]:
     pool = KeepingPool()
     yield pool
     pool.close_all()
+
+
+@pytest.fixture
+def loaded_once(monkeypatch: pytest.MonkeyPatch, model_pool: Any) -> None:
+    """Let commands use the engines that this session has loaded already."""
+    monkeypatch.setattr("specview.racing.pool.ModelPool", lambda: model_pool)
 
 
 @pytest.fixture(scope="session")

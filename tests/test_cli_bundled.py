@@ -25,18 +25,11 @@ from specview.decoding.speedup import speedup
 from specview.files.reader import read_trace
 from specview.files.schema import round_from_json
 from specview.library.reports import compare_report
-from specview.racing.pool import ModelPool
 
-pytestmark = pytest.mark.real_model
+pytestmark = [pytest.mark.real_model, pytest.mark.usefixtures("loaded_once")]
+ONE_ENGINE = pytest.mark.parametrize("engine_name", ["llama.cpp"], indirect=True)
+"""For what the command does whatever the engine: the one that starts sooner."""
 EXACT = ("rounds", "proposed", "judged", "accepted", "ignored", "emitted")
-
-
-@pytest.fixture(autouse=True)
-def one_load(monkeypatch: pytest.MonkeyPatch, model_pool: ModelPool) -> None:
-    """Let every command of this file use the engines that are loaded already."""
-    from specview.racing import pool
-
-    monkeypatch.setattr(pool, "ModelPool", lambda: model_pool)
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
@@ -124,9 +117,11 @@ def test_compare_and_its_trace_agree_with_their_rounds(
     assert (tmp_path / "t.md").read_text().count("\n") == 5
 
 
+@ONE_ENGINE
 def test_check_mode_gives_plain_exactly(engine_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The flag arrives; all lanes of both engines are in racing/test_equality_bundled.py."""
     document = run_json(
-        capsys, "compare", "--engine", engine_name, "--workload", "extract", "--max-tokens", "16", "--check-mode",
+        capsys, "compare", "--engine", engine_name, "--workload", "extract", "--max-tokens", "8", "--check-mode",
         "--observe", "off",
     )  # fmt: skip
     for lane in document["lanes"][1:]:
@@ -134,6 +129,7 @@ def test_check_mode_gives_plain_exactly(engine_name: str, capsys: pytest.Capture
         assert lane["output"]["token_ids"] == document["lanes"][0]["output"]["token_ids"]
 
 
+@ONE_ENGINE
 def test_repeats_give_medians(engine_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["compare", "--engine", engine_name, "--method", "prompt-lookup", "--prompt", "Count: 1 2 3 1 2 3",
             "--max-tokens", "8", "--repeats", "3"]  # fmt: skip
@@ -149,6 +145,7 @@ def test_repeats_give_medians(engine_name: str, capsys: pytest.CaptureFixture[st
     assert "Medians of 3 repeats" in out and "prompt-lookup" in out and "equal to plain" in out
 
 
+@ONE_ENGINE
 def test_a_lossy_rule_is_called_so(engine_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--engine", engine_name, "--prompt", "Hello", "--max-tokens", "8", "--temperature", "1", "--seed", "3"]
     assert cli.main(["compare", *argv, "--lane", "draft-model,rule=naive"]) == 0
@@ -174,16 +171,27 @@ def test_run_prints_text_and_figures(
 
 
 @contextlib.contextmanager
-def long_run(engine: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that decodes and has printed something."""
+def specview(*words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the program that hears Ctrl-C, even under tests that run in the background, and outlives no test."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "specview", "run", "--engine", engine, "--raw", "--prompt", "1 2 3 4 5 6 7 8 9",
-         "--method", "plain", "--max-tokens", "4000", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-m", "specview", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout is not None and process.stderr is not None
-    with process.stderr:
-        os.read(process.stdout.fileno(), 1)
+    try:
+        with process.stderr:
+            yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def long_run(engine: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that decodes and has printed something."""
+    with specview("run", "--engine", engine, "--raw", "--prompt", "1 2 3 4 5 6 7 8 9",
+                  "--method", "plain", "--max-tokens", "4000", *words) as process:  # fmt: skip
+        os.read(process.stdout.fileno(), 1)  # type: ignore[union-attr]
         yield process
 
 
@@ -199,6 +207,7 @@ def test_a_run_stopped_by_ctrl_c_keeps_what_it_has(engine_name: str, tmp_path: P
     assert read_trace(trace_file).records[0].end == "stopped"
 
 
+@ONE_ENGINE
 def test_a_closed_pipe_is_quiet(engine_name: str) -> None:
     with long_run(engine_name) as process:
         process.stdout.close()  # type: ignore[union-attr]
@@ -257,16 +266,13 @@ def test_a_draft_with_another_tokenizer_is_translated_or_refused_on_request(
 
 @pytest.mark.parametrize("delay_s", [1.0, 3.0])
 def test_ctrl_c_at_any_moment_is_at_most_one_line(engine_name: str, tmp_path: Path, delay_s: float) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "specview", "compare", "--engine", engine_name, "--max-tokens", "400",
-         "--json", str(tmp_path / "out.json")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    time.sleep(delay_s)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    with specview("compare", "--engine", engine_name, "--max-tokens", "400",
+                  "--json", str(tmp_path / "out.json")) as process:  # fmt: skip
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert err in ("", "specview: stopped.\n")
+    assert err in (b"", b"specview: stopped.\n")
     assert bool(out) == (tmp_path / "out.json").exists()  # both or, before any round, neither
     assert not [path for path in tmp_path.iterdir() if path.name != "out.json"]
 

@@ -192,7 +192,7 @@ def test_model_text_in_a_lanes_name_cannot_drive_the_terminal(world, capsys):
 
 @pytest.mark.real_model
 @pytest.mark.parametrize("engine", ["transformers", "llama.cpp"])
-def test_the_bundled_pair_is_explained_in_both_engines(capsys, engine):
+def test_the_bundled_pair_is_explained_in_both_engines(capsys, engine, loaded_once):
     flags = ["--engine", engine, "--workload", "repeat", "--method", "draft-model", "--k", "2", "--max-tokens", "12"]
     assert cli.main(["explain", *flags, "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)

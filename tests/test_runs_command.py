@@ -206,7 +206,9 @@ def test_a_library_that_cannot_be_written_is_one_warning(
 
 
 @pytest.mark.real_model
-def test_a_real_compare_is_kept_and_shown(capsys: pytest.CaptureFixture[str], library: RunLibrary, engine_name: str) -> None:
+def test_a_real_compare_is_kept_and_shown(
+    capsys: pytest.CaptureFixture[str], library: RunLibrary, engine_name: str, loaded_once: None
+) -> None:
     code, out, _ = typed(capsys, "compare", "--engine", engine_name, "--max-tokens", "8", "--method", "prompt-lookup", "--json", "-")
     assert code == 0
     document = json.loads(out)

@@ -327,10 +327,7 @@ def test_a_full_disk_in_an_export_leaves_the_old_file(world, capsys, tmp_path, m
 
 
 @pytest.mark.real_model
-def test_a_tiny_grid_on_the_bundled_pair(capsys, tmp_path, monkeypatch, model_pool):
-    from specview.racing import pool
-
-    monkeypatch.setattr(pool, "ModelPool", lambda: model_pool)
+def test_a_tiny_grid_on_the_bundled_pair(capsys, tmp_path, loaded_once):
     path = tmp_path / "s.jsonl"
     code, out, err = run(
         capsys, "--k", "1,3", "--temperature", "0,0.8", "--workload", "extract", "--max-tokens", "12", "--out", str(path)

@@ -17,7 +17,6 @@ from specview.commands.tune import command_of
 from specview.drafting.lanes import checked_lane
 from specview.experiments import tuning
 from specview.experiments.tune_result import ArmResult
-from specview.racing.pool import ModelPool
 from specview.racing.resolve import checked_run
 from specview.racing.workloads import Prompt, Workload
 from specview.settings.run import LaneSettings, RunSettings
@@ -187,12 +186,11 @@ def test_the_command_for_a_file_of_prompts(tmp_path):
 
 
 @pytest.mark.real_model
-def test_the_bundled_target_within_a_small_budget(capsys, monkeypatch, model_pool: ModelPool):
+def test_the_bundled_target_within_a_small_budget(capsys, monkeypatch, loaded_once):
     """Speeds are this machine's; what must hold on any: races were run, every method is accounted for.
 
     The caps, not the budget, end it: a busy machine makes it slow, not red.
     """
-    monkeypatch.setattr("specview.racing.pool.ModelPool", lambda: model_pool)
     monkeypatch.setattr(tuning, "MOST_FINALS", 1)
     monkeypatch.setattr(tuning, "MOST_FRESH", 3)
     monkeypatch.setattr(tuning, "MOST_ARMS", 4)

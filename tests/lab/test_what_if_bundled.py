@@ -8,8 +8,6 @@ from dataclasses import replace
 import pytest
 
 from specview.lab.what_if_lane import Replay
-from specview.models.bundled import target_gguf
-from specview.racing.pool import ModelPool
 from specview.racing.race import Race
 from specview.racing.workloads import load
 from specview.settings.events import Failed, LaneEnded
@@ -17,29 +15,19 @@ from specview.settings.run import LaneSettings, RunSettings
 
 pytestmark = pytest.mark.real_model
 MAX_TOKENS = int(os.environ.get("SPECVIEW_CHECK_TOKENS", "24"))
-LENGTHS = (8, 1, 2, 3, 4)
+LENGTHS = (8, 1, 3)
 METHODS = ("draft-model", "prompt-lookup", "eagle3")
 
 
-@pytest.fixture(scope="module", params=["transformers", "llama.cpp"])
-def world(request):
-    if request.param == "llama.cpp" and target_gguf() is None:
-        pytest.skip("the bundled target's GGUF is not here")
-    pool = ModelPool()
-    yield request.param, pool
-    pool.close()
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_smaller_k_from_one_trace_equals_real_runs(world, method):
-    engine, pool = world
+def test_smaller_k_from_one_trace_equals_real_runs(engine_name, model_pool, method):
     prompt = load("code-edit").prompts[0]
     settings = RunSettings(
-        engine=engine, check_mode=True, threads=2, max_tokens=MAX_TOKENS, observe="light", baseline=False,
+        engine=engine_name, check_mode=True, threads=2, max_tokens=MAX_TOKENS, observe="light", baseline=False,
         prompt=prompt.text, system=prompt.system,
         lanes=tuple(LaneSettings(method, name=f"k {k}", k=k) for k in LENGTHS),
     )  # fmt: skip
-    records = run(settings, pool)
+    records = run(settings, model_pool)
     longest, *shorter = records
     assert len({tuple(record.token_ids) for record in records}) == 1  # check mode: one text
     replayed = Replay(longest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from specview.models.bundled import target_gguf
 from specview.racing.race import Race
 from specview.racing.workloads import list_workloads, load
 from specview.settings.events import Failed, LaneEnded
-from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 from tests.racing.bundled_heads import MAKERS, fabricate
 
 pytestmark = pytest.mark.real_model
@@ -82,7 +83,7 @@ LANES: dict[str, LaneSettings] = {
 }
 """One lane of every method, and of the policies that choose lengths by what they measure."""
 ALL = bool(os.environ.get("SPECVIEW_CHECK_ALL"))
-"""Every lane on every workload (half an hour and more); else each workload has some of them, in turn."""
+"""Every lane on every workload (half an hour and more); else each workload has four of them, in turn."""
 
 
 @pytest.fixture(scope="session")
@@ -98,31 +99,40 @@ def with_head(lane: LaneSettings, folder: Path) -> LaneSettings:
     return replace(lane, draft=str(fabricate(made[0], folder))) if made else lane
 
 
-def lanes_of(engine: str, place: int) -> list[LaneSettings]:
-    """The lanes that the workload at `place` is decoded with."""
-    names = [name for name in LANES if engine == "transformers" or name != "early-exit"]
-    chosen = names if ALL else [names[(3 * place + offset) % len(names)] for offset in range(3)]
-    return [LANES[name] for name in chosen]
+def shared_out(engine: str) -> list[tuple[str, SamplingParams, list[LaneSettings]]]:
+    """Workload, sampling and lanes of each run of an engine.
+
+    Workloads alternate between greedy and sampled, and the engines differ in which is which, so that every lane is
+    decoded under both, every workload by both engines, and plain decoding once for four lanes.
+    """
+    lanes = [lane for name, lane in LANES.items() if engine == "transformers" or name != "early-exit"]
+    if ALL:
+        groups = [lanes[begin : begin + 4] for begin in range(0, len(lanes), 4)]
+        return list(itertools.product(list_workloads(), (GREEDY, SAMPLED), groups))
+    shift = int(engine == "llama.cpp")
+    return [
+        (workload, (GREEDY, SAMPLED)[(place + shift) % 2], lanes[place // 2 * 4 :][:4])
+        for place, workload in enumerate(list_workloads())
+    ]
 
 
-def test_every_method_has_a_lane() -> None:
+@pytest.mark.parametrize("engine", ["transformers", "llama.cpp"])
+def test_every_method_has_a_lane_and_every_lane_both_samplings(engine: str) -> None:
     assert {lane.method for lane in LANES.values()} == {name for name, method in METHODS.items() if method.drafts}
+    runs = shared_out(engine)
+    assert {workload for workload, _, _ in runs} == set(list_workloads())
+    for sampling in (GREEDY, SAMPLED):
+        met = {lane.label for _, how, lanes in runs if how == sampling for lane in lanes}
+        assert {lane.label for lane in LANES.values()} - met <= ({"early-exit"} if engine == "llama.cpp" else set())
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "match"])
 @pytest.mark.parametrize("workload", list_workloads())
-def test_lanes_equal_plain(
-    engine_name: str, model_pool: Any, heads_folder: Path, workload: str, sampling: SamplingParams
-) -> None:
+def test_lanes_equal_plain(engine_name: str, model_pool: Any, heads_folder: Path, workload: str) -> None:
     """Greedy lanes equal greedy plain decoding; `match` at temperature 1 equals sampled plain."""
     prompt = load(workload).prompts[0]
-    rule = "greedy" if sampling.greedy else "match"
-    # Sampled runs take other lanes of a workload than greedy ones: over all workloads each meets both.
-    lanes = lanes_of(engine_name, list_workloads().index(workload) + (0 if sampling.greedy else 5))
-    for begin in range(0, len(lanes), MAX_LANES - 1):
-        group = [
-            replace(with_head(lane, heads_folder), rule=rule) for lane in lanes[begin : begin + MAX_LANES - 1]
-        ]
+    for _, sampling, lanes in [run for run in shared_out(engine_name) if run[0] == workload]:
+        rule = "greedy" if sampling.greedy else "match"
+        group = [replace(with_head(lane, heads_folder), rule=rule) for lane in lanes]
         settings = checked(
             engine_name,
             prompt=prompt.text,
