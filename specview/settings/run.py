@@ -135,8 +135,8 @@ class RunSettings(Loading):
     workload: str | None = setting(None, "the built-in prompt that it is", of=str, metavar="NAME")
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = setting(
-        128, "output tokens of every lane, at most (default: 128)", minimum=1, label="max tokens", group="output",
-        step=16,
+        128, "output tokens of every lane, at most (default: 128)", minimum=1, maximum=1_000_000, label="max tokens",
+        group="output", step=16,
     )
     stop: tuple[str, ...] = setting(
         (), "a text that ends the output where it comes, and is cut from it; repeatable, the one that is complete first counts",
