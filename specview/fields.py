@@ -174,6 +174,8 @@ class Setting(Option):
             raise UsageError(f"there is no {words} {value!r}.", f"{words.capitalize()}s: {', '.join(self.choices)}.")
         if self.repeated and not all(value):
             raise UsageError(f"a {words} is empty.", f"Use {self.range_text()}.")
+        if self.repeated and any("\ud800" <= char <= "\udfff" for text in value for char in text):
+            raise UsageError(f"a {words} is not UTF-8 text.", "Set a UTF-8 locale.")
         if self.kind in (int, float) and not self._in_range(value):
             said = f"{value:.10g}" if self.kind is float else value
             raise UsageError(f"{words} is {said}.", f"Use {self.range_text()}.")

@@ -29,8 +29,8 @@ class SamplingParams:
     """
 
     temperature: float = setting(
-        0.0, "0 is greedy: always the likeliest token (default)", minimum=0, group="sampling",
-        fits="0 (greedy) or more", step=0.1,
+        0.0, "0 is greedy: always the likeliest token (default)", minimum=0, maximum=1e30, group="sampling",
+        fits="0 (greedy) to 1e30", step=0.1,
     )  # fmt: skip
     top_k: int = setting(
         0, "keep the k likeliest tokens; 0 is off (default)", minimum=0, label="top-k", group="sampling", form="Filters",
@@ -50,8 +50,8 @@ class SamplingParams:
     )  # fmt: skip
     repetition_penalty: float = setting(
         1.0, "divides the positive logits of tokens in prompt or output, and multiplies the negative ones, as in transformers "
-        "and vLLM; 1 is off (default)", above=0, label="repetition penalty", group="sampling", form="Penalties",
-        fits="a number above 0 (1 is off)",
+        "and vLLM; 1 is off (default)", minimum=0.01, maximum=100, label="repetition penalty", group="sampling",
+        form="Penalties", fits="0.01 to 100 (1 is off)",
     )  # fmt: skip
     presence_penalty: float = setting(
         0.0, "is taken off the logits of tokens in the output, as in vLLM and OpenAI; 0 is off (default)", minimum=-2, maximum=2,

@@ -25,6 +25,7 @@ _CONTROLS = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "\u2421",
     **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+    **{code: f"‹{code:04X}›" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},  # would turn the line around
 }
 _MARKS = re.compile(r"[\\`*{}\[\]<>!~&$]|(?<![^\W_])_|_(?![^\W_])|^[#+-](?=[\s#])")
 _LINKS = re.compile(r"://|\bwww\.|@", re.IGNORECASE)

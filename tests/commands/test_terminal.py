@@ -28,7 +28,7 @@ ROWS = (
 REPORT = Report(
     "What it found",
     [
-        Text("It pays\x1b]0;x\x07.", "good"), Text("Few rounds.", "warning"),
+        Text("It pays\x1b]0;x\x07\u202e.", "good"), Text("Few rounds.", "warning"),
         Figures([Figure("speedup", "1.50x", "tip"), Figure("acceptance rate", "0.7")]),
         Section("lane 0", [Text("inside"), Table(COLUMNS, ROWS, printed=("lane", "speedup", "note"))]),
     ],
@@ -39,7 +39,7 @@ REPORT = Report(
 def test_a_report_as_text() -> None:
     assert report_text(REPORT).splitlines() == [
         "What it found", "",
-        "✓ It pays␛]0;x␇.", "! Few rounds.", "",
+        "✓ It pays␛]0;x␇‹202E›.", "! Few rounds.", "",
         "speedup          1.50x", "acceptance rate  0.7", "",
         "lane 0",
         "  inside", "",

@@ -134,7 +134,7 @@ def test_greedy_lanes_are_transformers_own_with_the_same_penalty(tiny_llama: Pat
     race.close()
 
 
-@pytest.mark.parametrize("values", [{"repetition_penalty": 0.0}, {"repetition_penalty": -1.0}, {"presence_penalty": 2.5}, {"frequency_penalty": float("nan")}])
+@pytest.mark.parametrize("values", [{"repetition_penalty": 0.0}, {"repetition_penalty": -1.0}, {"repetition_penalty": 1e300}, {"repetition_penalty": 5e-324}, {"presence_penalty": 2.5}, {"frequency_penalty": float("nan")}])
 def test_penalties_out_of_range_are_one_line(values: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="penalty is"):
         SamplingParams(**values)
