@@ -24,6 +24,8 @@ _CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(co
 _GHOST_MARKS = str.maketrans({"\n": "⏎", "\t": "⇥"})
 _UNLIMITED = 10_000
 """Columns where no terminal sets a width."""
+_NARROWEST = 12
+"""Columns of a cell of words that is folded."""
 _EVERY_S = 0.1
 """Between two pictures of the same progress."""
 
@@ -117,6 +119,14 @@ def _print(console: Console, block: Block, depth: int) -> None:
     def put(words: Any, indent: int = depth) -> None:
         console.print(Padding(words, (0, 0, 0, 2 * max(0, indent)), expand=False), crop=False)
 
+    def put_grid(lines: Iterable[Sequence[str]], **more: Any) -> None:
+        grid = _grid(lines, **more)
+        width = console.width
+        if sum(column.min_width + 2 for column in grid.columns) - 2 + 2 * depth > width:
+            console.width = _UNLIMITED  # rich would leave out columns and cut figures: let the terminal break its lines
+        put(grid)
+        console.width = width
+
     if isinstance(block, Text):
         words = Words(MARKS[block.tone] + printable(block.text), _TONES[block.tone])
         if block.tone == "code":
@@ -124,7 +134,7 @@ def _print(console: Console, block: Block, depth: int) -> None:
         else:
             put(words)
     elif isinstance(block, Figures):
-        put(_grid([(one.title, one.text) for one in block.figures], head=False))
+        put_grid([(one.title, one.text) for one in block.figures], head=False)
     elif isinstance(block, Table):
         if block.title:
             put(Words(printable(block.title), "bold"))
@@ -132,7 +142,7 @@ def _print(console: Console, block: Block, depth: int) -> None:
         right = {place for place, column in enumerate(columns) if column.numeric}
         head = [column.title for column in columns]
         lines = ([column.cell(row) for column in columns] for row in block.rows)
-        put(_grid([head, *lines], right=right) if any(head) else _grid(lines, right=right, head=False))
+        put_grid([head, *lines] if any(head) else lines, right=right, head=any(head))
     else:
         if block.title:
             put(Words(printable(block.title), "bold"), depth - 1)
@@ -160,7 +170,7 @@ def _grid(lines: Iterable[Sequence[str]], *, right: Iterable[int] = (), head: bo
         whole = max(cell_len(line[place]) for line in lines if place < len(line))
         grid.add_column(
             Words(lines[0][place]) if head else "", justify="right" if figures else "left", no_wrap=figures,
-            min_width=max(1, whole) if figures else 1, overflow="fold",  # rich takes an empty column for nothing, and folds another
+            min_width=max(1, whole if figures else min(whole, _NARROWEST)), overflow="fold",  # rich takes an empty column for nothing
         )  # fmt: skip
     for line in lines[int(head):]:
         grid.add_row(*map(Words, line))

@@ -91,7 +91,7 @@ class SettingsStore:
                 return Remembered()
         except FileNotFoundError:
             return Remembered()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             log.warning("ignoring %s: %s", self.path, error)
             return Remembered()
         try:

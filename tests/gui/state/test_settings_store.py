@@ -62,7 +62,7 @@ def test_trust_and_history_are_never_kept():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '{"version": 99}', '{"version": 1, "window": 3, "run": 4}', "\x00\xff",
+    ["", "{", "[]", "null", '{"version": 99}', '{"version": 1, "window": 3, "run": 4}', "\x00\xff", "[" * 100_000,
      '{"version": 1, "window": {"font_scale": "big"}, "run": {"lanes": 1}}',
      '{"version": 1, "run": {"sampling": {"temperature": "hot"}, "lanes": []}}',
      '{"version": 1, "run": {"sampling": {"temperature": -1}, "lanes": []}}',
