@@ -55,7 +55,7 @@ def test_an_empty_column_folds_no_other() -> None:
 
 
 def test_a_narrow_terminal_folds_words_and_no_figure() -> None:
-    lines = report_text(REPORT, width=50).splitlines()
+    lines = report_text(REPORT, width=47).splitlines()
     assert any("1.50x (1.25-2.00)" in line for line in lines) and not any("several words" in line for line in lines)
     # Where a table cannot be folded to the width its lines are whole: no column goes, no figure is cut.
     assert report_text(REPORT, width=38).splitlines()[-3:] == report_text(REPORT).splitlines()[-3:]
