@@ -266,7 +266,8 @@ def test_resume_of_what_is_no_sweep(world, capsys, tmp_path):
     assert code == 1 and "no such file" in err
 
 
-TEN_THOUSAND = (*RAW, "--k", "1..50", "--temperature", "0..1.99:0.01")
+MANY = (*RAW, "--k", "1..50", "--temperature", "0..0.2:0.01")
+"""1,050 races: a few more than are run without a question."""
 
 
 @pytest.fixture
@@ -281,14 +282,14 @@ def ran(monkeypatch):
     ("answer", "flags", "runs"),
     [("y\n", (), True), ("YES\n", (), True), ("\n", (), False), ("n\n", (), False), ("", (), False), (None, (), False), (None, ("--yes",), True)],
 )
-def test_ten_thousand_cells_ask_first_with_an_estimate(world, capsys, ran, tmp_path, monkeypatch, answer, flags, runs):
+def test_more_than_a_thousand_cells_ask_first_with_an_estimate(world, capsys, ran, tmp_path, monkeypatch, answer, flags, runs):
     """answer None: nobody is there to be asked."""
     monkeypatch.setattr(command, "is_terminal", lambda stream: stream is sys.stdin and answer is not None)
     monkeypatch.setattr(sys, "stdin", io.StringIO(answer or ""))
     path = tmp_path / "s.jsonl"
-    code, out, err = run(capsys, *TEN_THOUSAND, *flags, "--out", str(path))
-    assert "10,000 cells, one race each, about " in err and ("[y/N]" in err) == (answer is not None)
-    assert ran == ([10_000] if runs else [])
+    code, out, err = run(capsys, *MANY, *flags, "--out", str(path))
+    assert "1,050 cells, one race each, about " in err and ("[y/N]" in err) == (answer is not None)
+    assert ran == ([1050] if runs else [])
     assert path.exists() == runs
     if answer is None and not runs:
         assert code == 2 and out == "" and "--yes" in err and err.count("\n") == 1
