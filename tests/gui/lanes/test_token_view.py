@@ -94,7 +94,7 @@ def test_ghosts_are_whole_and_can_be_left_out() -> None:
 
 @given(st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=12), st.booleans()), max_size=25),
        st.sampled_from([50, 130, 300]), st.booleans(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_layout_loses_nothing(texts: list[tuple[str, bool]], width: int, ghosts: bool, marks: bool) -> None:
     """Every character of every output token is placed once, in order; appending one by one is the same."""
     tokens = [

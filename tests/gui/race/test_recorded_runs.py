@@ -95,7 +95,7 @@ def test_more_lanes_than_fit_are_named(tmp_path):
     assert len(opened.race.lanes) == MAX_LANES and any("1 more lanes" in remark for remark in opened.remarks)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 0.999), value=VALUES, line=st.sampled_from([0, 0, 0, 1, -1, -2]))
 def test_whatever_a_file_says_can_be_drawn(tmp_path, place, value, line):
     path = write_trace(tmp_path / "a.jsonl", rounds=2)
