@@ -77,11 +77,17 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 # -- what takes long goes first ------------------------------------------------------------------
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that load real models, so that at the end no process is alone with one of them."""
+    """Keep a file's tests together in one process, those of each engine apart, and begin with files that load real models.
+
+    So at the end no process is alone with the longest file.
+    """
     heavy = {item.path for item in items if item.get_closest_marker("real_model")}
     items.sort(key=lambda item: item.path not in heavy)
+    for item in items:
+        engine = getattr(getattr(item, "callspec", None), "params", {}).get("engine_name", "")
+        item.add_marker(pytest.mark.xdist_group(f"{item.path} {engine}"))
 
 
 # -- collected here only -------------------------------------------------------------------------

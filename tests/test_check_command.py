@@ -43,7 +43,7 @@ def test_the_same_tokenizer(capsys, make_gguf: Make) -> None:  # noqa: F811
     code, out = run(capsys, target, draft)
     assert code == 0
     assert out.startswith("yes: draft can draft for target; they have the same tokenizer.\n")
-    assert "rules greedy, match, typical, rejection, naive: it drafts the target's own tokens\n" in out
+    assert "rules greedy, rejection, match, typical, naive: it drafts the target's own tokens\n" in out
     assert [line.split() for line in out.splitlines() if line.startswith("context")] == [["context", "length", "256", "256"]]
     assert "The draft has 1 times the target's parameters" in out
 

@@ -114,7 +114,8 @@ def test_first_tokens_are_the_models(result):
 
 
 def test_a_rejection_rule_that_corrects_from_p_is_found_out(world, monkeypatch):
-    monkeypatch.setitem(verification._JUDGES, "rejection", verification._naive)
+    rules = verification.RULES
+    monkeypatch.setitem(rules, "rejection", replace(rules["rejection"], judge=rules["naive"].judge))
     found = run_pair(run_settings(), PairSettings(600, 2, 5))
     assert found.rules["rejection"].differs
     assert not found.holds

@@ -72,7 +72,7 @@ class OptionField:
         number = NumberEdit(
             option.words if isinstance(option, Setting) else option.caption, value, whole=whole, minimum=option.minimum,
             maximum=option.maximum, step=option.step or (1 if whole else 0.05), optional=optional,
-            placeholder="auto" if optional else "", check=option.check, digits=min(max(widest, _SHORTEST), _LONGEST),
+            placeholder="auto" if optional else "", check=option.check, fits=option.fits, digits=min(max(widest, _SHORTEST), _LONGEST),
         )  # fmt: skip
         number.edited.connect(changed)
         return number

@@ -269,7 +269,7 @@ class NumberEdit(QLineEdit):
     """A number typed as text: what does not fit is marked at once and refused in words when asked for.
 
     Up and Down step. With `optional` an empty field is None. `check` may refuse further (it raises
-    UsageError).
+    UsageError). `fits` says which values fit where the bounds alone would read badly.
     """
 
     edited = Signal()
@@ -287,9 +287,10 @@ class NumberEdit(QLineEdit):
         placeholder: str = "",
         digits: int = 5,
         check: Callable[[Any], object] | None = None,
+        fits: str = "",
     ) -> None:
         super().__init__()
-        self.name = name
+        self.name, self._fits = name, fits
         self._whole, self._minimum, self._maximum = whole, minimum, maximum
         self._step, self._optional, self._check = step, optional, check
         self._digits = digits
@@ -362,6 +363,8 @@ class NumberEdit(QLineEdit):
             self.selectAll()
 
     def _range(self) -> str:
+        if self._fits:
+            return self._fits
         low, high = ("" if bound is None else format(int(bound), ",") if self._whole else format(bound, ",.10g")
                      for bound in (self._minimum, self._maximum))  # fmt: skip
         return f"a value from {low} to {high}" if low and high else f"{low} or more" if low else f"{high} or less"

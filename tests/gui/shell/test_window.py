@@ -266,7 +266,7 @@ def test_raw_runs_take_no_follow_up(window, qtbot):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda s: s.field("temperature").setText("-1"), "temperature is -1. Use 0 or more."),
+        (lambda s: s.field("temperature").setText("-1"), "temperature is -1. Use 0 (greedy) to 1e30."),
         (lambda s: s.field("temperature").setText("warm"), "temperature is 'warm'. Use a number."),
         (lambda s: s.field("temperature").setText("nan"), "temperature is nan. Use a number."),
         (lambda s: s.field("temperature").setText(""), "temperature is empty. Use a number."),
