@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from specview.decoding.loop import Sequence as TokenSequence
 from specview.decoding.loop import decode
 from specview.decoding.sampling import SamplingParams
 from specview.drafting import lookahead
-from specview.drafting.lookahead import OPTIONS, Lookahead, window_grid
+from specview.drafting.lookahead import OPTIONS, window_grid
 from specview.drafting.method import DrafterContext
 from specview.settings.options import resolve
 from specview.settings.run import LaneSettings
@@ -18,37 +17,9 @@ from tests.decoding.toy import (
 )
 from tests.racing.world import World, last_ends
 
-PROMPT = [1, 2, 3, 1, 2, 4]
-WIDE = 6  # vocabulary of the table models
-
 
 def options(**given):
     return resolve(OPTIONS, given, "lookahead")
-
-
-def drafter(max_length=4096, eos_ids=(), **given) -> Lookahead:
-    return Lookahead(options(**given), max_length, frozenset(eos_ids))
-
-
-class Watched(Lookahead):
-    """Keeps every draft with its context."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.drafts = []
-
-    def propose(self, context, budget, proceed=None):
-        draft = super().propose(context, budget, proceed)
-        self.drafts.append((list(context), budget, draft))
-        return draft
-
-
-def watched(max_length=4096, eos_ids=(), **given) -> Watched:
-    return Watched(options(**given), max_length, frozenset(eos_ids))
-
-
-def greedy_of(model, tokens) -> int:
-    return int(np.argmax(model(tokens)))
 
 
 # -- in a race --------------------------------------------------------------------------------------------
