@@ -23,7 +23,7 @@ FIRST_PAINT = """
 import os, sys, time
 import psutil
 from specview.gui.shell import app
-def begin(engine, window):
+def begin(engine, window, *rest):
     print(time.time() - psutil.Process().create_time())
     print(sorted({'torch', 'transformers', 'llama_cpp'} & set(sys.modules)))
     window.close()
