@@ -38,6 +38,13 @@ def times(value: float | None) -> str:
     return MISSING if value is None or not math.isfinite(value) else f"{value:.2f}×"
 
 
+def times_short(value: float | None) -> str:
+    """Format a ratio for a headline: 1.9×, and 1.04× where one decimal would say that nothing is gained or lost."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return f"{value:.2f}×" if 0.95 <= value < 1.05 else f"{value:.1f}×"
+
+
 def percent(value: float | None) -> str:
     """Format a share: 12%."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:.0%}"

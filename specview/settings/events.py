@@ -31,7 +31,7 @@ class Progress:
 class RaceStarted:
     """Models are loaded and the prompt is tokenized; lanes begin.
 
-    facts: flat facts for the status bar and files (model names, device, dtype, threads, versions,
+    facts: flat facts for the window and files (model names, device, dtype, threads, versions,
     file hashes, weight_bytes, context_length, ...).
     """
 

@@ -56,13 +56,14 @@ class LanePanel(QFrame):
     """A lane of the race.
 
     Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), token_selected (in
-    the text or in the tree), tree_toggled: the live draft tree was opened or closed here.
+    the text or in the tree), token_chosen (clicked, or Enter), tree_toggled: the live draft tree was opened or closed here.
     """
 
     edit_requested = Signal()
     remove_requested = Signal()
     move_requested = Signal(int)
     token_selected = Signal(int, int)
+    token_chosen = Signal(int, int)
     tree_toggled = Signal(bool)
     why_requested = Signal()
 
@@ -116,6 +117,7 @@ class LanePanel(QFrame):
         self._foot.addWidget(self._copy)
         self._whole = layout.column(self._head, self._line, (self.view, 2), self._foot, on=self, gap=0, margins=1)
         self.view.token_selected.connect(self.token_selected)
+        self.view.token_chosen.connect(self.token_chosen)
         self.view.token_selected.connect(self._pin_tree)
         theme.signals.changed.connect(self._restyle)
         self._restyle()

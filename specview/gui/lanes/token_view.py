@@ -38,11 +38,13 @@ class TokenView(QAbstractScrollArea):
     """Shows a lane's tokens.
 
     Signals carry (round_index, token_index), token_index -1 being a round's final token:
-    token_hovered when the pointer comes over a token, token_selected when the cursor moves to one.
+    token_hovered when the pointer comes over a token, token_selected when the cursor moves to one, token_chosen when one
+    is clicked or Enter is pressed on it.
     """
 
     token_hovered = Signal(int, int)
     token_selected = Signal(int, int)
+    token_chosen = Signal(int, int)
 
     def __init__(self, lane: LaneModel | None = None, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -363,7 +365,12 @@ class TokenView(QAbstractScrollArea):
         self._hover(self.token_at(point))
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        event.accept()  # the drag ends; the selection stays
+        """A drag ends, its selection stays; without one the token was chosen."""
+        event.accept()
+        here = self._current_token()
+        if event.button() == Qt.MouseButton.LeftButton and self._bounds() is None and here is not None \
+                and self.token_at(event.position().toPoint()) == self._current:
+            self.token_chosen.emit(here.round_index, here.token_index)
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         """Select the token's text."""
@@ -413,6 +420,8 @@ class TokenView(QAbstractScrollArea):
         elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
             if self._current_token() is None and (first := self._top_token()) is not None:
                 self._set_current(first)
+            if (token := self._current_token()) is not None:
+                self.token_chosen.emit(token.round_index, token.token_index)
         elif not self._move(event):
             event.ignore()  # not to the scroll area, which would take Alt+Right for a scroll
 

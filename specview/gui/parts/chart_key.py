@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen, QResizeEvent
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from specview.gui.parts import theme
 from specview.gui.parts.lane_markers import paint_marker
@@ -18,23 +19,35 @@ MOST_LINES = 3
 
 
 class Headline(Painted):
-    """A plot's title and formula; where there is no room the formula goes first."""
+    """A plot's title and formula; where there is no room the formula goes first. A narrow one is no wider than its words."""
 
-    def __init__(self, title: str, formula: str, parent: QWidget | None = None) -> None:
+    def __init__(self, title: str, formula: str, narrow: bool = False, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self.title, self.formula = title, formula
+        self.title, self.formula, self._narrow = title, formula, narrow
+        if narrow:
+            self.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
 
     def set_formula(self, formula: str) -> None:
         """Change the words beside the title."""
         if formula != self.formula:
             self.formula = formula
-            self.update()
+            self.changed()
 
     def high(self) -> int:
         return theme.px(18)
 
     def sizeHint(self) -> QSize:
-        return QSize(60, self.high())
+        if not self._narrow:
+            return QSize(60, self.high())
+        formula = QFontMetricsF(theme.ui_font(10.5)).horizontalAdvance(self.formula)
+        return QSize(self.title_width() + math.ceil(formula) + theme.px(8), self.high())
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(theme.px(40), self.high())
+
+    def title_width(self) -> int:
+        """The width of the title alone."""
+        return math.ceil(QFontMetricsF(theme.ui_font(12, bold=True)).horizontalAdvance(self.title)) + 1
 
     def paint(self, painter: QPainter, region: QRect) -> None:
         now = theme.current()
@@ -139,6 +152,8 @@ class ChartKey(Painted):
                 x, line = 0.0, line + 1
             self._placed.append((QPointF(x, line * high), text))
             x += width + gap
+        if self._live and self.width() > x - gap > 0:  # at the right end
+            self._placed = [(place + QPointF(self.width() - x + gap, 0), text) for place, text in self._placed]
         self.setFixedHeight((line + 1) * high if self.entries or self._live else 0)
         self.update()
 

@@ -47,7 +47,7 @@ class Chart(QFrame):
     x, y        names of the axes, with units
     log_x, log_y  logarithmic axes (values at or below 0 are left out)
     zero        the y axis starts at 0 (not on a logarithmic one)
-    live        it is drawn while races run: its ranges grow in steps, up to `floor` at least on the y axis, and never
+    live        it is low, and drawn while races run: its ranges grow in steps, up to `floor` at least on the y axis, and never
                 shrink until `clear`; its key has values. Its plot is made by `attach`, once pyqtgraph was imported.
 
     Series are named; giving one again replaces it. `picked(name, index)`: a point or bar was clicked, or chosen with the
@@ -72,7 +72,7 @@ class Chart(QFrame):
         self.picture.clear()
         self.plot: Plot | None = None
         self._dirty = False
-        self.headline = Headline(title, formula)
+        self.headline = Headline(title, formula, live)
         self.headline.setToolTip(tooltip(tip))
         self.readout = ElidedLabel("", "small")
         self.readout.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
@@ -93,8 +93,12 @@ class Chart(QFrame):
         holder = QWidget()
         self._stack = QStackedLayout(holder)
         self._stack.addWidget(self._words)
-        self.head = layout.row((self.headline, 3), (self.readout, 2), self.menu_button, gap=theme.px(6))
-        self._column = layout.column(self.head, self.key, (holder, 1), on=self, gap=0 if live else theme.px(2))
+        # A live chart is low: its key stands beside the title.
+        beside = [(self.key, 1)] if live else []
+        self.head = layout.row((self.headline, 0 if live else 3), *beside, (self.readout, 2), self.menu_button, gap=theme.px(6))
+        below = [] if live else [self.key]
+        self._column = layout.column(self.head, *below, (holder, 1), on=self, gap=0 if live else theme.px(2))
+        self.more_actions: Callable[[QMenu], object] = lambda menu: None
         # One redraw for all that is given in one turn of the event loop.
         self._later = Later(self, 0, self.redraw)
         theme.signals.changed.connect(self._restyle)
@@ -351,6 +355,8 @@ class Chart(QFrame):
             words = s.words(*self.picture.cursor)
         self.readout.set_full(visible(words))
         self.readout.setVisible(bool(words))
+        if self.picture.live:
+            self.key.setVisible(not words)
         if self.plot is not None:
             self.plot.drawing.update()
 
@@ -416,6 +422,7 @@ class Chart(QFrame):
             menu.addAction(text).triggered.connect(lambda _=False, ending=ending: self._ask_and_save(ending))
         copy = menu.addAction("Copy as a picture")
         copy.triggered.connect(lambda: QGuiApplication.clipboard().setImage(self._image()))
+        self.more_actions(menu)
         return menu
 
     def _ask_and_save(self, ending: str) -> None:

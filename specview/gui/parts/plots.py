@@ -1,4 +1,6 @@
-"""Four live plots: acceptance rate, tokens per target pass, decode speed, and time per round or draft length.
+"""Three live plots: acceptance rate, tokens per target pass, and decode speed, time per round or draft length.
+
+What they run over is in their menus, on the right button (or the menu key); the third's title chooses what it shows.
 
 pyqtgraph takes half a second to import, so it is imported off the Qt thread once the window is up; until then the cards
 stand empty, with words.
@@ -8,13 +10,12 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
 from typing import Any
 
 from PySide6 import QtCore, QtGui, QtWidgets
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QGridLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QMenu, QSizePolicy, QToolButton, QWidget
 
 from specview.errors import SpecviewError
 from specview.files.figures import METRICS, MISSING, number, whole
@@ -23,14 +24,13 @@ from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.plot_data import CurveName, PlotOptions, bars, curve, last, phases_ms, steps, thinned
-from specview.gui.parts.widgets import button, menu_button
+from specview.gui.parts.widgets import menu_button
 from specview.gui.state import lane_words
 from specview.gui.state.display_text import tooltip, visible
 from specview.gui.state.view_model import LaneModel, RaceModel
 
 WINDOWS = (8, 16, 32, 64)
 X_NAMES = {"position": "output tokens", "seconds": "lane seconds (s)"}
-CARD_PX = 196
 _IMPORT_AFTER_MS = 50
 _SHARE = 0.06
 _LONGEST_REST_S = 0.4
@@ -38,19 +38,19 @@ _VALUES_S = 0.45
 _EMPTY = "Fills as rounds come"
 
 CURVES: tuple[tuple[CurveName, str, str, float], ...] = (
-    ("acceptance_rate", "Acceptance rate α", "accepted / judged", 1.0),
+    ("acceptance_rate", "Acceptance rate", "accepted / judged", 1.0),
     ("tokens_per_target_pass", "Tokens per target pass", "emitted / passes", 2.0),
-    ("decode_tokens_per_s", "Decode speed", "tokens / s", 0.0),
+    ("decode_tokens_per_s", "Speed", "tokens/s", 0.0),
 )
 PHASES = (("verify", 1), ("draft", 0), ("other", 2))
 """As they are stacked, with their places among the phases of a round."""
-FOURTH = {"time": "Time per round", "k": "Draft length k, each round", "mean-k": "Draft length k, mean"}
-"""What the fourth plot can show, by the names that are remembered."""
+THIRD = {"speed": "Speed, tokens/s", "time": "Time per round", "k": "Draft length k, each round", "mean-k": "Draft length k, mean"}
+"""What the third plot can show, by the names that are remembered."""
 _LENGTH_TIPS = {
     "k": ("of each round", "Draft length k = drafted tokens of a round; 0 for a round without a draft.\nOf a tree "
-          "all its tokens count. In the key: the last round's."),
+          "all its tokens count. Beside the title: the last round's."),
     "mean-k": ("drafted / rounds", "Mean draft length = drafted tokens / rounds, running or over the last rounds as "
-               "chosen above.\nRounds without a draft count as 0, unlike the mean k of the formulas."),
+               "chosen in the plot's menu.\nRounds without a draft count as 0, unlike the mean k of the formulas."),
 }
 
 
@@ -60,9 +60,9 @@ def line_width() -> float:
 
 
 class PlotStrip(QWidget):
-    """The four plots of a race and what they run over; `fourth_changed` tells what the fourth one shows."""
+    """The three plots of a race; `third_changed` tells what the third one shows."""
 
-    fourth_changed = Signal(str)
+    third_changed = Signal(str)
 
     def __init__(self, race: RaceModel, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -87,125 +87,94 @@ class PlotStrip(QWidget):
         self.phases = Chart("Time per round", "ms", "Time of each round on the lane's clock: the target pass (verify), "
                             "drafting, and the rest.\nMeans of several rounds where there are many.", live=True)
         self.lengths = Chart("Draft length k", live=True, floor=2.0)
-        self.fourth = "time"
-        self._choosers = {card: self._chooser_button() for card in (self.phases, self.lengths)}
-        self._over = self._menu_button("What the plots run over")
-        self._rates = self._menu_button("Running rates, or rates of the last rounds")
-        self._back = button(QToolButton, "‹ plots", slot=lambda: self._turn(-1), kind="caption")
-        self._forth = button(QToolButton, "more plots ›", slot=lambda: self._turn(1), kind="caption")
-        self._first = 0
-        self._lane_button = self._menu_button("The lane whose round times are shown")
-        self._lane_button.menu().aboutToShow.connect(self._fill_lanes)
+        self.third = "speed"
+        self._thirds = (self.cards["decode_tokens_per_s"], self.phases, self.lengths)
+        self._choosers = {card: self._chooser_button() for card in self._thirds}
+        self._lane_button, menu = menu_button("", "The lane whose round times are shown")
+        self._lane_button.setProperty("kind", "caption")
+        menu.aboutToShow.connect(self._fill_lanes)
         self._build()
         theme.signals.changed.connect(self._restyle)
         self._name_options()
 
-    def _menu_button(self, tip: str) -> QToolButton:
-        made, _ = menu_button("", tip)
+    @staticmethod
+    def _chooser_button() -> QToolButton:
+        """Stands in the title of the third plot, and chooses what it shows."""
+        made, menu = menu_button("", "What this plot shows: speed, time per round, or draft length k over time")
         made.setProperty("kind", "caption")
         return made
 
-    @staticmethod
-    def _chooser_button() -> QPushButton:
-        """A title that is a button: what the fourth plot shows."""
-        made = button(QPushButton, "", "What this plot shows: time per round, or draft length k over time", kind="headline")
-        made.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-        made.setMenu(QMenu(made))
-        return made
-
     def _build(self) -> None:
-        line = layout.row(self._over, self._rates, 1, self._back, self._forth, margins=(theme.px(2), 0, theme.px(2), 0))
-        self._grid = QGridLayout()
-        self._grid.setContentsMargins(0, 0, 0, 0)
-        self._grid.setSpacing(8)
+        row = layout.row(on=self, gap=8)
         for card in self._all_cards():
             card.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Expanding)
-        for column, card in enumerate(self._slots()):
-            self._grid.addWidget(card, 0, column)
-            self._grid.setColumnStretch(column, 1)
-        self._grid.addWidget(self.lengths, 0, len(CURVES))
-        self.lengths.hide()
+            card.more_actions = self._add_options
+            row.addWidget(card, 1)
         for card, chooser in self._choosers.items():
-            card.headline.title = ""
-            card.head.setSpacing(theme.px(2))
-            card.head.insertWidget(0, chooser)
+            card.head.insertWidget(1, chooser)
+            for name, text in THIRD.items():
+                action = chooser.menu().addAction(text)
+                action.setCheckable(True)
+                action.setData(name)
+                action.triggered.connect(lambda _=False, name=name: self._third_chosen(name))
         self._lane_button.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
-        self.phases.head.addWidget(self._lane_button)
-        layout.column(line, (self._grid, 1), on=self, gap=3)
-        self._fill_options()
+        self.phases.head.insertWidget(1, self._lane_button)
+        self._name_third()
+        self._arrange()
 
     def _all_cards(self) -> list[Chart]:
         return [*self.cards.values(), self.phases, self.lengths]
 
-    def _slots(self) -> list[Chart]:
-        """The four cards that are on, in order."""
-        return [*self.cards.values(), self.phases if self.fourth == "time" else self.lengths]
+    def _third_card(self) -> Chart:
+        """The card of what the third plot shows."""
+        return self._thirds[("speed", "time").index(self.third) if self.third in ("speed", "time") else 2]
 
     def _arrange(self) -> None:
-        """Show as many plots as can be read beside each other; the others are a page away."""
-        cards = self._slots()
-        (self.lengths if self.fourth == "time" else self.phases).hide()
-        count = min(max(self.width() // theme.px(CARD_PX), 1), len(cards))
-        self._first = min(self._first, len(cards) - count)
-        for place, card in enumerate(cards):
-            shown = self._first <= place < self._first + count
-            card.setVisible(shown)
-            self._grid.setColumnStretch(place, int(shown))
-        for turn, can in ((self._back, self._first > 0), (self._forth, self._first < len(cards) - count)):
-            turn.setVisible(count < len(cards))
-            turn.setEnabled(can)
-
-    def _turn(self, step: int) -> None:
-        self._first = max(0, self._first + step)
-        self._arrange()
+        for card in self._thirds:
+            card.setVisible(card is self._third_card())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Show as many plots as fit."""
+        """Cut the lane's name to the new room."""
         super().resizeEvent(event)
-        self._arrange()
         self._late_name.start()
 
     def sizeHint(self) -> QSize:
-        """As the mock: a strip of about 190 pixels."""
-        return QSize(theme.px(900), theme.px(205))
+        """As the mock: a strip of about 140 pixels."""
+        return QSize(theme.px(900), theme.px(140))
 
     def minimumSizeHint(self) -> QSize:
         """Low enough for a small screen."""
-        return QSize(theme.px(320), theme.px(110))
+        return QSize(theme.px(320), theme.px(90))
 
     # -- options -------------------------------------------------------------------------------------
 
-    def _fill_options(self) -> None:
-        menus: list[tuple[QToolButton | QPushButton, list[tuple[str, Any]], Callable[[Any], None]]] = [
-            (self._over, [(name, {"over": over}) for over, name in X_NAMES.items()], self._option_chosen),
-            (self._rates, [("running, from the first round", {"window": None}),
-                           *((f"over the last {n} rounds", {"window": n}) for n in WINDOWS)], self._option_chosen),
-            *((chooser, [(text, name) for name, text in FOURTH.items()], self._fourth_chosen)
-              for chooser in self._choosers.values()),
-        ]  # fmt: skip
-        for chooser, entries, choose in menus:
-            for text, value in entries:
-                action = chooser.menu().addAction(text)
-                action.setCheckable(True)
-                action.setData(value)
-                action.triggered.connect(lambda _=False, choose=choose, value=value: choose(value))
-        self._name_fourth()
+    def _add_options(self, menu: QMenu) -> None:
+        """Put what the plots run over into a plot's menu."""
+        menu.addSeparator()
+        for over, name in X_NAMES.items():
+            self._add_option(menu, f"All plots over {name.partition(' (')[0]}", over=over)
+        menu.addSeparator()
+        self._add_option(menu, "Running rates, from the first round", window=None)
+        for rounds in WINDOWS:
+            self._add_option(menu, f"Rates of the last {rounds} rounds", window=rounds)
 
-    def _option_chosen(self, change: dict[str, Any]) -> None:
-        self.set_options(**change)
-        self._name_options()  # choosing what is on already must not take its tick away
+    def _add_option(self, menu: QMenu, text: str, **change: Any) -> None:
+        action = menu.addAction(text)
+        action.setCheckable(True)
+        action.setChecked(all(getattr(self.options, key) == value for key, value in change.items()))
+        action.triggered.connect(lambda: self.set_options(**change))
 
-    def _fourth_chosen(self, name: str) -> None:
-        self.set_fourth(name)
-        self._name_fourth()  # likewise
+    def _third_chosen(self, name: str) -> None:
+        self.set_third(name)
+        self._name_third()  # choosing what is on already must not take its tick away
 
-    def set_fourth(self, name: str) -> None:
-        """Let the fourth plot show time per round ('time'), k of each round ('k') or its mean ('mean-k')."""
-        if name not in FOURTH or name == self.fourth:
+    def set_third(self, name: str) -> None:
+        """Let the third plot show tokens/s ('speed'), time per round ('time'), k of each round ('k') or its mean ('mean-k')."""
+        if name not in THIRD or name == self.third:
             return
         focused = any(chooser.hasFocus() for chooser in self._choosers.values())
-        self.fourth = name
-        self._name_fourth()
+        self.third = name
+        self._name_third()
         self._arrange()
         if focused:
             self._chooser().setFocus()
@@ -215,18 +184,19 @@ class PlotStrip(QWidget):
             self._draw_length(index, lane)
         self._draw_phases()
         self._show_values()
-        self.fourth_changed.emit(name)
+        self.third_changed.emit(name)
 
-    def _chooser(self) -> QPushButton:
-        return self._choosers[self.phases if self.fourth == "time" else self.lengths]
+    def _chooser(self) -> QToolButton:
+        return self._choosers[self._third_card()]
 
-    def _name_fourth(self) -> None:
+    def _name_third(self) -> None:
         for card, chooser in self._choosers.items():
-            chooser.setText("Time per round ▾" if card is self.phases else "Draft length k ▾")
+            chooser.setText("· time per round ▾" if card is self._thirds[0] else "· speed ▾")
+            chooser.setAccessibleName(f"What the third plot shows: {THIRD[self.third]}")
             for action in chooser.menu().actions():
-                action.setChecked(action.data() == self.fourth)
-        if self.fourth in _LENGTH_TIPS:
-            formula, tip = _LENGTH_TIPS[self.fourth]
+                action.setChecked(action.data() == self.third)
+        if self.third in _LENGTH_TIPS:
+            formula, tip = _LENGTH_TIPS[self.third]
             self.lengths.headline.set_formula(formula)
             self.lengths.headline.setToolTip(tooltip(tip))
             self.lengths.setAccessibleName(f"Draft length k: {formula}")
@@ -241,13 +211,6 @@ class PlotStrip(QWidget):
             self.refresh(now=True)
 
     def _name_options(self) -> None:
-        self._over.setText(f"over {X_NAMES[self.options.over].partition(' (')[0]} ▾")
-        window = self.options.window
-        self._rates.setText("running rates ▾" if window is None else f"rates of the last {window} rounds ▾")
-        for chooser in (self._over, self._rates):
-            for action in chooser.menu().actions():
-                change = action.data()
-                action.setChecked(all(getattr(self.options, key) == value for key, value in change.items()))
         for card in self._all_cards():
             card.name_axes(x=X_NAMES[self.options.over])
 
@@ -267,7 +230,7 @@ class PlotStrip(QWidget):
         chooser = self._choosers[self.phases]
         metrics = self._lane_button.fontMetrics()
         around = self._lane_button.sizeHint().width() - metrics.horizontalAdvance(self._lane_button.text())
-        room = self.phases.width() - chooser.sizeHint().width() - around - theme.px(24)
+        room = self.phases.width() - chooser.sizeHint().width() - self.phases.headline.title_width() - around - theme.px(40)
         shown = metrics.elidedText(name, Qt.TextElideMode.ElideRight, room - metrics.horizontalAdvance(" ▾"))
         text = f"{shown} ▾"
         if text != self._lane_button.text():
@@ -397,9 +360,9 @@ class PlotStrip(QWidget):
         self._draw_length(index, lane)
 
     def _draw_length(self, index: int, lane: LaneModel) -> None:
-        """Draw a lane's k, where that is what the fourth plot shows."""
-        if self.fourth != "time" and self.loaded and not lane.plain and len(lane.table):
-            mean = self.fourth != "k"
+        """Draw a lane's k, where that is what the third plot shows."""
+        if self.third in _LENGTH_TIPS and self.loaded and not lane.plain and len(lane.table):
+            mean = self.third != "k"
             points = thinned(*curve(lane, "draft_length", self.options)) if mean else steps(lane, self.options)
             self._curve(self.lengths, "draft_length", index, *points)
 
@@ -410,11 +373,12 @@ class PlotStrip(QWidget):
             said = self._show_lanes(card, name, METRICS[name].text, lanes)
             empty = "Nothing was judged yet" if said else _EMPTY
             card.say("" if any(not value.startswith(MISSING) for value in said) else empty)
-        if self.fourth == "time":
+        if self.third == "time":
             self._show_phase_values()
+        if self.third not in _LENGTH_TIPS:
             return
         drafting = [lane for lane in self.race.lanes if not lane.plain]
-        said = self._show_lanes(self.lengths, "draft_length", whole if self.fourth == "k" else number, drafting)
+        said = self._show_lanes(self.lengths, "draft_length", whole if self.third == "k" else number, drafting)
         self.lengths.say("" if said else _EMPTY if drafting else "No lane drafts")
 
     def _show_lanes(self, card: Chart, kind: str, form: Any, lanes: list[LaneModel]) -> list[str]:
@@ -428,7 +392,7 @@ class PlotStrip(QWidget):
         return list(said.values())
 
     def _draw_phases(self) -> None:
-        if self.fourth != "time":
+        if self.third != "time":
             return
         lane = self._phase_lane()
         self._name_lane()

@@ -355,9 +355,6 @@ QMenu::item:disabled {{ color: {theme.faint}; background: transparent; }}
 QMenu::separator {{ height: 1px; background: {theme.border}; margin: {px(4)}px {px(6)}px; }}
 QToolTip {{ color: {theme.ink}; background: {theme.field}; border: 1px solid {theme.border};
     padding: {px(4)}px; }}
-QStatusBar {{ color: {theme.muted}; background: {theme.panel}; border-top: 1px solid {theme.border}; }}
-QStatusBar::item {{ border: none; }}
-QStatusBar QLabel {{ color: {theme.muted}; padding: 0 {px(4)}px; font-size: {px(12)}px; }}
 QProgressBar {{ background: {theme.field}; border: none; border-radius: 3px; min-height: 6px; max-height: 6px; }}
 QProgressBar::chunk {{ background: {theme.accent}; border-radius: 3px; }}
 QSlider {{ background: transparent; min-height: {px(22)}px; border: 1px solid transparent; border-radius: 5px; }}

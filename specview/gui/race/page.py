@@ -1,4 +1,4 @@
-"""The race page: lane panels side by side, the line for the next turn, legend, plots and inspector."""
+"""The race page: the sentence on the race, lane panels side by side, the line for the next turn, plots, a row for controls."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from specview.gui.link.controller import Controller
 from specview.gui.parts import layout, theme
 from specview.gui.parts.plots import PlotStrip
 from specview.gui.parts.selection import Selection
-from specview.gui.parts.widgets import ElidedLabel, button, set_kind
+from specview.gui.parts.widgets import button
+from specview.gui.race.headline import Headline
 from specview.gui.race.inspector import Inspector
 from specview.gui.race.legend import Legend
 from specview.gui.state.view_model import FINAL, LaneModel
 
 MIN_LANE_PX = 230
-INSPECTOR_PX, PLOTS_PX = 290, 200
+INSPECTOR_PX, PLOTS_PX = 290, 148
 FOLD_WIDTH_PX, FOLD_HEIGHT_PX = 1000, 480
 """Below these the inspector and the plots fold by themselves, unless they were asked for."""
-NOTE = "all lanes share one device; each clock counts only its own compute"
 
 
 class RacePage(QWidget):
-    """Builds panels for the lanes of the controller's race and passes their wishes on."""
+    """Builds panels for the lanes of the controller's race and passes their wishes on.
+
+    foot  the row at the bottom, for what plays, exports and presents a race
+    branch_requested(lane, round, token, alternative or None): a token is to be another one, and the race goes on from there
+    """
 
     edit_lane = Signal(int)
     remove_lane = Signal(int)
@@ -36,6 +40,8 @@ class RacePage(QWidget):
     turn_requested = Signal(str)
     trees_changed = Signal()
     why_requested = Signal(int)
+    branch_requested = Signal(int, int, int, object)
+    panels_changed = Signal()
 
     def __init__(self, controller: Controller, selection: Selection | None = None) -> None:
         super().__init__()
@@ -46,13 +52,13 @@ class RacePage(QWidget):
         self.trees: set[str] = set()
         self._selected: LaneModel | None = None
         self._seen: list[tuple[LaneModel, int]] = []  # the lanes on screen, each with its run
-        self._wished = {"inspector": True, "plots": True}
+        self._wished = {"inspector": False, "plots": True}
         self._forced: set[str] = set()
         self.sent = ""  # the turn that is on its way
 
         self.lanes = QWidget()
         self.lanes.setObjectName("scrolled")
-        self._row = layout.row(on=self.lanes, gap=10, margins=(10, 10, 10, 4))
+        self._row = layout.row(on=self.lanes, gap=10, margins=(10, 0, 10, 4))
         self.lane_scroll = QScrollArea()
         self.lane_scroll.setWidgetResizable(True)
         self.lane_scroll.setFrameShape(QFrame.Shape.NoFrame)
@@ -68,8 +74,8 @@ class RacePage(QWidget):
                            "message (Enter)", self._send)  # fmt: skip
         self.more = button(QPushButton, "Continue", "Go on past the token limit, in the same sessions (Ctrl+G)")
         self.legend = Legend()
-        self.note = ElidedLabel(NOTE, "small")
-        self.note.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.headline = Headline(controller)
+        self.headline.row.addWidget(self.legend)
         self.plots = PlotStrip(controller.race)
         self.inspector = Inspector()
         self._lay_out()
@@ -88,11 +94,10 @@ class RacePage(QWidget):
     # -- layout ----------------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
+        self.talk = QWidget()
+        layout.row((self.follow_up, 1), self.send, self.more, on=self.talk, gap=8, margins=(10, 0, 10, 4))
         upper = QWidget()
-        layout.column(
-            (self.lane_scroll, 1), layout.row((self.follow_up, 1), self.send, self.more, gap=8, margins=(10, 0, 10, 0)),
-            layout.row(self.legend, (self.note, 1), margins=(12, 0, 12, 0)), on=upper, gap=4
-        )
+        layout.column((self.lane_scroll, 1), self.talk, on=upper, gap=4)
         lower = QWidget()
         layout.row(self.plots, on=lower, margins=(10, 0, 10, 8))
         self.plot_holder = lower
@@ -100,9 +105,12 @@ class RacePage(QWidget):
         side = QFrame()
         side.setProperty("kind", "side")
         layout.column(self.inspector, on=side)
+        side.hide()
         self.side = side
         self.columns = layout.split(Qt.Orientation.Horizontal, (self.rows, 1, 1100), (side, 0, INSPECTOR_PX))
-        layout.column(self.columns, on=self)
+        holder = QWidget()
+        self.foot = layout.row(on=holder, gap=8, margins=(10, 0, 10, 6))
+        layout.column(self.headline, (self.columns, 1), holder, on=self, gap=0)
 
     def sizeHint(self) -> QSize:
         """Room for three lanes."""
@@ -126,6 +134,22 @@ class RacePage(QWidget):
             first, second = splitter.sizes()
             if second == 0 and first > 0:
                 splitter.setSizes([max(1, first - size), size])
+
+    def open_inspector(self, lane: int | None = None) -> None:
+        """Open the inspector, on this lane where one is named."""
+        if lane is not None and 0 <= lane < len(self.panels):
+            self.select(self.panels[lane].lane)
+        self.wish(True, self._wished["plots"], "inspector")
+
+    def close_inspector(self) -> bool:
+        """Close the inspector, the keyboard back to the text; False where it is closed."""
+        if not self.shown("inspector"):
+            return False
+        inside = self.side.isAncestorOf(self.focusWidget()) if self.focusWidget() is not None else False
+        self.wish(False, self._wished["plots"])
+        if inside:
+            self.focus_lane(next((panel.index for panel in self.panels if panel.lane is self._selected), 0))
+        return True
 
     def shown(self, part: str) -> bool:
         """Whether the inspector or the plots are shown."""
@@ -170,6 +194,7 @@ class RacePage(QWidget):
         if all(lane is not self._selected for lane in lanes):
             self.select(next((lane for lane in lanes if not lane.plain), lanes[0] if lanes else None))
         self._fit()
+        self.panels_changed.emit()
         self.inspector.keep_to(lanes)
         self._on_text()
         self._on_numbers()
@@ -190,6 +215,7 @@ class RacePage(QWidget):
         panel.why_requested.connect(lambda: self.why_requested.emit(panel.index))
         panel.tree_toggled.connect(lambda on: self._tree_toggled(panel.index, on))
         panel.token_selected.connect(lambda round_, token: self._token_selected(panel, round_, token))
+        panel.token_chosen.connect(lambda round_, token: self._token_chosen(panel, round_, token))
         panel.view.token_hovered.connect(lambda round_, token: self._show_token(panel.lane, round_, token))
         return panel
 
@@ -212,10 +238,14 @@ class RacePage(QWidget):
             panel.view.setFocus()
             self.select(panel.lane)
 
-    def show_note(self, warning: str = "") -> None:
-        """Show a warning beside the legend, or the standing note."""
-        set_kind(self.note, "small warning" if warning else "small")
-        self.note.set_full(warning or NOTE)
+    def focus_follow_up(self) -> None:
+        """Put the keyboard on the line for the next turn, where there is one."""
+        if not self.talk.isHidden():
+            self.follow_up.setFocus()
+
+    def _token_chosen(self, panel: LanePanel, round_index: int, token_index: int) -> None:
+        self.open_inspector()
+        self._show_token(panel.lane, round_index, token_index)
 
     def _token_selected(self, panel: LanePanel, round_index: int, token_index: int) -> None:
         self._show_token(panel.lane, round_index, token_index)
@@ -304,6 +334,7 @@ class RacePage(QWidget):
         if self.more.hasFocus() and not controller.can_continue and self.panels:
             self.panels[0].view.setFocus()
         self.more.setEnabled(controller.can_continue)
+        self._show_talk()
         raw = controller.settings is not None and not controller.settings.chat
         self.follow_up.setPlaceholderText(
             "Follow-up message, then Enter" if turn
@@ -313,6 +344,13 @@ class RacePage(QWidget):
         )
         for panel in self.panels:
             panel.set_editable(not controller.racing)
+
+    def _show_talk(self) -> None:
+        """The line for the next turn is there after a run, and stays while the next one is under way."""
+        controller, line = self._controller, self.follow_up
+        if not controller.racing:
+            ran = controller.settings is not None and any(lane.rounds for lane in controller.race.lanes)
+            self.talk.setVisible(ran or line.hasFocus() or bool(line.text().strip()))
 
     def _send(self) -> None:
         text = self.follow_up.text()

@@ -1,4 +1,4 @@
-"""The main window: menus, setup bar, race page, status bar, and what ties them to the controller."""
+"""The main window: menus, setup bar, race page, and what ties them to the controller."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from PySide6.QtGui import (
     QCloseEvent,
     QDragEnterEvent,
     QDropEvent,
+    QKeySequence,
     QShowEvent,
 )
 from PySide6.QtWidgets import (
@@ -43,7 +44,7 @@ from specview.gui.shell.intake import Intake, dropped_paths
 from specview.gui.shell.lane_setup import LaneSetup
 from specview.gui.shell.menus import LINE, Entry, fill
 from specview.gui.shell.screen_fit import make_room, restore
-from specview.gui.shell.status_strip import StatusStrip, TrainingButton
+from specview.gui.shell.status_strip import MachineLabel, TrainingButton
 from specview.gui.state.settings_store import Remembered, SettingsStore, WindowState
 from specview.gui.train.dialog import BESIDE, TrainDialog
 from specview.gui.train.process import TrainingRun
@@ -55,7 +56,6 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 8.0
 CONTINUE_TOKENS = 64
 FRAME_MS = 400
-STALE = "figures of the run before: target, prompt, lanes or sampling have changed since"
 
 
 class MainWindow(QMainWindow):
@@ -100,13 +100,13 @@ class MainWindow(QMainWindow):
         self.recorded = RecordedRuns(self, self.tabs.open)
         self.tabs.context.extra["open_runs"] = self.recorded.open
         self.intake = Intake(self, self.lanes, self._files, self.recorded.open)
-        self.status = StatusStrip(self.controller)
-        self.setStatusBar(self.status)
         self.training = TrainingRun(self)
         self.train_dialog: TrainDialog | None = None
         self.job_dialogs: dict[str, QDialog] = {}  # tuning, prompt sets: made when first opened
         self.train_button = TrainingButton(self.training)
-        self.status.addPermanentWidget(self.train_button)
+        self.machine = MachineLabel(self.controller)
+        for widget in (self.train_button, self.machine):  # until the row of tabs takes them
+            self.page.headline.row.addWidget(widget)
         page = QWidget()
         page.setObjectName("page")
         self._banner_holder = QWidget()
@@ -366,6 +366,7 @@ class MainWindow(QMainWindow):
                 Entry("&Spaces and newlines as marks", self._looks_toggled, "Ctrl+W", "whitespace", looks.whitespace),
                 Entry("&Draft tree of the lane, live", lanes.toggle_tree, "Ctrl+D", "tree"),
                 Entry("&Inspector", self._looks_toggled, "Ctrl+I", "inspector", looks.inspector),
+                Entry("&Close the inspector", self._close_inspector, name="close inspector"),
                 Entry("&Plots", self._looks_toggled, "Ctrl+J", "plots", looks.plots),
                 LINE,
                 Entry("&Larger font", lambda: self._zoom(1), "Ctrl++; Ctrl+="),
@@ -379,7 +380,7 @@ class MainWindow(QMainWindow):
             ),
             "&Go": (
                 Entry("&Prompt", self.setup.prompt.setFocus, "Ctrl+P"),
-                Entry("&Follow-up line", self.page.follow_up.setFocus, "Ctrl+Shift+M"),
+                Entry("&Follow-up line", self.page.focus_follow_up, "Ctrl+Shift+M"),
                 LINE,
                 *(Entry(f"Tab {title}", partial(self.tabs.enter, title), f"Alt+{place}")
                   for place, title in enumerate(self.tabs.titles, 1)),
@@ -406,13 +407,23 @@ class MainWindow(QMainWindow):
     def _apply_looks(self, asked: str = "") -> None:
         looks = self._looks
         self.page.show_marks(ghosts=looks.ghosts, whitespace=looks.whitespace)
-        self.page.wish(looks.inspector, looks.plots, asked)
+        opened = looks.inspector if asked == "inspector" else looks.inspector or self.page.shown("inspector")
+        self.page.wish(opened, looks.plots, asked)
         self._show_folds()
+
+    def _close_inspector(self) -> None:
+        self._looks.inspector = False
+        self.page.close_inspector()
 
     def _show_folds(self) -> None:
         """Tick what is shown: in a small window parts fold by themselves."""
         for name in ("inspector", "plots"):
             self.actions_by_name[name].setChecked(self.page.shown(name))
+        # Escape closes what is open before it stops anything.
+        opened = self.page.shown("inspector")
+        for name, has in (("close inspector", opened), ("stop", not opened)):
+            self.actions_by_name[name].setShortcuts([QKeySequence("Esc")] if has else [])
+        self.actions_by_name["close inspector"].setEnabled(opened)
 
     def _set_theme(self, name: str) -> None:
         self._looks.theme = name
@@ -442,11 +453,9 @@ class MainWindow(QMainWindow):
         page.remove_lane.connect(self.lanes.remove)
         page.move_lane.connect(self.lanes.move)
         page.more.clicked.connect(self.continue_run)
-        page.lane_selected.connect(self.status.select)
         page.turn_requested.connect(self.next_turn)
         page.why_requested.connect(self.show_why)
         page.folded.connect(self._show_folds)
-        self.status.select(page.selected)
         self.tabs.changed.connect(self._tab_changed)
         controller.state_changed.connect(self._refresh_actions)
         controller.state_changed.connect(self._look_for_models)
@@ -505,10 +514,6 @@ class MainWindow(QMainWindow):
         picker.set_dtype(str(controller.race.facts.get("target_dtype") or "") if loaded else "")
         known = controller.target_known(picker.engine, picker.target)
         self.setup.tell_target(None if known is None else known.declared)
-        ended = controller.race.ended
-        live = state == "ended" and controller.recorded is None  # the bar of a recorded run says its own
-        busy = ended.busy if live and ended is not None else ""
-        self.page.show_note(STALE if controller.stale else busy)
 
     # -- drag and drop --------------------------------------------------------------------------------------------
 
@@ -536,7 +541,7 @@ class MainWindow(QMainWindow):
             sizes = looks.splitters.get(name)
             if isinstance(sizes, list) and len(sizes) == 2 and all(isinstance(s, int) and s > 0 for s in sizes):
                 splitter.setSizes(sizes)
-        self.page.plots.set_fourth(looks.fourth_plot)
+        self.page.plots.set_third(looks.third_plot)
         self.page.set_trees(str(key) for key in looks.trees)
         self._apply_looks()
 
@@ -554,7 +559,7 @@ class MainWindow(QMainWindow):
                 looks.splitters[name] = splitter.sizes()
         looks.theme, looks.font_scale = theme.choice(), theme.font_scale()
         looks.rule = self.setup.rule.value() or "auto"
-        looks.fourth_plot = self.page.plots.fourth
+        looks.third_plot = self.page.plots.third
         looks.trees = sorted(self.page.trees)
         looks.pages = self.tabs.kept()
         self.store.save(Remembered(self._settings_to_keep(), looks))

@@ -38,8 +38,8 @@ def config_folder() -> Path:
 class WindowState:
     """How the window looks: geometry as Qt's own bytes (hex), splitters, theme, font and views.
 
-    rule is the acceptance rule of the lanes that have none of their own; fourth_plot what the fourth plot
-    shows ('time', 'k', 'mean-k'). trees names the lanes whose live draft tree is open (RacePage.tree_key).
+    rule is the acceptance rule of the lanes that have none of their own; inspector that it was asked
+    for and stands open; third_plot what the third plot shows ('speed', 'time', 'k', 'mean-k'). trees names the lanes whose live draft tree is open (RacePage.tree_key).
     pages is what each tab wants remembered, by title.
     """
 
@@ -49,10 +49,10 @@ class WindowState:
     font_scale: float = 1.0
     ghosts: bool = True
     whitespace: bool = False
-    inspector: bool = True
+    inspector: bool = False
     rule: str = "auto"
     plots: bool = True
-    fourth_plot: str = "time"
+    third_plot: str = "speed"
     trees: list[str] = field(default_factory=list)
     pages: dict[str, dict[str, Any]] = field(default_factory=dict)
 

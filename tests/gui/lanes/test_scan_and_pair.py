@@ -254,12 +254,12 @@ def test_the_editor_says_how_the_draft_fits(make_editor, qtbot):
 # -- looks that are kept ---------------------------------------------------------------------------------------------
 
 
-def test_what_the_fourth_plot_shows_is_remembered(make_window):
+def test_what_the_third_plot_shows_is_remembered(make_window):
     window = make_window()
-    window.page.plots.set_fourth("mean-k")
+    window.page.plots.set_third("mean-k")
     window.close()
     again = make_window()
-    assert again.page.plots.fourth == "mean-k"
+    assert again.page.plots.third == "mean-k"
 
 
 @pytest.mark.parametrize(("width", "height"), [(640, 420), (800, 600), (1280, 800), (1440, 900)])

@@ -66,6 +66,7 @@ def test_curves_are_the_metrics_of_every_prefix(strip: PlotStrip) -> None:
 
 def test_bars_are_the_phases_of_the_chosen_lane(strip: PlotStrip) -> None:
     stream(strip.race, 5.0)
+    strip.set_third("time")
     for lane in (strip.race.lanes[1], strip.race.lanes[2]):
         strip.select_lane(lane)
         shown = bars(lane, strip.options)
@@ -91,11 +92,11 @@ def test_options_change_axis_and_window(strip: PlotStrip) -> None:
     assert x[-1] == lane.rounds[-1].t
     assert y[-1] == pytest.approx(fold(lane.rounds[-8:]).acceptance_rate)
     assert card.x_name == "lane seconds (s)"
-    assert "8 rounds" in strip._rates.text() and "seconds" in strip._over.text()
-    for button in (strip._over, strip._rates):
-        assert sum(action.isChecked() for action in button.menu().actions()) == 1
-    strip._rates.menu().actions()[0].trigger()
+    menu = card.save_menu()
+    assert [action.text() for action in menu.actions() if action.isChecked()] == ["All plots over lane seconds", "Rates of the last 8 rounds"]
+    next(action for action in menu.actions() if action.text().startswith("Running rates")).trigger()
     assert strip.options == PlotOptions("seconds", None)
+    assert any("PNG" in action.text() for action in menu.actions()) and card.contextMenuPolicy() != Qt.ContextMenuPolicy.NoContextMenu
 
 
 def test_ranges_grow_in_steps_and_start_anew_with_a_run(strip: PlotStrip) -> None:
@@ -188,6 +189,7 @@ def test_both_themes_are_drawn(strip: PlotStrip, qtbot: QtBot) -> None:
     app = QApplication.instance()
     assert isinstance(app, QApplication)
     stream(strip.race, 2.0)
+    strip.set_third("time")
     strip.refresh(now=True)
     try:
         for name, scale in (("light", 1.0), ("dark", 2.0), ("light", 0.8)):
@@ -250,10 +252,11 @@ def test_draft_length_is_a_step_curve_of_every_round(strip: PlotStrip, qtbot: Qt
     lane = changing_lane(strip.race, 1, lengths)
     changing_lane(strip.race, 0, [0, 0])
     strip.refresh(now=True)
-    assert not strip.lengths.names and strip.phases.isVisible()
-    with qtbot.waitSignal(strip.fourth_changed):
-        strip.set_fourth("k")
-    assert strip.lengths.isVisible() and not strip.phases.isVisible()
+    speed = strip.cards["decode_tokens_per_s"]
+    assert not strip.lengths.names and speed.isVisible() and not strip.phases.isVisible()
+    with qtbot.waitSignal(strip.third_changed):
+        strip.set_third("k")
+    assert strip.lengths.isVisible() and not strip.phases.isVisible() and not speed.isVisible()
     assert set(drawn(strip.lengths)) == {1}
     x, y = drawn(strip.lengths)[1]
     edges = [0.0, *lane.table.sums("emitted")]
@@ -282,29 +285,29 @@ def test_mean_draft_length_counts_rounds_without_a_draft(lengths: list[int], win
 def test_mean_draft_length_follows_the_window(strip: PlotStrip) -> None:
     lengths = [4, 6, 0, 2, 0, 8, 8, 8, 8, 8, 8]
     changing_lane(strip.race, 1, lengths)
-    strip.set_fourth("mean-k")
+    strip.set_third("mean-k")
     assert drawn(strip.lengths)[1][1][-1] == pytest.approx(np.mean(lengths))
     assert strip.lengths.headline.formula == "drafted / rounds"
     strip.set_options(window=8)
     assert drawn(strip.lengths)[1][1][-1] == pytest.approx(np.mean(lengths[-8:]))
-    strip.set_fourth("time")
+    strip.set_third("time")
     assert strip.phases.isVisible() and not strip.lengths.isVisible()
 
 
-def test_fourth_plot_is_chosen_with_the_keyboard(strip: PlotStrip, qtbot: QtBot) -> None:
+def test_third_plot_is_chosen_with_the_keyboard(strip: PlotStrip, qtbot: QtBot) -> None:
     chooser = strip._chooser()
-    assert chooser.focusPolicy() & Qt.FocusPolicy.TabFocus
+    assert chooser.focusPolicy() & Qt.FocusPolicy.TabFocus and "time per round" in chooser.text()
     chooser.setFocus()
     actions = chooser.menu().actions()
-    assert [action.isChecked() for action in actions] == [True, False, False]
+    assert [action.isChecked() for action in actions] == [True, False, False, False]
     actions[0].trigger()
-    assert actions[0].isChecked() and strip.fourth == "time"
-    actions[1].trigger()
-    assert strip.fourth == "k" and strip._chooser() is not chooser and strip._chooser().hasFocus()
-    assert [action.isChecked() for action in strip._chooser().menu().actions()] == [False, True, False]
-    assert "Draft length" in strip._chooser().text() and strip.lengths.headline.toolTip()
-    strip.set_fourth("nonsense")
-    assert strip.fourth == "k"
+    assert actions[0].isChecked() and strip.third == "speed"
+    actions[2].trigger()
+    assert strip.third == "k" and strip._chooser() is not chooser and strip._chooser().hasFocus()
+    assert [action.isChecked() for action in strip._chooser().menu().actions()] == [False, False, True, False]
+    assert "speed" in strip._chooser().text() and "Draft length" in strip._chooser().accessibleName()
+    strip.set_third("nonsense")
+    assert strip.third == "k"
 
 
 def test_a_long_run_of_draft_lengths_is_thinned(strip: PlotStrip) -> None:
@@ -321,7 +324,7 @@ def test_a_long_run_of_draft_lengths_is_thinned(strip: PlotStrip) -> None:
 def test_draft_lengths_of_an_empty_race(qtbot: QtBot) -> None:
     made = PlotStrip(make_race(1))
     qtbot.addWidget(made)
-    made.set_fourth("k")
+    made.set_third("k")
     made.load()
     made.refresh(now=True)
     assert made.lengths.said == "No lane drafts"
@@ -331,6 +334,7 @@ def test_draft_lengths_of_an_empty_race(qtbot: QtBot) -> None:
 def test_a_long_lane_name_leaves_the_title_its_room(strip: PlotStrip, qtbot: QtBot) -> None:
     strip.race.lanes[1].name = "a lane with a very long name indeed"
     stream(strip.race, 0.5)
+    strip.set_third("time")
     strip.resize(800, 200)
     strip.refresh(now=True)
     qtbot.waitUntil(lambda: "…" in strip._lane_button.text())

@@ -133,7 +133,7 @@ def test_a_kept_race_opens_as_it_ended_without_a_model(window, qtbot, script):
     window.setup.set_prompt("something else")
     script.log.clear()
     open_in(qtbot, window, entry.path)
-    assert window.controller.recorded is not None and window.status.state.text() == "○ recorded"
+    assert window.controller.recorded is not None and window.page.headline.said.sentence.startswith("Recorded: ")
     assert "Recorded run" in window.recorded.bar.words and "No model is loaded" in window.recorded.bar.words
     assert window.recorded.bar.isVisible() and script.log == []
     for before, after in zip(told, shown(window.controller.race), strict=True):

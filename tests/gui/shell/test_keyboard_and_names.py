@@ -61,7 +61,7 @@ def test_rule_plots_and_lanes_are_told_apart(window, qtbot):
     assert window.setup.rule.accessibleDescription().startswith("Rule. keeps a drafted token")
     window.page.plots.refresh()
     plots = window.page.plots
-    cards = [*plots.cards.values(), plots.phases]
+    cards = [*plots.cards.values(), plots.phases, plots.lengths]
     assert len({card.accessibleName() for card in cards}) == len(cards) > 2
     names = [panel.view.accessibleName() for panel in window.page.panels]
     assert names == ["Output of plain", "Output of draft-model", "Output of prompt-lookup"]
@@ -168,10 +168,10 @@ def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
     assert stale(window) == [True] * 3
     assert panel._state.mark.text.startswith("the run before · ") and panel._cells["acceptance_rate"].faded
     assert panel._state.mark.short.startswith("run before · "), "what it is of comes first where room is short"
-    assert window.page.note.full.startswith("figures of the run before")
+    assert window.page.headline.said.rest.startswith("Figures of the run before")
     window.setup.prompt.setPlainText(prompt)
     assert stale(window) == [False] * 3 and not panel._cells["acceptance_rate"].faded
-    assert "before" not in panel._state.mark.text + window.page.note.full
+    assert "before" not in panel._state.mark.text + window.page.headline.said.text
     for change in (
         lambda: window.setup.target.choose("/models/other.gguf"),
         lambda: window.setup.field("temperature").setText("0.7"),
@@ -186,10 +186,10 @@ def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
             window.setup.target.choose("bundled")
     ran(qtbot, window)
     window.setup.prompt.setPlainText("something else")
-    assert window.page.note.full.startswith("figures of the run before")
+    assert window.page.headline.said.rest.startswith("Figures of the run before")
     window.setup.run.click()
     qtbot.waitUntil(lambda: not any(lane.rounds for lane in window.controller.race.lanes))
-    assert window.controller.racing and "before" not in window.page.note.full, "the figures have gone"
+    assert window.controller.racing and "before" not in window.page.headline.said.text, "the figures have gone"
     wait_state(qtbot, window, "ended")
     window.setup.field("max_tokens").setText("77")
     assert not any(stale(window)), "how far to go is no other race"
@@ -218,11 +218,11 @@ def test_failed_goes_with_the_next_job_that_works(window, qtbot, script):
     script.fail_load = "it cannot be loaded."
     window.run()
     wait_state(qtbot, window, "ended")
-    assert "failed" in window.status.state.text()
+    assert "failed" in window.page.headline.said.sentence
     Job(window.controller, "tuning").start(lambda pool, tell, stop: 1)
     wait_state(qtbot, window, "working")
     wait_state(qtbot, window, "ended")
-    assert "failed" not in window.status.state.text()
+    assert "failed" not in window.page.headline.said.text
 
 
 # -- on the screen ------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def test_first_start_is_one_key_from_a_result(window, qtbot, script):
     assert [len(lane.rounds) for lane in race.lanes] == [script.rounds] * 3
     assert "\n" not in window.setup.prompt.toPlainText()[-1:]
     assert window.banner.message == ""
-    assert "20" in window.status.detail.full
+    assert "faster than plain decoding" in window.page.headline.said.sentence
 
 
 def test_no_model_library_before_the_window_is_shown():
@@ -52,9 +52,9 @@ def test_no_model_library_before_the_window_is_shown():
 def test_preload_shows_its_phase_and_can_be_stopped(make_window, qtbot, script):
     script.preload_s = 20
     window = make_window(preload=True)
-    qtbot.waitUntil(lambda: "SmolLM2" in window.status.detail.full)
+    qtbot.waitUntil(lambda: "SmolLM2" in window.page.headline.said.rest)
     assert window.controller.state == "preloading"
-    assert not window.status.progress.isHidden()
+    assert window.page.headline.waiting and window.page.headline.fraction is not None
     assert window.setup.stop.isEnabled()
     assert window.setup.run.isEnabled()
     qtbot.keyClick(window, Qt.Key.Key_Escape)
@@ -99,7 +99,7 @@ def test_stop_in_every_phase(window, qtbot, script, phase):
     race = window.controller.race
     assert race.ended is not None
     assert race.ended.end == "stopped"
-    assert "stopped" in window.status.state.text()
+    assert "Stopped" in window.page.headline.said.sentence
     if phase == "running":
         assert all(lane.rounds and lane.text for lane in race.lanes)
         assert window.controller.can_continue
@@ -296,7 +296,7 @@ def test_a_failed_load_keeps_the_lanes_and_says_why(window, qtbot, script):
     script.fail_load = "model.gguf is <b>cut</b> short. Download it again."
     ran(qtbot, window)
     assert window.banner.message == script.fail_load
-    assert "failed" in window.status.state.text()
+    assert "failed" in window.page.headline.said.sentence and window.page.headline.said.tone == "bad"
     assert [lane.text for lane in race.lanes] == texts
     assert not window.controller.can_continue
     # plain text, whatever is in it
@@ -366,26 +366,27 @@ def test_live_share_of_real_time(window, qtbot, script, monkeypatch):
     script.rounds, script.round_s = 60, 0.01
     window.run()
     wait_state(qtbot, window, "running")
-    qtbot.waitUntil(lambda: "real time" in window.status.share.text())
+    headline = window.page.headline
+    qtbot.waitUntil(lambda: "real time, lanes take turns" in headline.said.rest)
+    assert headline.said.sentence.startswith("Round ")
     wait_state(qtbot, window, "ended")
-    assert "0.34× real time" in window.status.share.text()
+    assert "0.34× real time" in headline.detail and "rounds: plain 60" in headline.detail
     kind = type(window.controller)
     for share, shown in ((0.001, ""), (0.02, "0.02× real time")):  # no clock has moved yet; one has
         monkeypatch.setattr(kind, "real_time_fraction", property(lambda _, share=share: share))
-        window.status._show_share()
-        assert shown in window.status.share.text() and bool(shown) == bool(window.status.share.text())
-    assert "v(" in window.status.costs.text()
-    assert "2 threads" in window.status.machine.text()
+        headline.refresh()
+        assert shown in headline.detail and bool(shown) == ("real time" in headline.detail)
+    assert "2 threads" in window.machine.text()
 
 
 def test_a_busy_machine_is_said(window, qtbot, monkeypatch):
     race = ran(qtbot, window)
     race.ended = replace(race.ended, busy="The machine is busy: others use it.")
-    window._refresh_actions()
-    assert window.page.note.full == "The machine is busy: others use it."
+    window.page.headline.refresh()
+    assert window.page.headline.said.rest.startswith("The machine is busy: others use it.")
     window.run()
     wait_state(qtbot, window, "ended")
-    assert "lanes share" in window.page.note.full
+    assert "busy" not in window.page.headline.said.text
 
 
 def test_follow_up_takes_what_is_set_now(window, qtbot, script):

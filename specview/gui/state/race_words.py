@@ -1,0 +1,114 @@
+"""What the headline of a race says while it loads, runs and rests. Plain Python: no Qt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specview.files.figures import times_short
+from specview.files.verdict import Standing, Verdict, verdict
+from specview.gui.state import lane_words
+from specview.gui.state.figures import shown_rate
+from specview.gui.state.view_model import LaneModel, RaceModel
+from specview.settings.events import Progress
+
+SHARE_FROM = 0.005
+"""Below it no clock has moved yet."""
+STALE = "Figures of the run before: target, prompt, lanes or sampling have changed since."
+_STARTING = {
+    "preloading": ("Getting ready", "loading libraries and the models, so that Run starts at once"),
+    "loading": ("Loading", "libraries first"),
+    "prefill": ("Reading the prompt", ""),
+    "stopping": ("Stopping", ""),
+    "closing": ("Closing", ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What goes on around a race: the controller's state and outcome, the job under way, whether models are loaded."""
+
+    state: str
+    job: str = ""
+    outcome: str = "done"
+    progress: Progress | None = None
+    real_time_fraction: float | None = None
+    recorded: bool = False
+    stale: bool = False
+    preloaded: bool = False
+    race_running: bool = False
+
+
+def headline(race: RaceModel, now: Situation) -> Verdict:
+    """The sentence over the lanes, and what stands beside it."""
+    if now.state == "running" or (now.state == "stopping" and now.race_running):
+        return _running(race, now)
+    if now.state in _STARTING or now.state == "working":
+        return _waiting(now)
+    if any(lane.rounds for lane in race.lanes) or race.ended is not None:
+        return _ended(race, now)
+    rest = "models are loaded: it starts at once" if now.preloaded else "the first run loads the models"
+    return Verdict("Press Run to race these lanes on the prompt.", rest) if race.lanes else Verdict("")
+
+
+def detail(race: RaceModel, now: Situation) -> str:
+    """What the tool tip has besides: rounds of each lane, and how fast the clocks advanced against real time."""
+    counts = " · ".join(f"{lane.name} {len(lane.rounds)}" for lane in race.lanes if lane.rounds)
+    share = _share(race, now)
+    return "\n".join(filter(None, (f"rounds: {counts}" if counts else "", share)))
+
+
+def _share(race: RaceModel, now: Situation) -> str:
+    share = now.real_time_fraction
+    if share is None or share < SHARE_FROM or now.recorded:
+        return ""
+    return f"shown at {share:.2f}× real time{', lanes take turns' if len(race.lanes) > 1 else ''}"
+
+
+def waiting(now: Situation) -> bool:
+    """Whether something is under way whose progress can be shown."""
+    if now.state == "stopping":
+        return now.progress is not None and now.progress.phase != "decode" and not now.race_running
+    return now.state in ("preloading", "loading", "prefill", "working")
+
+
+def standing(race: RaceModel, lane: LaneModel) -> Standing:
+    """A lane as the sentence takes it."""
+    faster = race.speedup(lane)
+    return Standing(
+        lane.name, lane.emitted, shown_rate(faster, race.metrics(lane)), faster, lane.plain,
+        bool(lane_words.lossy(lane.settings)), lane.equality, lane.end or "", lane.error, lane.differs,
+    )
+
+
+def _waiting(now: Situation) -> Verdict:
+    sentence, rest = _STARTING.get(now.state, (now.job[:1].upper() + now.job[1:] or "Working", ""))
+    return Verdict(f"{sentence}…", now.progress.text if now.progress is not None else rest)
+
+
+def _running(race: RaceModel, now: Situation) -> Verdict:
+    lanes = [standing(race, lane) for lane in race.lanes if lane.rounds]
+    if not lanes:
+        return Verdict("The first round is under way.")
+    count = max(len(lane.rounds) for lane in race.lanes)
+    rated = sorted((lane for lane in lanes if lane.speedup is not None), key=lambda lane: -lane.speedup.value)  # type: ignore[union-attr]
+    words = "Stopping, round" if now.state == "stopping" else "Round"
+    if rated and (best := rated[0]).speedup is not None:
+        ahead = best.speedup.value > 1
+        leads = (f"{best.name} leads, {times_short(best.speedup.value)} so far" if ahead
+                 else f"plain decoding leads, {best.name} {times_short(best.speedup.value)} so far")  # fmt: skip
+        sentence = f"{words} {count}: {leads}"
+    else:
+        sentence = f"{words} {count}"
+    return Verdict(sentence, _share(race, now))
+
+
+def _ended(race: RaceModel, now: Situation) -> Verdict:
+    found = verdict([standing(race, lane) for lane in race.lanes])
+    if race.error and now.outcome == "failed" and not now.recorded:
+        return Verdict("The race failed.", race.error, "bad")
+    if now.stale:
+        return Verdict(found.sentence, STALE, "warning")
+    busy = race.ended.busy if race.ended is not None and not now.recorded else ""
+    if busy:
+        return Verdict(found.sentence, f"{busy} {found.rest}", "warning")
+    return Verdict(f"Recorded: {found.sentence}" if now.recorded else found.sentence, found.rest, found.tone)
