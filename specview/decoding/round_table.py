@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,8 +44,11 @@ class RoundTable:
         self.emitted = 0
         self._rounds = {name: array(kind) for name, kind in _ROUNDS.items()}
         self._trials = {name: array(kind) for name, kind in _TRIALS.items()}
+        self._judged = 0
+        self._first_tree = self._first_full = math.inf  # rounds
         self._tail: list[int] = []
         self._4grams: set[tuple[int, ...]] = set()
+        self._distinct = array("q")  # 4-grams by the end of each round
         for round_ in rounds:
             self.add(round_)
 
@@ -52,7 +56,8 @@ class RoundTable:
         return len(self.drafters)
 
     def add(self, round_: Round) -> None:
-        """Append one finished round."""
+        """Append one finished round; not to a part (`until`)."""
+        assert len(self) == len(self._distinct)
         depths, emitted, judged = round_.depths, [], 0
         for depth, token in zip(depths, round_.drafted, strict=True):
             if token.verdict == "ignored":
@@ -69,22 +74,33 @@ class RoundTable:
         counts = (round_.rows, round_.k, max(depths, default=-1) + 1, judged, accepted, len(emitted))
         _append(self._rounds, (round_.index, round_.t, round_.draft_s, round_.verify_s, round_.other_s, *counts))
         if round_.full_context and self.draft_full is None:
-            self.draft_full = self.emitted, round_.full_context
-        self.trees = self.trees or round_.parents is not None
+            self.draft_full, self._first_full = (self.emitted, round_.full_context), len(self)
+        if round_.parents is not None and not self.trees:
+            self.trees, self._first_tree = True, len(self)
+        self._judged += judged
         self.drafters.append(round_.drafter)
         self.emitted += len(emitted)
         self._tail += emitted
         self._4grams.update(zip(self._tail, self._tail[1:], self._tail[2:], self._tail[3:], strict=False))
         del self._tail[:-3]
+        self._distinct.append(len(self._4grams))
+
+    def until(self, rounds: int) -> RoundTable:
+        """The first rounds as a table of their own. What they hold is shared: nothing is added to it."""
+        part = copy.copy(self)
+        part.drafters = self.drafters[:rounds]
+        part.emitted, part._judged = int(self["emitted"][:rounds].sum()), int(self["judged"][:rounds].sum())
+        part.trees, part.draft_full = self._first_tree < rounds, self.draft_full if self._first_full < rounds else None
+        return part
 
     def __getitem__(self, name: str) -> Column:
         if name == "seconds":
             return self["draft_s"] + self["verify_s"] + self["other_s"]
-        return np.array(self._rounds[name])
+        return np.array(memoryview(self._rounds[name])[:len(self)])
 
     def trial(self, name: str) -> Column:
         """A column over the judged tokens, in order."""
-        return np.array(self._trials[name])
+        return np.array(memoryview(self._trials[name])[:self._judged])
 
     # -- sums ------------------------------------------------------------------------------------
 
@@ -144,14 +160,14 @@ class RoundTable:
     @property
     def distinct_4grams(self) -> int:
         """How many different runs of four tokens the output has."""
-        return len(self._4grams)
+        return self._distinct[len(self) - 1] if len(self) else 0
 
     # -- arrivals --------------------------------------------------------------------------------
 
     @property
     def end_s(self) -> float:
         """The lane's clock, seconds since the end of prefill."""
-        return self._rounds["t"][-1] if len(self) else 0.0
+        return self._rounds["t"][len(self) - 1] if len(self) else 0.0
 
     def rounds_until(self, seconds: float) -> int:
         """Rounds that had ended by then."""

@@ -54,6 +54,7 @@ class TokenView(QAbstractScrollArea):
         self._marks = False
         self._follow = True
         self._generation = self.lane.generation
+        self._settled = 0  # of the tokens laid out, those that stand
         self._current: int | None = None
         self._hovered: int | None = None
         self._anchor: Place | None = None
@@ -88,6 +89,11 @@ class TokenView(QAbstractScrollArea):
         """Show what the lane gained since the last call; True when something changed."""
         if self.lane.generation != self._generation:
             self._reset()
+        kept, self._settled = min(self._settled, self.lane.settled), self.lane.settled
+        if kept < len(self.lines.layout):  # a race that is played again went back, or its round under way went on
+            self._current = self._hovered = None
+            self._relayout()
+            return True
         done, tokens = len(self.lines.layout), self.lane.tokens
         if done == len(tokens):
             return False
@@ -169,7 +175,7 @@ class TokenView(QAbstractScrollArea):
 
     def _token_words(self, token: ViewToken) -> str:
         place = "not in the output" if token.position is None else f"position {token.position}"
-        round_ = self.lane.rounds[token.round_index].index
+        round_ = self.lane.round_at(token.round_index).index
         if token.folded:
             return f"{token.folded} more ignored drafts, never judged · round {round_} · {place}"
         words = f"{STATES[token.kind].name} · round {round_} · {place}"
@@ -231,6 +237,7 @@ class TokenView(QAbstractScrollArea):
     def _reset(self) -> None:
         self._generation = self.lane.generation
         self._current = self._hovered = self._anchor = self._caret = None
+        self._settled = 0
         self._follow = True
         self.lines = self._new_lines()
         self._describe()
@@ -243,6 +250,7 @@ class TokenView(QAbstractScrollArea):
         kept = None if self._follow else self._top_token()
         self.lines = self._new_lines()
         self.lines.layout.append(self.lane.tokens)
+        self._settled = self.lane.settled
         self._update_range()
         if self._follow:
             self._to_end()
@@ -417,7 +425,7 @@ class TokenView(QAbstractScrollArea):
             self.select_all()
         elif event.key() == Qt.Key.Key_Escape and self._bounds() is not None:
             self._select(None, None)
-        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             if self._current_token() is None and (first := self._top_token()) is not None:
                 self._set_current(first)
             if (token := self._current_token()) is not None:

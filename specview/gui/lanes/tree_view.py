@@ -413,6 +413,7 @@ class TreePanel(QWidget):
         )  # fmt: skip
         self._lane: LaneModel | None = None
         self._shown: tuple[int, int] | None = None
+        self._round: Round | None = None
         self._one_row: OneRow = lambda: None
         self._one_row_s: float | None = None
         self._row = layout.row((self.line, 1), self.size_button, self.live)
@@ -448,22 +449,27 @@ class TreePanel(QWidget):
         if lane is not self._lane or (self._shown is not None and self._shown[0] != lane.generation):
             self._lane, self._shown = lane, None
             self.live.setChecked(True)
-        if self.paused:
-            return False
+        if self.paused and (self._shown is None or self._shown[1] < lane.known_rounds):
+            if self._shown is None or lane.round_at(self._shown[1]) is self._round:
+                return False
+            self._show(self._shown[1], one_row)  # it went on while it was looked at
+            return True
+        self.live.setChecked(True)
         had, newest = self._shown, newest_draft(lane)
         if newest is None:
             self._say_nothing()
-        elif (lane.generation, newest) != had:
+        elif (lane.generation, newest) != had or lane.round_at(newest) is not self._round:
             self._show(newest, one_row)
+            return True
         return self._shown != had
 
     def pin(self, lane: LaneModel, round_index: int, token_index: int, one_row: OneRow) -> None:
         """Stay on a round that was selected, the token marked."""
-        if not 0 <= round_index < len(lane.rounds):
+        if not 0 <= round_index < lane.known_rounds:
             return
         self._lane = lane
         self.live.setChecked(False)
-        if self._shown != (lane.generation, round_index):
+        if self._shown != (lane.generation, round_index) or lane.round_at(round_index) is not self._round:
             self._show(round_index, one_row)
         else:
             self._describe()
@@ -492,14 +498,15 @@ class TreePanel(QWidget):
         assert self._lane is not None
         self._one_row, self._one_row_s = one_row, one_row()
         self._shown = (self._lane.generation, index)
-        round_ = self._lane.rounds[index]
+        self._round = round_ = self._lane.round_at(index)
         self.view.show_round(round_ if round_.drafted else None, "This round drafted nothing.")
         self._describe()
 
     def _describe(self) -> None:
         if self._lane is None or self._shown is None:
             return
-        round_ = self._lane.rounds[self._shown[1]]
+        assert self._round is not None
+        round_ = self._round
         words = round_words(round_, self._one_row_s)
         tip = round_tip(round_, self._one_row_s)
         self.line.set_mark(Mark(f"‖ {words.removeprefix('round ')}" if self.paused else words, tip=tip))
@@ -534,8 +541,8 @@ class TreePanel(QWidget):
 
 def newest_draft(lane: LaneModel) -> int | None:
     """The newest round of a lane that drafted, among the last few; None where there is none."""
-    rounds = lane.rounds
-    for index in range(len(rounds) - 1, max(-1, len(rounds) - 1 - LOOK_BACK), -1):
-        if rounds[index].drafted:
+    last = lane.known_rounds - 1
+    for index in range(last, max(-1, last - LOOK_BACK), -1):
+        if lane.round_at(index).drafted:
             return index
     return None

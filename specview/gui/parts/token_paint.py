@@ -53,6 +53,7 @@ class TokenStyles:
             "plain": TokenStyle(ink),
             "rejected": TokenStyle(QColor(now.rejected), strike=_pen(now.rejected, max(1.0, stroke * 0.85))),
             "ignored": TokenStyle(QColor(now.faint), box=outline),
+            "drafted": TokenStyle(QColor(now.muted), box=outline),
         }
         self.faint = QColor(now.faint)
 

@@ -74,7 +74,7 @@ def inspect(lane: LaneModel, round_index: int, token_index: int) -> Inspection |
     """Describe a token of a lane; None where there is none."""
     if lane.index_of(round_index, token_index) is None:
         return None
-    round_ = lane.rounds[round_index]
+    round_ = lane.round_at(round_index)
     position = lane.position_of(round_index, token_index)
     if token_index == FINAL:
         assert round_.final is not None

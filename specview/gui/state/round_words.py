@@ -28,6 +28,7 @@ STATES: Mapping[TokenKind, State] = {
     "ignored": State("·", "ignored draft, never judged",
                      "A draft after the first rejection: never judged, not part of the output."),
     "plain": State("=", "plain target token", "A target token of a round without a draft."),
+    "drafted": State("?", "drafted, not judged yet", "A draft that the target has not verified yet."),
 }  # fmt: skip
 
 

@@ -1,19 +1,20 @@
 """What the window shows of a race, folded from its events. Plain Python: no Qt.
 
 `RaceModel.apply(event)` is the only way in. Views keep a reference to a `LaneModel` and redraw what
-changed since they last looked: `generation` counts fresh starts, `tokens` and `series` only grow
-within one generation, `version` counts every change.
+changed since they last looked: `generation` counts fresh starts, `version` every change. Within one generation `tokens`
+only grow, but for a race that is played again (`playhead`): the first `settled` of them stand.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from specview.decoding.ledger import End, Round, finished
 from specview.decoding.metrics import Metrics, fold
+from specview.decoding.phases import Stage, TokenState
 from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import Speedup, speedup
 from specview.drafting.plain import BASELINE
@@ -30,7 +31,8 @@ from specview.settings.events import (
 )
 from specview.settings.run import TARGET_FIELDS, LaneSettings
 
-TokenKind = Literal["accepted", "corrected", "bonus", "plain", "rejected", "ignored"]
+TokenKind = Literal["accepted", "corrected", "bonus", "plain", "rejected", "ignored", "drafted"]
+"""drafted: proposed in the round under way and not judged yet."""
 LaneState = Literal["idle", "loading", "prefill", "running", "ended"]
 RaceState = Literal["idle", "loading", "running", "ended"]
 FINAL = -1
@@ -44,9 +46,10 @@ SHOWN_IGNORED = 6
 class ViewToken(NamedTuple):
     """One token to draw.
 
-    round_index counts within `LaneModel.rounds`; token_index within that round's draft, FINAL (-1)
-    for its final token; position is the place in the output, None for a ghost. folded is how many
-    ignored drafts this one stands for, token_index being the first of them; 0 for a token itself.
+    round_index counts within `LaneModel.rounds`, the round under way being the one after them (`round_at`); token_index
+    within that round's draft, FINAL (-1) for its final token; position is the place in the output, None for a ghost and
+    for one that is not judged yet. folded is how many such drafts this one stands for, token_index being the first of
+    them; 0 for a token itself.
     """
 
     text: str
@@ -58,22 +61,26 @@ class ViewToken(NamedTuple):
 
     @property
     def ghost(self) -> bool:
-        """Whether this token was drafted but is not part of the output."""
-        return self.position is None
+        """Whether this token was drafted and thrown away: it is not part of the output."""
+        return self.kind in GHOSTS
 
 
-def drawn(round_: Round) -> tuple[list[int], list[int]]:
+def drawn(round_: Round, states: Sequence[TokenState] | None = None) -> tuple[list[int], list[int]]:
     """Which of a round's drafted tokens are drawn one by one, and which are folded into one count, by index.
 
-    Of a chain the first ignored drafts are drawn, of a tree none: a lookahead round has dozens.
+    Of a chain the first ignored drafts are drawn, of a tree none: a lookahead round has dozens. states are those of the
+    drafted tokens in a round under way, where what is not judged yet is folded alike.
     """
+    if states is None:
+        states = [token.verdict for token in round_.drafted]
+    seen = [place for place, state in enumerate(states) if state != "unseen"]
     if round_.parents is None and round_.k <= SHOWN_IGNORED + 1:
-        return list(range(round_.k)), []
+        return seen, []
     room = SHOWN_IGNORED if round_.parents is None else 0
     shown: list[int] = []
     folded: list[int] = []
-    for place, token in enumerate(round_.drafted):
-        if token.verdict != "ignored":
+    for place in seen:
+        if states[place] not in ("ignored", "drafted"):
             shown.append(place)
         elif room > 0:
             shown.append(place)
@@ -83,6 +90,30 @@ def drawn(round_: Round) -> tuple[list[int], list[int]]:
     if len(folded) == 1 and round_.parents is None:  # a count of one takes as much room as the token
         return shown + folded, []
     return shown, folded
+
+
+def view_tokens(
+    round_: Round, index: int, emitted: int, states: Sequence[TokenState] | None = None, final: bool = True
+) -> Iterator[ViewToken]:
+    """What is drawn of round `index`, which begins at output position `emitted`: all of it, or what states and final say."""
+    shown, folded = drawn(round_, states)
+    for place in shown:
+        token = round_.drafted[place]
+        kind: Any = token.verdict if states is None else states[place]
+        yield ViewToken(token.text, kind, index, place, emitted if kind == "accepted" else None)
+        emitted += kind == "accepted"
+    if folded:
+        kind = "ignored" if states is None else states[folded[0]]
+        yield ViewToken(f"+{len(folded)}", kind, index, folded[0], None, len(folded))
+    if round_.final is not None and final:
+        yield ViewToken(round_.final.text, round_.final.kind, index, FINAL, emitted)
+
+
+class UnderWay(NamedTuple):
+    """A round of which not all has happened: as far as it has come, and the stage it is in."""
+
+    round: Round
+    stage: Stage
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +129,8 @@ class LaneModel:
     draft_weight_bytes: int = 0
     end: End | None = None
     error: str = ""
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)  # whole ones
+    under_way: UnderWay | None = None  # of a race that is played again: the round after them
     tokens: list[ViewToken] = field(default_factory=list)
     table: RoundTable = field(default_factory=RoundTable)
     final_metrics: Metrics | None = None
@@ -128,6 +160,15 @@ class LaneModel:
         """The output text so far, without ghosts."""
         return "".join(token.text for token in self.tokens if token.position is not None)
 
+    @property
+    def settled(self) -> int:
+        """How many of `tokens` stand for good: those after them are of the round under way."""
+        return len(self.tokens) if self.under_way is None else self._starts[len(self.rounds)]
+
+    def round_at(self, index: int) -> Round:
+        """A round that tokens belong to: a whole one, or the one under way, in which what is not judged yet is `ignored`."""
+        return self.under_way.round if self.under_way is not None and index == len(self.rounds) else self.rounds[index]
+
     def metrics(self, plain_step_s: float | None = None) -> Metrics:
         """The figures so far; after the end those the race computed.
 
@@ -152,42 +193,42 @@ class LaneModel:
         """The lane's own clock, seconds since the end of prefill."""
         return self.table.end_s
 
+    @property
+    def known_rounds(self) -> int:
+        """Rounds that tokens belong to: the whole ones, and the one under way."""
+        return len(self.rounds) + (self.under_way is not None)
+
     def index_of(self, round_index: int, token_index: int) -> int | None:
         """Return where a round's token stands in `tokens`; one that is folded has its count's place."""
-        if not 0 <= round_index < len(self.rounds):
+        known = self.known_rounds
+        if not 0 <= round_index < known:
             return None
-        start, round_ = self._starts[round_index], self.rounds[round_index]
-        shown, folded = drawn(round_)
-        if token_index == FINAL:
-            return None if round_.final is None else start + len(shown) + bool(folded)
-        if token_index in folded:
-            return start + len(shown)
-        return start + shown.index(token_index) if token_index in shown else None
+        end = self._starts[round_index + 1] if round_index + 1 < known else len(self.tokens)
+        places = range(self._starts[round_index], end)
+        found = next((place for place in places if self.tokens[place].token_index == token_index), None)
+        if found is None and self.state_of(round_index, token_index) not in (None, "unseen"):
+            return next((place for place in places if self.tokens[place].folded), None)
+        return found
+
+    def state_of(self, round_index: int, token_index: int) -> TokenState | None:
+        """What is known of a round's drafted token at this moment; None for no such one, and for the final one."""
+        if not 0 <= token_index < self.round_at(round_index).k:
+            return None
+        if round_index == len(self.rounds) and self.under_way is not None:
+            return self.under_way.stage.states[token_index]
+        return self.rounds[round_index].drafted[token_index].verdict
 
     def position_of(self, round_index: int, token_index: int) -> int:
         """Return the output position that a round's token has, or was tried for: in a tree by its depth."""
-        round_ = self.rounds[round_index]
+        round_ = self.round_at(round_index)
         first = int(self.table["emitted"][:round_index].sum())
         return first + (round_.accepted if token_index == FINAL else round_.depths[token_index])
 
     def add(self, round_: Round) -> None:
         """Append one finished round."""
-        index = len(self.rounds)
-        self.rounds.append(round_)
         self._starts.append(len(self.tokens))
-        emitted = self.emitted
-        shown, folded = drawn(round_)
-        for place in shown:
-            token = round_.drafted[place]
-            position = None
-            if token.verdict == "accepted":
-                position, emitted = emitted, emitted + 1
-            self.tokens.append(ViewToken(token.text, token.verdict, index, place, position))
-        if folded:
-            count = len(folded)
-            self.tokens.append(ViewToken(f"+{count}", "ignored", index, folded[0], None, count))
-        if round_.final is not None:
-            self.tokens.append(ViewToken(round_.final.text, round_.final.kind, index, FINAL, emitted))
+        self.tokens += view_tokens(round_, len(self.rounds), self.emitted)
+        self.rounds.append(round_)
         self.table.add(round_)
         self.final_metrics = None
         if self._counted:  # it goes on after an end: that end's speedup was not yet this run's
