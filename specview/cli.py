@@ -34,7 +34,8 @@ COMMANDS = {
     "scan": "early exit: acceptance and cost of every exit layer on a prompt",
     "check": "can this draft serve this target, how, and why not",
     "train": "train a drafter for a target: an EAGLE-3, P-EAGLE or Medusa head, or a small draft",
-    "runs": "the library of kept runs: list, show, export, rename, note, delete, restore",
+    "export": "a run as a page that plays it, Markdown, plots, a picture, an animation, a video, or data",
+    "runs": "the library of kept runs: list, show, rename, note, delete, restore",
     "replay": "the window on a recorded run, no model loaded; --text for its figures",
     "doctor": "what works here: Qt, display, torch, CUDA, llama.cpp, memory",
 }

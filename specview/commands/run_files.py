@@ -7,13 +7,12 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from specview.commands.arguments import Parser
 from specview.commands.outputs import Outputs
 from specview.decoding.ledger import RunRecord
 from specview.errors import UsageError
 from specview.files.reader import Trace, read_trace
 from specview.library.export_rounds import load_arrow
-from specview.library.exports import FORMS, Recorded, export_data, kept_for
+from specview.library.exports import FORMS, WRITTEN, Recorded, export_data, kept_for
 from specview.library.library import Entry, RunLibrary
 
 
@@ -67,21 +66,14 @@ def read_all(refs: Sequence[str], library: RunLibrary, forms: Iterable[str] = ()
     return found
 
 
-def add_export_flags(parser: Parser) -> None:
-    """Add --json, --csv, --parquet and --markdown."""
-    for form, what in FORMS.items():
-        dash = "; - is standard output" if form != "parquet" else ""
-        parser.add_argument(f"--{form}", metavar="FILE", help=f"write {what}{dash}")
-
-
 def write_runs(arguments: argparse.Namespace, refs: Sequence[str], library: RunLibrary) -> tuple[list[Recorded], bool]:
     """Read the runs and write them in every form that was asked for; also whether standard output is taken by one.
 
     Files are known to be writable before anything is read. Raises SpecviewError; a file that could not be written whole is
     left as it was.
     """
-    with Outputs(arguments, FORMS, [form for form in FORMS if form != "parquet"], {}) as outputs:
-        wanted = [form for form in FORMS if outputs.wants(form)]
+    with Outputs(arguments, WRITTEN, [form for form in WRITTEN if FORMS[form].text], {}) as outputs:
+        wanted = [form for form in WRITTEN if outputs.wants(form)]
         if "parquet" in wanted:
             load_arrow()
         runs = read_all(refs, library, wanted)

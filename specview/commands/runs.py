@@ -10,16 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specview.commands import export
 from specview.commands.arguments import Parser, whole
 from specview.commands.outputs import Outputs
-from specview.commands.run_files import add_export_flags, write_runs
+from specview.commands.run_files import write_runs
 from specview.commands.terminal import ProgressLine, print_report, safe_text
 from specview.errors import SpecviewError, UsageError
 from specview.files.report import Block, Figure, Figures, Report, Section, Table, Text
 from specview.files.schema import Json
 from specview.files.tables import Column, Row
 from specview.library.beside import beside_document, lay_beside
-from specview.library.exports import FORMS, Recorded
+from specview.library.exports import Recorded
 from specview.library.library import TRASH_DAYS, Entry, RunLibrary
 from specview.library.repeat import command_line
 from specview.library.replay import trace_document
@@ -35,7 +36,7 @@ folder. A RUN is an id or the beginning of one, a name, `last`, `last~1` (the on
 commands:
   list [--search WORDS]         what there is, newest first; --trash: what was deleted
   show RUN [RUN ...]            figures, prompt and how to repeat it; of several runs, their lanes in one table
-  export RUN [RUN ...] FORMS    --json, --csv (a row per round), --parquet, --markdown (with the protocol) FILE
+  export RUN [RUN ...] FORMS    as specview export
   rename RUN NAME               give it a name; '' takes it away
   note RUN TEXT                 set its note; - reads it from standard input
   tag RUN [TAG ...]             set its tags
@@ -56,15 +57,15 @@ def main(argv: Sequence[str]) -> int:
     if first in ("", "-h", "--help", "help"):
         sys.stdout.write(_HELP)
         return 0 if first else 2
+    if first == "export":
+        return export.main(rest, "specview runs export")
     command = _COMMANDS.get(first)
     if command is None:
-        raise UsageError(f"specview runs has no {first!r}.", f"It has: {', '.join(_COMMANDS)}.")
+        raise UsageError(f"specview runs has no {first!r}.", f"It has: {', '.join((*_COMMANDS, 'export'))}.")
     parser = Parser(f"specview runs {first}", command.about)
     parser.usage = f"specview runs {first} {command.operands}[options]"
     for name, how in command.arguments.items():
         parser.add_argument(name, **how)
-    if command.do is _export:
-        add_export_flags(parser)
     command.do(parser.parse_args(list(rest)), RunLibrary())
     return 0
 
@@ -182,12 +183,6 @@ def _one_report(run: Recorded) -> Report:
     return Report("", [*blocks, Section("", told)], document)
 
 
-def _export(arguments: argparse.Namespace, library: RunLibrary) -> None:
-    if all(getattr(arguments, form) is None for form in FORMS):
-        raise UsageError("no form is given.", "Give --json, --csv, --parquet or --markdown FILE.")
-    write_runs(arguments, arguments.runs, library)
-
-
 # -- changing ------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +258,6 @@ _COMMANDS: Mapping[str, _Command] = {
     "show": _Command("Show a run's figures, or the lanes of several runs in one table.", "RUN [RUN ...] ", _show, {
         **_RUNS, "--json": {"metavar": "FILE", "help": "write the runs as documents; - is standard output"},
     }),
-    "export": _Command("Write runs to files.", "RUN [RUN ...] ", _export, _RUNS),
     "rename": _Command("Give a run a name; '' takes it away.", "RUN NAME ", _describe, {**_RUN, "name": {"metavar": "NAME"}}),
     "note": _Command("Set a run's note; '' takes it away, - reads it from standard input.", "RUN TEXT ", _describe,
                      {**_RUN, "note": {"metavar": "TEXT"}}),

@@ -1,4 +1,4 @@
-"""A run as a Markdown page: results, and a protocol good enough for somebody else to repeat it."""
+"""A run in Markdown, for a chat, an issue or a file: its result, and folded a protocol that lets somebody else repeat it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from specview.decoding.verification import is_lossy
 from specview.errors import SpecviewError
 from specview.files.documents import lane_facts
 from specview.files.reader import Trace
+from specview.files.schema import Json
 from specview.files.tables import markdown_rows, markdown_text, printable
+from specview.files.verdict import standings, verdict
 from specview.library.exporters import compare_markdown
 from specview.library.repeat import PROMPT_FILE, command_line
 from specview.library.replay import trace_document
@@ -25,13 +27,26 @@ _MACHINE = ("device", "device_name", "cpu", "cpu_count", "threads", "platform")
 _ENDS = {"done": "all lanes ended", "stopped": "stopped by its user", "error": "ended by an error"}
 
 
-def protocol_markdown(
-    trace: Trace, *, title: str = "", run_id: str = "", note: str = "", tags: Sequence[str] = ()
-) -> str:
-    """Return the page: figures, models with their hashes, software, machine, settings, prompt, how to repeat it."""
-    parts = [f"# {_line(title or 'A specview run')}\n"]
-    parts.append(_about(trace, run_id, note, tags))
-    parts.append("## Result\n\n" + _result(trace))
+def run_markdown(trace: Trace, *, title: str = "", run_id: str = "", note: str = "", tags: Sequence[str] = ()) -> str:
+    """Return the run to be pasted: its result in a sentence and a table, and the protocol, folded."""
+    document = trace_document(trace)
+    said = verdict(standings(document["lanes"]))
+    first = " ".join(filter(None, (f"**{_line(said.sentence)}**" if said.sentence else "", _line(said.rest))))
+    parts = [
+        f"# {_line(title or 'A specview run')}\n", f"{first}\n", compare_markdown(document),
+        "<details>\n<summary>How it was measured, and how to repeat it</summary>\n",
+        protocol(trace, document, run_id=run_id, note=note, tags=tags), "</details>\n",
+    ]  # fmt: skip
+    return printable("\n".join(parts))
+
+
+def protocol(trace: Trace, document: Json, *, run_id: str = "", note: str = "", tags: Sequence[str] = ()) -> str:
+    """Return what another needs to repeat the run: models with their hashes, software, machine, settings, prompt, command.
+
+    document: the trace's, as `trace_document` makes it.
+    """
+    parts = [_about(trace, run_id, note, tags)]
+    parts.append("## How it was measured\n\n" + _measured(document))
     parts.append("## How to repeat it\n\n" + _repeat(trace))
     parts.append("## Models\n\n" + _models(trace))
     parts.append("## Software and machine\n\n" + _software(trace))
@@ -62,8 +77,7 @@ def _about(trace: Trace, run_id: str, note: str, tags: Sequence[str]) -> str:
     return words + (f"\n{note.strip()}\n" if note else "")  # the user's own words, Markdown if they like
 
 
-def _result(trace: Trace) -> str:
-    document = trace_document(trace)
+def _measured(document: Json) -> str:
     notes = ["Speed counts decoding only: load and prefill are not in tok/s. Acceptance rate is accepted / judged, draft "
              "acceptance accepted / proposed. The predicted speedup is modelled from alpha and the run's own measured "
              "costs; everything else is measured."]  # fmt: skip
@@ -78,7 +92,7 @@ def _result(trace: Trace) -> str:
             notes.append(f"{_line(lane['name'])}: {words}.")
     if document["lanes"][0]["run"].get("check_mode"):
         notes.append("Check mode pads one-row passes: outputs are comparable, times are not.")
-    return compare_markdown(document) + "\n" + "\n".join(f"- {note}" for note in notes) + "\n"
+    return "\n".join(f"- {note}" for note in notes) + "\n"
 
 
 def _repeat(trace: Trace) -> str:

@@ -1,32 +1,64 @@
-"""Exports of recorded runs, one or several, in every form: JSON, CSV, Parquet, Markdown."""
+"""Exports of recorded runs in every form: data and texts are made here, what is drawn by gui/share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specview.errors import SpecviewError
 from specview.files.atomic import OutputFile
 from specview.files.reader import Keep, Trace
 from specview.files.schema import Json, dumps
-from specview.library.export_protocol import protocol_markdown
+from specview.library.export_protocol import run_markdown
 from specview.library.export_rounds import load_arrow, rounds_csv, rounds_parquet
 from specview.library.library import Entry
 from specview.library.replay import trace_document
+from specview.library.share_page import share_page
 
-FORMS: Mapping[str, str] = {
-    "json": "the runs as documents, as run --json and compare --json have them",
-    "csv": "a row per round",
-    "parquet": "a row per round, typed; needs pyarrow",
-    "markdown": "results and a protocol that lets somebody else repeat it",
-}
-"""Form of an export -> what it holds."""
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of an export: what it holds, its names in menus and files.
+
+    endings   of its files, the usual one first
+    likely    it shows the likeliest tokens of each place
+    several   several runs go into one file
+    text      it can go to standard output
+    drawn     gui/share draws it
+    """
+
+    what: str
+    menu: str
+    endings: tuple[str, ...]
+    likely: bool = False
+    several: bool = True
+    text: bool = True
+    drawn: bool = False
+
+
+FORMS: Mapping[str, Form] = {
+    "html": Form("one page that plays the race: tokens, figures, plots; no network", "HTML page that plays it", (".html",),
+                 likely=True, several=False),
+    "markdown": Form("the result in a sentence and a table, and a protocol that lets somebody else repeat it",
+                     "Markdown with protocol", (".md",)),
+    "svg": Form("the plots as drawings", "Plots as SVG", (".svg",), several=False, text=False, drawn=True),
+    "png": Form("a picture of the finished race", "Picture", (".png",), several=False, text=False, drawn=True),
+    "gif": Form("the race as it runs, to be shown anywhere", "Animated GIF", (".gif",), several=False, text=False, drawn=True),
+    "video": Form("the race as it runs; needs OpenCV", "Video", (".webm", ".mp4"), several=False, text=False, drawn=True),
+    "json": Form("the runs as documents, as run --json and compare --json have them", "JSON", (".json",), likely=True),
+    "csv": Form("a row per round", "CSV, a row per round", (".csv",)),
+    "parquet": Form("a row per round, typed; needs pyarrow", "Parquet, a row per round", (".parquet",), text=False),
+}  # fmt: skip
+"""Every form of an export by its name."""
+WRITTEN = tuple(name for name, form in FORMS.items() if not form.drawn)
+"""Those that are made here."""
 
 
 def kept_for(forms: Iterable[str]) -> Keep:
     """What these forms need of a trace's rounds; without any, figures and texts are shown."""
-    return "all" if "json" in forms else "figures"
+    return "all" if any(FORMS[form].likely for form in forms) else "figures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +92,7 @@ def recorded_document(run: Recorded) -> Json:
 
 
 def export_data(form: str, runs: Sequence[Recorded]) -> str | bytes:
-    """Runs in one of the forms; several are {"runs": [...]} in JSON, pages one after the other in Markdown."""
+    """Runs in one of the forms WRITTEN, a page of one run alone; several are {"runs": [...]} in JSON, pages one after the other in Markdown."""
     rounds = [(run.key, run.trace) for run in runs]
     if form == "json":
         documents = [recorded_document(run) for run in runs]
@@ -69,17 +101,23 @@ def export_data(form: str, runs: Sequence[Recorded]) -> str | bytes:
         return rounds_csv(rounds)
     if form == "parquet":
         return rounds_parquet(rounds)
-    return "\n---\n\n".join(
-        protocol_markdown(run.trace, title=run.name, run_id=run.key, note=run.entry.note, tags=run.entry.tags)
-        if run.entry is not None else protocol_markdown(run.trace, title=run.name, run_id=run.key)
-        for run in runs
-    )
+    if form == "html":
+        (run,) = runs
+        return share_page(run.trace, **_said(run))
+    return "\n---\n\n".join(run_markdown(run.trace, **_said(run)) for run in runs)
+
+
+def _said(run: Recorded) -> dict[str, Any]:
+    """What the user said of a run, for its pages."""
+    entry = run.entry
+    said = {} if entry is None else {"note": entry.note, "tags": entry.tags}
+    return {"title": run.name, "run_id": run.key, **said}
 
 
 def export_runs(form: str, path: Path, runs: Sequence[Recorded]) -> None:
     """Write runs in one form; raises SpecviewError, leaving an earlier file as it was."""
-    if form not in FORMS:
-        raise SpecviewError(f"there is no export {form!r}.", f"Exports: {', '.join(FORMS)}.")
+    if form not in WRITTEN:
+        raise SpecviewError(f"there is no export {form!r}.", f"Exports: {', '.join(WRITTEN)}.")
     if form == "parquet":
         load_arrow()
     with OutputFile(path, f"{form} export") as file:

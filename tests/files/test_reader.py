@@ -20,7 +20,7 @@ from specview.files import reader
 from specview.files.documents import metrics_to_json
 from specview.files.reader import read_trace
 from specview.files.schema import dumps, round_to_json
-from specview.library.exports import FORMS, Recorded, export_data, recorded_document
+from specview.library.exports import WRITTEN, Recorded, export_data, recorded_document
 from specview.library.library import look_at
 from specview.library.repeat import command_line, settings_of_trace
 from specview.library.replay import events, recorded_metrics, trace_document
@@ -46,7 +46,7 @@ def opened(path: Path) -> bool:
     list(events(trace))
     run = Recorded("r", path, trace)
     recorded_document(run)
-    for form in FORMS:
+    for form in WRITTEN:
         if form != "parquet":
             str(export_data(form, [run])).encode("utf-8")
     for ask in (settings_of_trace, command_line):

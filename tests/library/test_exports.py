@@ -19,12 +19,12 @@ from specview.decoding.ledger import FinalToken, Round
 from specview.errors import SpecviewError
 from specview.files.reader import read_trace
 from specview.library import export_rounds
-from specview.library.exports import FORMS, Recorded, export_data, export_runs
+from specview.library.exports import FORMS, WRITTEN, Recorded, export_data, export_runs
 from specview.library.library import Entry, RunLibrary
 from specview.library.repeat import command_line
 from tests.library.recorded import FACTS, SETTINGS, keep, write_trace
 
-TEXTS = [form for form in FORMS if form != "parquet"]
+TEXTS = [form for form in WRITTEN if FORMS[form].text]
 
 
 @pytest.fixture
@@ -82,6 +82,8 @@ def test_the_protocol_says_what_another_needs_to_repeat_it(run: Recorded) -> Non
         "option_ngram_max=3", "The seed is 0",
     ):  # fmt: skip
         assert wanted in page, wanted
+    first, _, folded = page.partition("<details>")
+    assert "faster than plain" in first and "| draft-model |" in first and "SHA-256" not in first and "SHA-256" in folded
     tables = [line for line in page.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in tables)
 
@@ -104,6 +106,9 @@ def test_what_a_strangers_trace_names_is_data_in_every_form(tmp_path: Path, form
     assert not set(text) & set(map(chr, (*range(9), *range(11, 32), *range(127, 160))))
     if form != "markdown":
         return
+    before, fold, inside = text.partition("<details>\n<summary>How it was measured, and how to repeat it</summary>\n")
+    assert fold and inside.endswith("\n</details>\n")
+    text = before + inside.removesuffix("</details>\n")
     outside = re.sub(r"(?s)^(`{3,})\w+\n.*?\n\1$", "", text, flags=re.MULTILINE)  # code blocks and code are what they are
     outside = re.sub(r"(?<!\\)`[^`]*`", "", outside)
     assert not re.search(r"(?<!\\)[<!\[]|://", outside)

@@ -37,7 +37,7 @@ from specview.gui.parts.widgets import Check, ElidedLabel, button, label, set_ti
 from specview.gui.runs.details import RunDetails
 from specview.gui.state.display_text import clipboard
 from specview.library.beside import lay_beside
-from specview.library.exports import FORMS, Recorded, export_runs, kept_for
+from specview.library.exports import FORMS, WRITTEN, Recorded, export_runs, kept_for
 from specview.library.library import TRASH_DAYS, Entry, RunLibrary
 from specview.library.repeat import Repeat, command_line
 from specview.library.rows import (
@@ -56,9 +56,6 @@ SHUT_S = 2.0
 """A window that closes tries no further to write what was typed once a failure came after this long."""
 MOST_COMPARED, MOST_COMPARED_BYTES = 8, 64 << 20
 """Runs, and the size of their files, whose lanes are compared from their rounds; of more the list's own figures are shown."""
-ENDINGS = {"json": ".json", "csv": ".csv", "parquet": ".parquet", "markdown": ".md"}
-_FORM_WORDS = {"json": "JSON…", "csv": "CSV, a row per round…", "parquet": "Parquet, a row per round…",
-               "markdown": "Markdown with protocol…"}  # fmt: skip
 
 
 class RunsPage(Page):
@@ -112,9 +109,9 @@ class RunsPage(Page):
         self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         menu = QMenu(self.export_button)
         menu.setToolTipsVisible(True)
-        for form, what in FORMS.items():
-            action = menu.addAction(_FORM_WORDS[form], partial(self.ask_export, form))
-            action.setToolTip(what)
+        for form in WRITTEN:
+            action = menu.addAction(f"{FORMS[form].menu}…", partial(self.ask_export, form))
+            action.setToolTip(FORMS[form].what)
         menu.addSeparator()
         menu.addAction("Copy the command that repeats it", self.copy_command)
         self.export_button.setMenu(menu)
@@ -505,7 +502,7 @@ class RunsPage(Page):
 
     def ask_export(self, form: str) -> None:
         """Ask where to, and write the runs chosen."""
-        entries, ending = self.readable, ENDINGS[form]
+        entries, ending = self.readable if FORMS[form].several else self.readable[:1], FORMS[form].endings[0]
         if not entries:
             return
         stem = entries[0].id if len(entries) == 1 else f"{len(entries)} runs"
