@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import re
-import sys
 from collections.abc import Sequence
-from typing import Any
 
 from specview.commands.arguments import Parser
 from specview.commands.run_files import write_runs

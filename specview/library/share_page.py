@@ -18,10 +18,10 @@ from specview.files.atomic import os_reason
 from specview.files.reader import Trace
 from specview.files.schema import Json, dumps
 from specview.files.tables import printable
+from specview.files.verdict import standings, verdict
 from specview.library.export_protocol import protocol
 from specview.library.exporters import equality_words, shown_rates
 from specview.library.replay import trace_document
-from specview.files.verdict import standings, verdict
 from specview.models.assets import asset_path
 
 LIKELIEST = 4
