@@ -9,9 +9,9 @@ from specview.commands.arguments import (
     add_shared_flags,
     lane_keys_help,
     prompts_of,
-    settings_of,
     whole,
 )
+from specview.commands.branching import add_branch_flag, parsed
 from specview.commands.outputs import add_keep_flag
 from specview.commands.running import Running, running
 from specview.drafting.registry import FIRST_METHODS
@@ -43,6 +43,7 @@ def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview compare", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
     add_shared_flags(parser, sets=True)
+    add_branch_flag(parser)
     parser.add_argument("--repeats", type=whole, default=1, help="run it so often, interleaved, and print medians")
     add_keep_flag(parser)
     parser.add_argument("--csv", metavar="FILE", help="write the table as CSV")
@@ -52,12 +53,12 @@ def make_parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    arguments = make_parser().parse_args(argv)
+    arguments, settings = parsed(make_parser(), argv, FIRST_METHODS, all_lanes=True)
     if not 1 <= arguments.repeats <= MAX_REPEATS:
         raise UsageError(f"repeats is {arguments.repeats}.", f"Use 1 to {MAX_REPEATS}.")
     if arguments.prompts is not None and arguments.trace is not None:
         raise UsageError("--trace holds one race, and --prompts makes many.", "Leave out --trace, or use --json.")
-    settings = checked_run(settings_of(arguments, FIRST_METHODS))
+    settings = checked_run(settings)
     prompts = None if arguments.prompts is None else prompts_of(arguments)
     with running(arguments) as run:
         if prompts is not None:

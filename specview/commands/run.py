@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from specview.commands.arguments import Parser, add_shared_flags, lane_keys_help, settings_of
+from specview.commands.arguments import Parser, add_shared_flags, lane_keys_help
+from specview.commands.branching import add_branch_flag, parsed
 from specview.commands.outputs import add_keep_flag
 from specview.commands.running import STOPPED_CODE, Running, running
-from specview.commands.terminal import legend, print_report, round_text, safe_text, wants_colour
+from specview.commands.terminal import legend, paint, print_report, round_text, safe_text, wants_colour
 from specview.drafting.registry import DEFAULT_METHOD
 from specview.errors import SpecviewError, UsageError
 from specview.files.documents import run_document
 from specview.library.reports import run_report
 from specview.racing.resolve import checked_run
+from specview.settings.branch import known_branch
 from specview.settings.events import Event, Failed, LaneEnded, LaneRound, Progress, RaceStarted
 from specview.settings.run import RunSettings
 
@@ -27,21 +29,22 @@ _EXAMPLES = """\
 examples:
   specview run --prompt "Why is the sky blue?"
   specview run --method prompt-lookup --k 8 --workload extract --json out.json
-  cat notes.txt | specview run --prompt-file - --method plain --max-tokens 256"""
+  cat notes.txt | specview run --prompt-file - --method plain --max-tokens 256
+  specview run --branch "last:draft-model@12= cat" --temperature 0.8   # from there, with another token"""
 
 
 def make_parser() -> Parser:
     """Make the command's parser."""
     parser = Parser("specview run", _DESCRIPTION, f"{_EXAMPLES}\n\n{lane_keys_help()}")
     add_shared_flags(parser)
+    add_branch_flag(parser)
     add_keep_flag(parser)
     return parser
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; return its exit code."""
-    arguments = make_parser().parse_args(argv)
-    settings = settings_of(arguments, (DEFAULT_METHOD,))
+    arguments, settings = parsed(make_parser(), argv, (DEFAULT_METHOD,))
     if len(settings.lanes) != 1:
         raise UsageError(f"{len(settings.lanes)} methods.", "run takes one; specview compare takes several.")
     settings = checked_run(replace(settings, baseline=False))
@@ -68,6 +71,10 @@ class _Screen:
             self._run.progress.show(event.text, event.fraction)
         elif isinstance(event, RaceStarted):
             self.facts = dict(event.facts)
+            branch = known_branch(event.facts)
+            if branch is not None and self.colour:
+                self._run.progress.clear()
+                self.write(paint(safe_text(branch.given), "given"))
         elif isinstance(event, LaneRound):
             self._run.progress.clear()
             self.write(round_text(event.round, colour=self.colour))

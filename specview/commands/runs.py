@@ -26,6 +26,7 @@ from specview.library.repeat import command_line
 from specview.library.replay import trace_document
 from specview.library.reports import compare_report, run_report
 from specview.library.rows import run_row, when
+from specview.settings.branch import known_branch
 
 _HELP = f"""\
 usage: specview runs [options] COMMAND ...
@@ -128,7 +129,7 @@ def _entry_json(entry: Entry) -> Json:
         "id": entry.id, "file": str(entry.path), "size_bytes": entry.size, "recorded_at": entry.recorded_at,
         "name": entry.title, "named": bool(entry.name), "note": entry.note, "tags": list(entry.tags),
         "workload": entry.workload or None, "prompt": entry.prompt, "target": entry.target, "engine": entry.engine,
-        "device": entry.device, "end": entry.end or None, "problem": entry.problem or None,
+        "device": entry.device, "parent": entry.parent or None, "continues": entry.continues or None, "end": entry.end or None, "problem": entry.problem or None,
         "deleted_at": entry.deleted_at or None,
         "lanes": [
             {"name": lane.name, "method": lane.method, "k": lane.k, "rule": lane.rule, "draft": lane.draft or None,
@@ -154,13 +155,15 @@ def runs_report(runs: Sequence[Recorded]) -> Report:
 
 def _one_report(run: Recorded) -> Report:
     trace, entry = run.trace, run.entry
-    recorded = trace.run.get("recorded_at")
+    recorded, branch = trace.run.get("recorded_at"), known_branch(trace.run)
+    given = len(branch.token_ids) if branch is not None else 0
     about = {
         "run": entry.id if entry is not None else str(run.path),
         "name": run.name,
         "recorded": when(recorded) if isinstance(recorded, str) else "",
         "tags": ", ".join(entry.tags) if entry is not None else "",
-        "prompt": f"{_cut(trace.prompt_text, 100)}  ({len(trace.prompt_ids)} tokens)",
+        "prompt": f"{_cut(trace.prompt_text, 100)}  ({len(trace.prompt_ids) - given} tokens)",
+        "branch": f"{_line(branch.words)}  ({given} tokens of output are given)" if branch is not None else "",
     }
     document = trace_document(trace)
     lanes = document["lanes"]

@@ -37,6 +37,7 @@ _STYLES = {
     "bonus": "\x1b[4;38;2;98;176;238m",  # underlined
     "rejected": "\x1b[9;38;2;214;133;180m",  # struck through
     "plain": "",
+    "given": "\x1b[2m",  # dim
 }
 _TONES: Mapping[Tone, str] = {
     "normal": "", "note": "dim", "code": "", "good": "#2fbf8f", "warning": "#f0a33c", "bad": "bold #d685b4"

@@ -23,13 +23,15 @@ class Observer:
     """Turns a decision into ledger entries.
 
     level `off` keeps the bare numbers of the rule; `light` adds texts, margins and the drafter's
-    confidence; `full` adds the likeliest tokens of p and q, the residual and the entropy.
+    confidence; `full` adds the likeliest tokens of p and q, the residual and the entropy. given are tokens that the
+    output goes on from: their text is none of a round.
     """
 
-    def __init__(self, level: Level = "off", tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, level: Level = "off", tokenizer: Tokenizer | None = None, given: Sequence[int] = ()) -> None:
         self.level = level if tokenizer is not None else "off"
         self.tokenizer = tokenizer
-        self.detokenizer: Detokenizer | None = tokenizer.detokenizer() if tokenizer is not None else None
+        self.detokenizer: Detokenizer | None = after(tokenizer, given)[0] if tokenizer is not None else None
+        self._given = len(given)
 
     def entries(
         self, rule: str, decision: Decision, rows: DecisionRows, draft: Draft
@@ -50,13 +52,13 @@ class Observer:
     def guesses(self, draft: Draft, sampling: SamplingParams, position: int) -> tuple[Guess, ...]:
         """What the drafter would have drafted for the output tokens before `position`: its choice in the rows caught up.
 
-        It chooses as it drafts: the argmax, or the first draw of a round that begins there. Rows of the prompt's tokens are left out,
-        and with them all before a row that decides nothing.
+        It chooses as it drafts: the argmax, or the first draw of a round that begins there. Rows of the prompt's tokens and of
+        those that were given are left out, and with them all before a row that decides nothing.
         """
         if self.level == "off":
             return ()
         found: list[Guess] = []
-        for back in range(1, min(len(draft.caught_up), position) + 1):
+        for back in range(1, min(len(draft.caught_up), position - self._given) + 1):
             row = draft.caught_up[-back]
             if sampling.greedy:
                 token = top_entries(row, 1)[0][0]
@@ -166,7 +168,13 @@ def top_margin(logits: Array) -> float:
     return float(values[0] - values[1]) if len(values) > 1 else float("inf")
 
 
-def join_text(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    """The text of output tokens, as an incremental detokenizer gives it."""
+def after(tokenizer: Tokenizer, given: Sequence[int]) -> tuple[Detokenizer, str]:
+    """A detokenizer that has these tokens behind it, and their text, but for a character that is not complete yet."""
     detokenizer = tokenizer.detokenizer()
+    return detokenizer, "".join([detokenizer.add(token) for token in given])
+
+
+def join_text(tokenizer: Tokenizer, tokens: Sequence[int], given: Sequence[int] = ()) -> str:
+    """The text of output tokens after those that are given, as an incremental detokenizer gives it."""
+    detokenizer, _ = after(tokenizer, given)
     return "".join(detokenizer.add(token) for token in tokens) + detokenizer.flush()

@@ -25,7 +25,7 @@ from specview.racing.compare import CompareResult, median_metrics
 from specview.racing.pool import ModelPool, ShouldStop
 from specview.racing.resolve import checked_run
 from specview.racing.workloads import Prompt, Workload
-from specview.settings.events import Event, RaceStarted
+from specview.settings.events import Event
 from specview.settings.run import RunSettings
 
 ALL = "all"
@@ -278,8 +278,6 @@ def run_prompt_set(
 
     def take(event: Event) -> None:
         pace.take(event)
-        if isinstance(event, RaceStarted) and asked[place].history:
-            event = replace(event, facts={**event.facts, "history": [dict(turn) for turn in asked[place].history]})
         on_event(event, part)
 
     keys = [key for lane in settings.lanes for key in lane_keys(settings, lane)]
@@ -320,7 +318,7 @@ def run_prompt_set(
 def request_settings(settings: RunSettings, prompt: Prompt, place: int = 0) -> RunSettings:
     """The settings of one prompt's first race; place counts the prompts of the set from 0."""
     return replace(
-        settings, prompt=prompt.text, system=prompt.system, history=prompt.history, workload=None,
+        settings, prompt=prompt.text, system=prompt.system, history=prompt.history, branch=None, workload=None,
         sampling=settings.sampling.part(prompt=place),
     )  # fmt: skip
 

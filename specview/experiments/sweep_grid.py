@@ -22,7 +22,9 @@ Number = TypeVar("Number", int, float)
 MAX_REPEATS = 1000
 MAX_RUNS = 1_000_000
 
-_NOT_IN_GRID = ("prompt", "system", "history", "workload", "lanes", "sampling", "trust_remote_code", "observe", "baseline")
+_NOT_IN_GRID = (
+    "prompt", "system", "history", "branch", "workload", "lanes", "sampling", "trust_remote_code", "observe", "baseline",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

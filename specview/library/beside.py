@@ -18,6 +18,7 @@ from specview.files.documents import speedup_to_json
 from specview.files.reader import Trace
 from specview.files.schema import Json
 from specview.library.replay import baseline_index, trace_document
+from specview.settings.branch import known_branch
 from specview.settings.run import shared_settings
 
 _SETTINGS = tuple(
@@ -56,7 +57,9 @@ def difference(first: Trace, other: Trace, lane: int = 0) -> str:
     if first is other:
         return ""
     if first.prompt_ids != other.prompt_ids:
-        return "other prompt"
+        return "other prompt" if _branch_ids(first) == _branch_ids(other) else "other beginning"
+    if len(_branch_ids(first)) != len(_branch_ids(other)):
+        return "other prompt"  # the same ids: what is the prompt in one is output in the other
     ours, theirs = _target(first), _target(other)
     if ours != theirs:
         return "other target"
@@ -69,6 +72,12 @@ def difference(first: Trace, other: Trace, lane: int = 0) -> str:
         if key in first.run and key in other.run and first.run[key] != other.run[key]:
             return f"other {words}"
     return ""
+
+
+def _branch_ids(trace: Trace) -> tuple[int, ...]:
+    """The ids of the output that a run was given."""
+    branch = known_branch(trace.run)
+    return branch.token_ids if branch is not None else ()
 
 
 def _target(trace: Trace) -> Any:

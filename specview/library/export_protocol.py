@@ -17,6 +17,7 @@ from specview.files.verdict import standings, verdict
 from specview.library.exporters import compare_markdown
 from specview.library.repeat import PROMPT_FILE, command_line
 from specview.library.replay import trace_document
+from specview.settings.branch import known_branch
 from specview.settings.run import shared_settings
 
 _SHARED = tuple(shared_settings(in_files=True))
@@ -173,6 +174,9 @@ def _prompt(trace: Trace) -> str:
     history = trace.run.get("history")
     if isinstance(history, list) and history:
         lines.append(f"- A later turn: {len(history)} messages of the conversation came before it (in the trace file)")
+    branch = known_branch(trace.run)
+    if branch is not None:
+        lines.append(f"- A branch: it {_line(branch.words)}; the last {len(branch.token_ids)} of its tokens are output that was given")
     return "\n".join(lines) + "\n\n" + _fenced(trace.prompt_text, "text")
 
 

@@ -32,6 +32,7 @@ from specview.files.folders import data_folder
 from specview.files.reader import Trace, cannot_read, first_line, parse_header, read_trace
 from specview.library.index import Known, RunIndex, with_index
 from specview.reading import open_regular
+from specview.settings.branch import known_branch
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,8 @@ class Entry:
     """One run of the library, as its file's first and last lines and the user tell it.
 
     name, note and tags are the user's; `problem` says in one line why the file is no readable trace. size is in
-    bytes, recorded_at an ISO 8601 time. deleted_at is set for what is in the trash.
+    bytes, recorded_at an ISO 8601 time. Of a branch, parent is the run that it goes on from ('' where that was not kept),
+    continues where, in words. deleted_at is set for what is in the trash.
     """
 
     id: str
@@ -106,6 +108,8 @@ class Entry:
     device: str = ""
     source: str = ""
     part: str = ""
+    parent: str = ""
+    continues: str = ""
     end: str = ""
     lanes: tuple[LaneFacts, ...] = ()
     problem: str = ""
@@ -126,7 +130,8 @@ class Entry:
             return self.path.name
         words = " ".join(self.prompt[:400].split())
         what = self.workload or (f"{words[:40]}…" if len(words) > 40 else words) or "(empty prompt)"
-        return f"{what}: {self.methods}" + (f" ({self.part})" if self.part else "")
+        parts = ", ".join(filter(None, ("a branch" if self.continues else "", self.part)))
+        return f"{what}: {self.methods}" + (f" ({parts})" if parts else "")
 
     @property
     def best(self) -> LaneFacts | None:
@@ -145,7 +150,7 @@ class Entry:
         lanes = (f"{lane.name} {lane.method} {lane.rule} {lane.draft}" for lane in self.lanes)
         known = (
             self.id, self.title, self.note, *self.tags, self.workload, self.target, self.engine, self.device,
-            self.prompt, self.recorded_at, self.end, self.problem, *lanes,
+            self.prompt, self.recorded_at, self.continues, self.end, self.problem, *lanes,
         )  # fmt: skip
         return "\n".join(known).casefold()
 
@@ -453,11 +458,17 @@ def look_at(path: Path) -> dict[str, Any]:
         "device": _text(run.get("device_name")) or _text(run.get("device")),
         "source": _text(run.get("source")),
         "part": _text(run.get("part")),
+        **_branch_facts(run),
         "end": _text(race.get("end")) or ("done" if len(ends) == len(trace.records) else "unfinished"),
         "lanes": [
             _lane_facts(record.name, record.settings, ends.get(index, {})) for index, record in enumerate(trace.records)
         ],
     }
+
+
+def _branch_facts(run: Mapping[str, Any]) -> dict[str, str]:
+    branch = known_branch(run)
+    return {} if branch is None else {"parent": _text(branch.run), "continues": _text(branch.words)}
 
 
 def _lane_facts(name: str, settings: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,14 @@ from specview.files.reader import Trace
 from specview.models.hub import is_repo_id, split_gguf_id
 from specview.racing import workloads
 from specview.racing.resolve import checked_run, files_named, harmless, models_named
+from specview.settings.branch import Branch, branch_of
 from specview.settings.run import MAX_LANES, LaneSettings, RunSettings, flag_word, flag_words
 
 PROMPT_FILE = "prompt.txt"
 
 
 def settings_of_trace(trace: Trace) -> RunSettings:
-    """Return the settings that a trace was run with, checked; its conversation so far is in them where it was kept.
+    """Return the settings that a trace was run with, checked; its branch and its conversation so far are in them.
 
     What may name a file to read or write is left out, and the tick to trust a model's own code (`racing.resolve`).
     Raises SpecviewError, one line, where this specview knows no such settings.
@@ -42,9 +43,10 @@ def _named(trace: Trace) -> RunSettings:
     records = trace.records[:MAX_LANES]
     try:
         run = run_of_flat({record.name: record.settings for record in records})
+        branch = branch_of(trace.run)
     except (TypeError, ValueError, KeyError) as error:
         raise _foreign(error) from None
-    return replace(run, prompt=trace.prompt_text, history=_history(trace.run.get("history")))
+    return replace(run, prompt=trace.prompt_text, history=_history(trace.run.get("history")), branch=branch)
 
 
 def _foreign(error: Exception) -> SpecviewError:
@@ -86,6 +88,8 @@ def command_line(trace: Trace) -> Repeat:
     words += flag_words(settings.sampling, "sampling")
     prompt_file = _prompt_words(words, trace, settings)
     words += ["--raw"] if not settings.chat else flag_words(replace(settings, system=""), "prompt")
+    if settings.branch is not None:
+        words += flag_word("--branch", _branch_text(settings.branch))
     words += [*flag_words(settings, "output"), "--observe", settings.observe]
     if settings.history:
         notes.append(
@@ -93,6 +97,12 @@ def command_line(trace: Trace) -> Repeat:
             "line cannot give): repeat it in the window, which keeps them in the run."
         )
     return Repeat(" ".join(map(_shell, words)), prompt_file, tuple(notes))
+
+
+def _branch_text(branch: Branch) -> str:
+    """A branch as `--branch` takes it, with all its ids: the run that it goes on from need not be there."""
+    lane = f":{branch.lane}" if branch.lane else ""
+    return f"{branch.run}{lane}@{branch.position}=[{','.join(map(str, branch.token_ids))}]"
 
 
 def _named_notes(settings: RunSettings) -> list[str]:

@@ -30,10 +30,11 @@ RUN_COLUMNS = (
     Column("methods", "methods", "The drafting lanes"),
     Column("note", "note", "Your note"),
     Column("prompt", "prompt", "The prompt's text (its first 20,000 characters are searched)"),
+    Column("continues", "continues", "Of a branch: the run that it goes on from, and where"),
     Column("source", "from", "window, or a command"),
     Column("id", "id", "What specview runs and specview replay call it"),
 )
-RUN_HIDDEN = ("engine", "device", "methods", "note", "prompt", "source", "id")
+RUN_HIDDEN = ("engine", "device", "methods", "note", "prompt", "continues", "source", "id")
 
 LANE_COLUMNS = (
     Column("run", "run", "The run's name"),
@@ -73,7 +74,8 @@ def run_row(entry: Entry) -> Row:
         "plain_tok_s": faster.plain_tokens_per_s if faster else None, "speedup": faster.value if faster else None,
         "end": f"unreadable: {entry.problem}" if entry.problem else entry.end, "tags": ", ".join(entry.tags),
         "size": entry.size, "engine": entry.engine, "device": entry.device, "methods": entry.methods,
-        "note": entry.note, "prompt": " ".join(entry.prompt.split()), "source": entry.source,
+        "note": entry.note, "prompt": " ".join(entry.prompt.split()),
+        "continues": entry.continues, "source": entry.source,
     }  # fmt: skip
 
 

@@ -56,10 +56,11 @@ class Lane:
         self.record = RunRecord(settings.label, {**flat_settings(run, settings), "k": self.k if self.drafts else None})
         self.record.prompt_ids = tuple(prompt_ids)
         self.table = RoundTable()
-        self.sequence = Sequence(list(prompt_ids))
+        given = run.given_ids  # the prompt ends with them, and they are output
+        self.sequence = Sequence(list(prompt_ids[: len(prompt_ids) - len(given)]), list(given))
         self._clock = clock
-        self._observer = Observer(run.observe, target.tokenizer)
-        self._stops = Stops(run.stop, target.tokenizer, self._observer) if run.stop else None
+        self._observer = Observer(run.observe, target.tokenizer, given)
+        self._stops = Stops(run.stop, target.tokenizer, self._observer, given) if run.stop else None
         self._session: Session | None = None
         self._drafter: Drafter | None = None
         self._policy: LengthPolicy | None = None
@@ -215,7 +216,8 @@ class Lane:
         self.record.error = error
         if self.run.observe == "off":
             ids = self.record.token_ids
-            self.record.joined_text = join_text(self.target.tokenizer, ids) if self._stops is None else self._stops.text()
+            tokenizer, given = self.target.tokenizer, self.run.given_ids
+            self.record.joined_text = join_text(tokenizer, ids, given) if self._stops is None else self._stops.text()
 
     def kv_bytes(self) -> int:
         """Bytes of KV cache this lane's sequences may take, target and draft."""

@@ -78,7 +78,7 @@ def oracle_of(lane: Lane, on_position: OnPosition | None = None) -> Oracle | Non
             if on_position is not None:
                 on_position(done + position, len(members) * len(output))
 
-        found[name] = member_accepts(context, name, prompt, output, k, lane.run.sampling, tell)
+        found[name] = member_accepts(context, name, prompt, output, k, lane.run.sampling, tell, given=len(lane.run.given_ids))
     schedule, seconds = fastest_schedule(found, len(output), k, lane.costs)
     times = {name: _times(lane.costs, name, k) for name in members}
     plain = lane.costs.rounds_s("", 0)[0]
@@ -99,9 +99,11 @@ def member_accepts(
     k: int,
     sampling: SamplingParams,
     tell: Callable[[int], None] = lambda position: None,
+    given: int = 0,
 ) -> list[Reach]:
-    """Per output position what this member would have drafted there."""
+    """Per output position what this member would have drafted there; of the prompt so many of the last tokens are output."""
     drafter = context.member(name)
+    drafter.written = given
     copies = METHODS[name].copies
     try:
         drafter.start(prompt, sampling, lambda done, total: tell(0))

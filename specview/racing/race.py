@@ -25,6 +25,7 @@ from specview.models.heads import check_before, head_facts
 from specview.models.loading import facts as engine_facts
 from specview.models.pair_check import check_pair
 from specview.racing import workloads
+from specview.racing.branching import spelled
 from specview.racing.equality import compare_outputs
 from specview.racing.lane import Lane
 from specview.racing.load_meter import LoadMeter
@@ -32,6 +33,7 @@ from specview.racing.oracle import Oracle, oracle_of
 from specview.racing.pool import EngineKey, HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
 from specview.racing.resolve import checked_run
 from specview.racing.turns import after
+from specview.settings.branch import FACT
 from specview.settings.events import (
     Event,
     Failed,
@@ -44,7 +46,7 @@ from specview.settings.events import (
     RaceStarted,
 )
 from specview.settings.options import WEIGHTS
-from specview.settings.run import RunSettings
+from specview.settings.run import RunSettings, to_json
 
 if TYPE_CHECKING:
     from specview.heads.loaded import LoadedHead
@@ -117,7 +119,8 @@ class Race:
 
     def follow_up(self, text: str) -> RunSettings:
         """Settings of the next turn: the plain lane's reply joins the history, `text` is the prompt."""
-        reply = self.lanes[0].record.text if self.lanes else ""
+        given = self.settings.branch.given if self.settings.branch is not None else ""
+        reply = given + (self.lanes[0].record.text if self.lanes else "")
         history = after(self.settings.history, self.settings.prompt, reply)
         return self.settings.next_turn(history, text)
 
@@ -177,6 +180,8 @@ class Race:
         )
         self._stop_here()
         self._emit(Progress(self.run_id, "tokenize", "Reading the prompt"))
+        if settings.branch is not None:
+            self.settings = settings = replace(settings, branch=spelled(settings.branch, target))
         self.prompt_ids = tokenize_prompt(settings, target)
         drafts: dict[int, Engine] = {}
         for index, key in draft_keys.items():
@@ -415,6 +420,10 @@ class Race:
         declared = self.target.tokenizer.declared
         found |= {"target_ends": declared.ends_words(), "target_left_out": declared.left_out or None}
         found |= {"target_weights_note": declared.weights_note or None}
+        if self.settings.history:
+            found["history"] = [dict(turn) for turn in self.settings.history]
+        if self.settings.branch is not None:
+            found[FACT] = to_json(self.settings.branch)
         if self.settings.workload is not None:
             found["workload_sha256"] = workloads.load(self.settings.workload).sha256
         return found
@@ -436,7 +445,7 @@ PER_MODEL = (
 
 
 def tokenize_prompt(settings: RunSettings, target: Engine) -> list[int]:
-    """The prompt's ids: the chat rendered by the model's template, or the raw text.
+    """The prompt's ids: the chat rendered by the model's template, or the raw text; then those of the output that is given.
 
     Raises SpecviewError for an empty chat prompt and for one that leaves no room in the context.
     """
@@ -448,9 +457,11 @@ def tokenize_prompt(settings: RunSettings, target: Engine) -> list[int]:
         ids = target.tokenizer.encode_chat(messages, settings.chat_template)
     else:
         ids = target.tokenizer.encode_raw(settings.prompt)
+    ids = [*ids, *settings.given_ids]
     if len(ids) >= target.context_length:
+        what = f"the prompt and the {len(settings.given_ids)} tokens that the branch gives have" if settings.given_ids else "the prompt has"
         raise SpecviewError(
-            f"the prompt has {len(ids)} tokens and {target.model_name} takes {target.context_length}, output included.",
+            f"{what} {len(ids)} tokens and {target.model_name} takes {target.context_length}, output included.",
             "Shorten the prompt, or choose a model with a longer context.",
         )
     return ids

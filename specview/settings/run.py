@@ -15,6 +15,7 @@ import msgspec
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES
 from specview.fields import Setting, declared, setting, values_of
+from specview.settings.branch import Branch
 
 BASELINE = "plain"
 """The method that drafts nothing, by its name in lanes, files and tables."""
@@ -118,7 +119,7 @@ class RunSettings(Loading):
     """What all lanes of a run share.
 
     chat_template names one of the model's, None its
-    default one. baseline False leaves out the plain lane that a race always has: for `run`, which decodes with one method
+    default one. branch is the output that is given, where the run goes on from another's. baseline False leaves out the plain lane that a race always has: for `run`, which decodes with one method
     alone.
     """
 
@@ -132,6 +133,7 @@ class RunSettings(Loading):
         "", "the chat's system text (default: none, or the workload's)", label="system text", group="prompt", metavar="TEXT"
     )
     history: tuple[Mapping[str, str], ...] = ()
+    branch: Branch | None = None
     workload: str | None = setting(None, "the built-in prompt that it is", of=str, metavar="NAME")
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = setting(
@@ -151,13 +153,18 @@ class RunSettings(Loading):
     baseline: bool = True
 
     @property
+    def given_ids(self) -> tuple[int, ...]:
+        """The ids of the output that is given, which the run goes on from."""
+        return self.branch.token_ids if self.branch is not None else ()
+
+    @property
     def turn(self) -> int:
         """The turns of the conversation before this one."""
         return len(self.history) // 2
 
     def next_turn(self, history: Sequence[Mapping[str, str]], prompt: str) -> RunSettings:
         """The settings of a later turn: what was said before it, its prompt, random numbers of its own."""
-        later = replace(self, history=tuple(history), prompt=prompt, workload=None)
+        later = replace(self, history=tuple(history), prompt=prompt, workload=None, branch=None)
         return replace(later, sampling=self.sampling.later(later.turn - self.turn))
 
 
@@ -191,7 +198,7 @@ def flag_word(flag: str, text: str) -> list[str]:
 
 # -- JSON ---------------------------------------------------------------------------------------------------------
 
-_NEVER_KEPT = frozenset({"history", *(name for name, one in declared(RunSettings).items() if not one.kept)})
+_NEVER_KEPT = frozenset({"history", "branch", *(name for name, one in declared(RunSettings).items() if not one.kept)})
 
 Record = TypeVar("Record")
 
@@ -213,7 +220,7 @@ def from_json(kind: type[Record], found: Any) -> Record:
 
 
 def run_to_json(run: RunSettings) -> dict[str, Any]:
-    """The settings as JSON values, without what is never kept: the conversation, and trust in a model's code."""
+    """The settings as JSON values, without what is never kept: the conversation, a branch, and trust in a model's code."""
     found = to_json(run if len(run.prompt) <= LONGEST_PROMPT else replace(run, prompt=""))
     return {name: value for name, value in found.items() if name not in _NEVER_KEPT}
 

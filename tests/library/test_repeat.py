@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from specview.commands.arguments import settings_of
+from specview.commands import branching
 from specview.commands.compare import make_parser as compare_parser
 from specview.commands.run import make_parser as run_parser
 from specview.decoding.sampling import SamplingParams
@@ -26,7 +26,8 @@ from specview.library.repeat import command_line, lane_text, settings_of_trace
 from specview.library.replay import race_started
 from specview.racing import workloads
 from specview.racing.resolve import checked_run
-from specview.settings.run import MAX_K, LaneSettings, RunSettings
+from specview.settings.branch import Branch
+from specview.settings.run import MAX_K, LaneSettings, RunSettings, to_json
 from tests.library.recorded import FACTS
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\ufeff"), min_size=1, max_size=30).filter(str.strip)
@@ -58,7 +59,7 @@ def parsed(command: str, folder: Path, prompt: str) -> RunSettings:
         (folder / words[place]).write_bytes(prompt.encode())
         words[place] = str(folder / words[place])
     parser = {"run": run_parser, "compare": compare_parser}[words[1]]()
-    return settings_of(parser.parse_args(words[2:]), ("draft-model",))
+    return branching.parsed(parser, words[2:], ("draft-model",))[1]
 
 
 def _unescaped(text: str) -> str:
@@ -135,6 +136,22 @@ def test_a_workload_is_named_where_the_prompt_is_its_own(tmp_path: Path) -> None
     assert "--workload" not in command_line(recorded(other)).command
 
 
+@pytest.mark.parametrize(("run", "lane"), [("2026-08-01-1f", "eagle3: k=4@2"), ("", "plain"), ("", "")])
+def test_a_branch_is_given_with_all_its_ids(run: str, lane: str, tmp_path: Path) -> None:
+    branch = Branch((5, 0, 49151), run, lane, 1, "some text", " cat")
+    settings = replace(BASE, prompt="-x", branch=branch, stop=("a",))
+    trace = recorded(settings, {**FACTS, "branch": to_json(branch)})
+    assert settings_of_trace(trace).branch == branch
+    again = parsed(command_line(trace).command, tmp_path, settings.prompt)
+    assert again.branch == replace(branch, text="", token="") and again.prompt == settings.prompt
+
+
+def test_a_branch_that_cannot_be_one_is_not_repeated() -> None:
+    trace = recorded(BASE, {**FACTS, "branch": {"token_ids": ["x"]}})
+    with pytest.raises(SpecviewError, match="not those of a specview run"):
+        command_line(trace)
+
+
 def test_a_single_lane_is_a_run_and_a_long_prompt_a_file(tmp_path: Path) -> None:
     run = replace(BASE, prompt="x\n" * 300, lanes=(LaneSettings("prompt-lookup", k=3),), baseline=False)
     repeat = command_line(recorded(run))
@@ -187,7 +204,7 @@ def test_whatever_a_trace_names_stays_one_word_of_the_command(text: str, tmp_pat
     assert all(char.isprintable() or char in "\n\t" for char in command)
     told = subprocess.run(["bash", "-c", f"printf '%s\\0' {command.removeprefix('specview ')}"], capture_output=True, cwd=tmp_path,
                           env={"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}, check=True).stdout.decode()  # fmt: skip
-    again = settings_of(compare_parser().parse_args(told.split("\0")[1:-1]), ("draft-model",))
+    again = branching.parsed(compare_parser(), told.split("\0")[1:-1], ("draft-model",))[1]
     assert (again.target, again.system, again.trust_remote_code) == (run.target, text, False) and not list(tmp_path.iterdir())
 
 

@@ -116,6 +116,8 @@ def other(tmp_path: Path, **options: object) -> Trace:
         ({"seed": 5}, ""),
         ({"settings": replace(SETTINGS, max_tokens=32)}, ""),
         ({"prompt_ids": (1, 2)}, "other prompt"),
+        ({"prompt_ids": (1, 9690, 198, 7), "facts": FACTS | {"branch": {"token_ids": [7]}}}, "other beginning"),
+        ({"facts": FACTS | {"branch": {"token_ids": [198]}}}, "other prompt"),
         ({"facts": {**FACTS, "target_source_sha256": "00" * 32}}, "other target"),
         ({"facts": {**FACTS, "target_source_sha256": None, "target_sha256": "00" * 32}}, "other target"),
         ({"settings": replace(SETTINGS, sampling=SamplingParams(0.7))}, "other temperature"),
