@@ -1,4 +1,4 @@
-"""The small painted parts of a lane's header: chips, badge, figures.
+"""The painted parts of a lane's panel: marker, number, line of figures, bar, small lines of words.
 
 Painted rather than labelled: they never ask for a new layout when a number changes, so nothing jumps.
 """
@@ -6,178 +6,294 @@ Painted rather than labelled: they never ask for a new layout when a number chan
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QPen
-from PySide6.QtWidgets import QWidget
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QPainter, QResizeEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from specview.files.figures import MISSING
 from specview.gui.parts import theme
-from specview.gui.parts.painted import CENTRE, LEFT, RIGHT, Painted, box, ink, words, words_in
+from specview.gui.parts.lane_markers import paint_marker
+from specview.gui.parts.painted import Painted, box, ink, words, words_in, wrapped
 from specview.gui.state.display_text import tooltip, visible
-from specview.gui.state.lane_words import Mark
+from specview.gui.state.lane_words import Headline, Mark, Piece
 
-SMALL, BIG = 11, 17
-_PILL_PAD, _NARROW_PAD, _NOTES_GAP = 9, 6, 6
+SMALL, LINE = 11, 12
+_GAP = " · "
 _RIGHT_END = Qt.TextElideMode.ElideRight
 
 
-def _small() -> QFontMetricsF:
-    return QFontMetricsF(theme.ui_font(SMALL))
+class Scaled(Painted):
+    """Its sizes are the theme's times `scale`: 1 in a window, more where it is shown to a room."""
+
+    scale = 1.0
+
+    def px(self, size: float) -> int:
+        """A length at this scale."""
+        return theme.px(size * self.scale)
+
+    def font_of(self, size: float, *, bold: bool = False) -> QFont:
+        """The interface font at this scale."""
+        return theme.ui_font(size * self.scale, bold=bold)
 
 
-def _big() -> QFontMetricsF:
-    return QFontMetricsF(theme.ui_font(BIG, bold=True))
+def lane_colour(index: int) -> QColor:
+    """A lane's colour, as in the plots."""
+    colours = theme.current().lane_colors
+    return QColor(colours[index % len(colours)])
 
 
-def _outline(tone: str) -> QPen:
-    return QPen(ink("border" if tone == "neutral" else tone), 1)
+class Dot(Scaled):
+    """The lane's colour and shape, as in the plots."""
 
+    def __init__(self, colour_index: int) -> None:
+        super().__init__()
+        self.colour_index = colour_index
+        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
 
-class ChipRow(Painted):
-    """One row of chips; those that do not fit are counted, and named in the tool tip."""
-
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.marks: list[Mark] = []
-        self._places: list[tuple[QRectF, str]] = []
-
-    def set_marks(self, marks: Sequence[Mark]) -> None:
-        """Show these chips."""
-        if list(marks) != self.marks:
-            self.marks = list(marks)
-            self.setAccessibleName(", ".join(mark.text for mark in self.marks))
-            self.update()
+    def sizeHint(self) -> QSize:
+        return QSize(self.px(12), self.px(12))
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        font, metrics = theme.ui_font(SMALL), _small()
-        pad, gap = theme.px(6), theme.px(5)
-        more_width = metrics.horizontalAdvance("+9") + 2 * pad
-        self._places = []
-        x = 0.0
-        for place, mark in enumerate(self.marks):
-            rest = self.marks[place:]
-            room = self.width() - 1 - x - (more_width + gap if len(rest) > 1 else 0)
-            text, tone, tips, last = visible(mark.text), mark.tone, mark.tip or mark.text, False
-            width = metrics.horizontalAdvance(text) + 2 * pad
-            if width > room and room > theme.px(46) and place == 0:
-                text = metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, room - 2 * pad)
-                width = room
-            elif width > room:
-                text, last = f"+{len(rest)}", True
-                width = metrics.horizontalAdvance(text) + 2 * pad
-                tips = "\n".join(one.text for one in rest)
-                tone = "warning" if any(one.tone == "warning" for one in rest) else "neutral"
-            area = QRectF(x + 0.5, 0.5, width, self.height() - 1.5)
-            box(painter, area, _outline(tone), QColor(theme.current().field), 4)
-            words_in(painter, area, text, font, ink(tone), CENTRE)
-            self._places.append((area, tips))
-            x += width + gap
-            if last:
-                break
-
-    def tip_at(self, at: QPointF) -> str:
-        return next((tip for area, tip in self._places if area.contains(at)), "")
+        paint_marker(painter, self.colour_index, QPointF(self.width() / 2, self.height() / 2), self.px(10))
 
 
-class Badge(Painted):
-    """The verdict on a lane's output, in a pill; at the right, figures that have no room elsewhere."""
+class BigNumber(Scaled):
+    """A lane's speedup in the lane's colour, at the right; small beside it its spread where there is room, and "lossy"."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.mark = Mark("")
-        self.notes: tuple[str, ...] = ()
-        self._notes_tip, self._leading = "", False
+    WIDEST = "88.8×"
 
-    def set_mark(self, mark: Mark) -> None:
-        """Show this verdict."""
-        if mark != self.mark:
-            self.mark = mark
-            self._describe()
+    def __init__(self, colour_index: int) -> None:
+        super().__init__()
+        self.colour_index = colour_index
+        self.size_px = 34.0
+        self.shown = Headline(MISSING, muted=True)
 
-    def set_notes(self, notes: Sequence[str], tip: str = "", *, leading: bool = False) -> None:
-        """Show these at the right, as many as fit, the first ones first; tip says what they are.
+    def set_shown(self, shown: Headline) -> None:
+        """Show this number."""
+        if shown != self.shown:
+            self.shown = shown
+            said = "none yet" if shown.text == MISSING else shown.text
+            self.setAccessibleName(" ".join(filter(None, ("speedup", said, shown.spread, "lossy" if shown.lossy else ""))))
+            self.setToolTip(tooltip(shown.tip))
+            self.setAccessibleDescription(shown.tip)
+            self.update()
 
-        leading: the first one goes before the end of the pill's words.
-        """
-        if (tuple(notes), tip, leading) != (self.notes, self._notes_tip, self._leading):
-            self.notes, self._notes_tip, self._leading = tuple(notes), tip, leading
-            self._describe()
+    def _font(self) -> QFont:
+        return self.font_of(self.size_px, bold=True)
 
-    def _describe(self) -> None:
-        parts = (self.mark.tip, " · ".join(self.notes), self._notes_tip)
-        self.setToolTip(tooltip("\n\n".join(part for part in parts if part)))
-        self.setAccessibleName(" · ".join((self.mark.text, *self.notes)))
-        self.setAccessibleDescription(self.mark.tip)
-        self.update()
+    def least_width(self) -> int:
+        """Room for the widest number, and the word where it is lossy."""
+        words_ = QFontMetricsF(self.font_of(SMALL)).horizontalAdvance("lossy") + self.px(6) if self.shown.lossy else 0
+        return round(QFontMetricsF(self._font()).horizontalAdvance(self.WIDEST) + words_)
 
-    def shown_notes(self) -> str:
-        """The notes that fit beside the pill."""
-        return self._laid_out(_small())[2]
+    def high(self) -> int:
+        return round(QFontMetricsF(self._font()).capHeight() * 1.42)
 
-    def _laid_out(self, metrics: QFontMetricsF) -> tuple[str, int, str]:
-        """The pill's words, the space at each end of them, the notes beside it.
-
-        For notes the pill is made narrower; its words are cut to the verdict itself where that makes room for all of
-        them, or for the leading one, which is then cut to its figure; others without room are left to the tool tip.
-        """
-        text = visible(self.mark.text)
-        short = self.mark.short or (text.partition(" · ")[0] if self._leading else "")
-        usual, narrow = theme.px(_PILL_PAD), theme.px(_NARROW_PAD)
-        pills = [(text, usual), (text, narrow), *([(short, narrow)] if short else [])]
-        tried = [(*pill, self._fitting_notes(metrics, self._room(metrics, *pill))) for pill in pills]
-        whole = " · ".join(self.notes)
-        for chosen in [one for one in tried if one[2] == whole] + [one for one in tried if one[2]]:
-            if chosen[2]:
-                return chosen
-        if self.notes and self._leading:
-            cut = metrics.elidedText(self.notes[0], _RIGHT_END, self._room(metrics, text, narrow))
-            if cut.startswith(self.notes[0].split(" ")[0]):
-                return text, narrow, cut
-        return text, usual, ""
-
-    def _room(self, metrics: QFontMetricsF, text: str, pad: int) -> float:
-        pill = metrics.horizontalAdvance(text) + 2 * pad if text else 0
-        return self.width() - pill - theme.px(_NOTES_GAP)
-
-    def _fitting_notes(self, metrics: QFontMetricsF, room: float) -> str:
-        shown = ""
-        for note in self.notes:
-            longer = f"{shown} · {note}" if shown else note
-            if metrics.horizontalAdvance(longer) > room:
-                break
-            shown = longer
+    def beside(self) -> list[tuple[str, str]]:
+        """What stands beside the number at the present width, from the right: (words, tone)."""
+        small = QFontMetricsF(self.font_of(SMALL))
+        room = self.width() - QFontMetricsF(self._font()).horizontalAdvance(self.shown.text)
+        shown = []
+        for text, tone in (("lossy" if self.shown.lossy else "", "warning"), (self.shown.spread, "muted")):
+            wide = small.horizontalAdvance(text) + self.px(6)
+            if text and wide <= room:
+                shown.append((text, tone))
+                room -= wide
         return shown
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        font, metrics = theme.ui_font(SMALL), _small()
-        text, pad, notes = self._laid_out(metrics)
-        if notes:
-            words_in(painter, QRectF(self.rect()).adjusted(0, 0, -1, 0), notes, font, ink("muted"), RIGHT)
-        if text:
-            text = metrics.elidedText(text, _RIGHT_END, self.width() - 2 * pad - 1)
-            area = QRectF(0.5, 0.5, metrics.horizontalAdvance(text) + 2 * pad, self.height() - 1)
-            box(painter, area, _outline(self.mark.tone), None, area.height() / 2)
-            words_in(painter, area, text, font, ink(self.mark.tone), CENTRE)
+        font, small = self._font(), self.font_of(SMALL)
+        metrics = QFontMetricsF(font)
+        baseline = (self.height() + metrics.capHeight()) / 2
+        x = self.width() - metrics.horizontalAdvance(self.shown.text)
+        colour = ink("muted") if self.shown.muted else lane_colour(self.colour_index)
+        words(painter, QPointF(x, baseline), self.shown.text, font, colour)
+        for text, tone in self.beside():
+            x -= QFontMetricsF(small).horizontalAdvance(text) + self.px(6)
+            words(painter, QPointF(x, baseline), text, small, ink(tone))
+
+
+class _Placed(NamedTuple):
+    piece: Piece
+    brief: bool
+    area: QRectF
+    first: bool  # of its row
+
+
+class FigureLine(Scaled):
+    """A lane's figures in one line, or two in a narrow panel: figures bold, words muted, the verdict at the right.
+
+    A figure keeps the room that its widest value in this run took. Where room is short words are shortened first, then
+    figures go, from the end; all of them are in the tool tip. The verdict is cut last.
+    """
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.pieces: tuple[Piece, ...] = ()
+        self.rows = 1
+        self.faded = False
+        self._slots: dict[str, str] = {}
+        self._cache: list[_Placed] | None = None
+
+    def reset(self) -> None:
+        """Forget how wide figures were: another run."""
+        self._slots = {}
+        self.changed()
+
+    def set_rows(self, rows: int) -> None:
+        """Take so many lines."""
+        if rows != self.rows:
+            self.rows = rows
+            self.changed()
+
+    def set_pieces(self, pieces: Sequence[Piece], *, faded: bool = False) -> None:
+        """Show these; faded ones are of a run before."""
+        if (tuple(pieces), faded) == (self.pieces, self.faded):
+            return
+        self.pieces, self.faded = tuple(pieces), faded
+        for piece in self.pieces:
+            wide = "".join("8" if char.isdigit() else char for char in piece.value)
+            if piece.tone is None and len(wide) > len(self._slots.get(piece.name, "")):
+                self._slots[piece.name] = wide
+        self.setAccessibleName(_GAP.join(piece.text() for piece in self.pieces))
+        self.setAccessibleDescription("\n\n".join(piece.tip for piece in self.pieces))
+        self._cache = None
+        self.update()
+
+    def changed(self) -> None:
+        self._cache = None
+        super().changed()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self._cache = None
+        super().resizeEvent(event)
+
+    def high(self) -> int:
+        return self.rows * self._row_height()
+
+    def shown_text(self) -> str:
+        """What is painted at the present width."""
+        return _GAP.join(one.piece.text(one.brief) for one in self._placed())
+
+    def tip_at(self, at: QPointF) -> str:
+        found = next((one.piece.tip for one in self._placed() if one.area.contains(at)), None)
+        return "\n".join(piece.text() for piece in self.pieces) if found is None else found
+
+    # -- layout ------------------------------------------------------------------------------------
+
+    def _row_height(self) -> int:
+        return round(QFontMetricsF(self.font_of(LINE)).height())
+
+    def _parts(self, piece: Piece, brief: bool) -> list[tuple[str, bool, float]]:
+        """(words, bold, the room they take) of a piece."""
+        usual, strong = QFontMetricsF(self.font_of(LINE)), QFontMetricsF(self.font_of(LINE, bold=True))
+        space = usual.horizontalAdvance(" ")
+        if piece.tone is not None:
+            text = visible(piece.text(brief))
+            return [(text, False, usual.horizontalAdvance(text))]
+        after = piece.short if brief and piece.short is not None else piece.after
+        slot = max(strong.horizontalAdvance(self._slots.get(piece.name, "")), strong.horizontalAdvance(piece.value))
+        return [
+            *([(piece.before, False, usual.horizontalAdvance(piece.before) + space)] if piece.before else []),
+            (piece.value, True, slot + (space if after else 0)),
+            *([(after, False, usual.horizontalAdvance(after))] if after else []),
+        ]
+
+    def _tries(self) -> list[list[tuple[Piece, bool]]]:
+        """What may be shown, the fullest first: pieces, each whole or brief."""
+        figures = [piece for piece in self.pieces if piece.tone is None]
+        verdicts = [piece for piece in self.pieces if piece.tone is not None]
+        brief: set[str] = set()
+        found = [[(piece, False) for piece in self.pieces]]
+        for piece in (*reversed(figures[1:]), *verdicts, *figures[:1]):
+            if piece.short is not None and piece.text(True) != piece.text():
+                brief.add(piece.name)
+                found.append([(one, one.name in brief) for one in self.pieces])
+        for count in range(len(figures) - 1, 0, -1):
+            found.append([(one, one.name in brief) for one in (*figures[:count], *verdicts)])
+        return found
+
+    def _placed(self) -> list[_Placed]:
+        if self._cache is None:
+            tries = self._tries()
+            self._cache = next(
+                (made for shown in tries if (made := self._place(shown)) is not None), self._place(tries[-1], cut=True) or []
+            )
+        return self._cache
+
+    def _place(self, shown: Sequence[tuple[Piece, bool]], cut: bool = False) -> list[_Placed] | None:
+        """Lay these out; None where they do not fit (cut: the last one is cut then)."""
+        gap, high = QFontMetricsF(self.font_of(LINE)).horizontalAdvance(_GAP), self._row_height()
+        made: list[_Placed] = []
+        x, row = 0.0, 0
+        for piece, brief in shown:
+            wide = sum(part[2] for part in self._parts(piece, brief))
+            before = gap if x else 0.0
+            if x and x + before + wide > self.width() and not (cut and row == self.rows - 1):
+                x, before, row = 0.0, 0.0, row + 1
+            if not cut and (row >= self.rows or x + before + wide > self.width()):
+                return None
+            left = max(x + before, self.width() - wide) if piece.tone is not None else x + before
+            made.append(_Placed(piece, brief, QRectF(left, row * high, max(0.0, min(wide, self.width() - left)), high), not x))
+            x = left + wide
+        return made
+
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        usual, strong = self.font_of(LINE), self.font_of(LINE, bold=True)
+        metrics = QFontMetricsF(usual)
+        gap = metrics.horizontalAdvance(_GAP)
+        for piece, brief, area, first in self._placed():
+            x, baseline = area.left(), area.top() + metrics.ascent()
+            if not first and piece.tone is None:
+                words(painter, QPointF(x - gap, baseline), _GAP, usual, ink("muted"))
+            for text, bold, wide in self._parts(piece, brief):
+                tone = piece.tone or ("ink" if bold and not self.faded and text != MISSING else "muted")
+                room = min(wide, self.width() - x)
+                shown = QFontMetricsF(strong if bold else usual).elidedText(text, _RIGHT_END, room + 0.5)
+                words(painter, QPointF(x, baseline), shown, strong if bold else usual, ink(tone))
+                x += wide
+
+
+class LaneBar(Scaled):
+    """How far a lane is, in its colour: tokens of its limit, before that its loading or prefill."""
+
+    def __init__(self, colour_index: int) -> None:
+        super().__init__()
+        self.colour_index = colour_index
+        self.fraction: float | None = 0.0
+        self.setAccessibleName("Progress")
+
+    def set_progress(self, fraction: float | None, text: str) -> None:
+        """Show a fraction 0..1, or None for unknown."""
+        if fraction != self.fraction:
+            self.fraction = fraction
+            self.update()
+        self.setToolTip(tooltip(text))
+        self.setAccessibleDescription(text)
+
+    def high(self) -> int:
+        return self.px(4)
+
+    def paint(self, painter: QPainter, region: QRect) -> None:
+        area = QRectF(self.rect())
+        box(painter, area, None, ink("border"), area.height() / 2)
+        part = 0.33 if self.fraction is None else min(max(self.fraction, 0.0), 1.0)
+        if part > 0:
+            area.setWidth(max(area.height(), area.width() * part))
+            box(painter, area, None, lane_colour(self.colour_index), area.height() / 2)
 
 
 class StateLine(Painted):
-    """What a lane is doing or how it ended, in one small line that is cut where there is no room."""
+    """Words in one small line, cut where there is no room."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.mark = Mark("")
-        self.count = ""
-
-    def set_count(self, count: str) -> None:
-        """Show how many tokens there are, at the right."""
-        if count != self.count:
-            self.count = count
-            self.setAccessibleDescription(count)
-            self.update()
 
     def set_mark(self, mark: Mark) -> None:
-        """Show this state."""
+        """Show these words."""
         if mark != self.mark:
             self.mark = mark
             self.setToolTip(tooltip(f"{mark.text}\n{mark.tip}" if mark.short else mark.tip))
@@ -186,112 +302,58 @@ class StateLine(Painted):
 
     def shown_text(self) -> str:
         """The words as they are painted at the present width: whole, the short ones, or cut."""
-        metrics = _small()
-        room = self.width() - (metrics.horizontalAdvance(self.count) + theme.px(10) if self.count else 0)
-        text = visible(self.mark.text)
-        if self.mark.short and metrics.horizontalAdvance(text) > room:
+        metrics, text = QFontMetricsF(theme.ui_font(SMALL)), visible(self.mark.text)
+        if self.mark.short and metrics.horizontalAdvance(text) > self.width():
             text = self.mark.short
-        return metrics.elidedText(text, _RIGHT_END, room)
+        return metrics.elidedText(text, _RIGHT_END, self.width())
 
     def high(self) -> int:
-        return round(_small().height()) + 2
+        return round(QFontMetricsF(theme.ui_font(SMALL)).height()) + 2
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        font, area = theme.ui_font(SMALL), QRectF(self.rect())
-        words_in(painter, area, self.count, font, ink("muted"), RIGHT)
-        words_in(painter, area, self.shown_text(), font, ink(self.mark.tone), LEFT)
+        words_in(painter, QRectF(self.rect()), self.shown_text(), theme.ui_font(SMALL), ink(self.mark.tone))
 
 
-class FigureCell(Painted):
-    """One figure: a large value over a small label, and a remark beside the value where it fits."""
+class Notice(Scaled):
+    """What has to be said of a lane, in full: as many lines as it takes, and none where there is nothing to say."""
 
-    def __init__(self, label: str, widest: str, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.value, self.label, self.remark, self.faded = MISSING, label, "", False
-        self._widest = widest
+    MOST = 14
 
-    def set_value(self, value: str, *, label: str | None = None, remark: str = "", tip: str = "") -> None:
-        """Show a value; tip is plain text."""
-        label = self.label if label is None else label
-        if (value, label, remark) != (self.value, self.label, self.remark):
-            self.value, self.label, self.remark = value, label, remark
-            self.setAccessibleName(f"{label}: {'none yet' if value == MISSING else value} {remark}".strip())
-            self.update()
-        self.setToolTip(tooltip(tip))
-        self.setAccessibleDescription(tip)
+    def __init__(self) -> None:
+        super().__init__()
+        self.mark = Mark("")
+        self.lines: list[str] = []
+        self.hide()
 
-    def set_faded(self, faded: bool) -> None:
-        """Show the value as one of before, in a weaker colour."""
-        if faded != self.faded:
-            self.faded = faded
-            self.update()
+    def set_mark(self, mark: Mark) -> None:
+        """Say this."""
+        if mark != self.mark:
+            self.mark = mark
+            self.setToolTip(tooltip("\n".join(dict.fromkeys((mark.text, mark.tip)))))
+            self.setAccessibleName(mark.text)
+            self.setAccessibleDescription(mark.tip)
+            self._wrap()
+            self.setVisible(bool(mark.text))
 
-    def left_out(self) -> list[str]:
-        """What has no room at the present width: the remark, the end of the label."""
-        label = self._fitting_label(_small())
-        missing = [self.remark] if self.remark and not self._remark_fits() else []
-        if label != self.label:
-            missing += self.label[len(label):].removeprefix(" · ").split(" · ")
-        return missing
+    def changed(self) -> None:
+        self._wrap()
+        super().changed()
 
-    def _remark_left(self) -> float:
-        return _big().horizontalAdvance(self.value) + theme.px(5)
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        if event.size().width() != event.oldSize().width():
+            self._wrap()
 
-    def _remark_fits(self) -> bool:
-        return self._remark_left() + _small().horizontalAdvance(self.remark) <= self.width()
-
-    def _fitting_label(self, metrics: QFontMetricsF) -> str:
-        label = self.label
-        while " · " in label and metrics.horizontalAdvance(label) > self.width():
-            label = label.rpartition(" · ")[0]
-        return label
-
-    def _painted_label(self, metrics: QFontMetricsF) -> str:
-        """The label that fits; of "vs plain, lossy" the warning stays where there is room for one of them."""
-        label = self._fitting_label(metrics)
-        if metrics.horizontalAdvance(label) > self.width():
-            label = label.rpartition(", ")[2]
-        return metrics.elidedText(label, _RIGHT_END, self.width())
-
-    def natural_width(self) -> int:
-        """Width that holds the widest value and the label, pixels; what a lane adds to its label does not count."""
-        value = _big().horizontalAdvance(self._widest)
-        label = _small().horizontalAdvance(self.label.split(" · ")[0].split(", ")[0])
-        return round(max(value, label)) + theme.px(12)
+    def _wrap(self) -> None:
+        self.lines = wrapped(self.mark.text, self.font_of(LINE), self.width(), self.MOST)
+        self.setFixedHeight(max(1, self.high()))
+        self.update()
 
     def high(self) -> int:
-        return round(_big().height() * 0.96 + _small().height())
-
-    def sizeHint(self) -> QSize:
-        return QSize(self.natural_width(), self.high())
+        return round(len(self.lines) * QFontMetricsF(self.font_of(LINE)).lineSpacing())
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        big, small, font = _big(), _small(), theme.ui_font(SMALL)
-        baseline, muted = big.ascent() * 0.96, ink("muted")
-        weak = self.faded or self.value == MISSING
-        words(painter, QPointF(0, baseline), self.value, theme.ui_font(BIG, bold=True), muted if weak else ink("ink"))
-        if self.remark and self._remark_fits():
-            words(painter, QPointF(self._remark_left(), baseline), self.remark, font, muted)
-        words(painter, QPointF(0, big.height() * 0.96 + small.ascent()), self._painted_label(small), font, muted)
-
-
-class ProgressLine(Painted):
-    """A thin line: part filled, or a third of it while the part is not known; empty when idle."""
-
-    def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self.active = False
-        self.fraction: float | None = None
-        self.setFixedHeight(2)
-
-    def set_progress(self, active: bool, fraction: float | None) -> None:
-        """Show a fraction 0..1, or None for unknown."""
-        if (active, fraction) != (self.active, self.fraction):
-            self.active, self.fraction = active, fraction
-            self.update()
-
-    def paint(self, painter: QPainter, region: QRect) -> None:
-        painter.fillRect(QRectF(0, 0, self.width(), 1), ink("border"))
-        if self.active:
-            part = 0.33 if self.fraction is None else min(max(self.fraction, 0.0), 1.0)
-            painter.fillRect(QRectF(0, 0, self.width() * part, self.height()), QColor(theme.current().focus))
+        font = self.font_of(LINE)
+        metrics = QFontMetricsF(font)
+        for row, text in enumerate(self.lines):
+            words(painter, QPointF(0, row * metrics.lineSpacing() + metrics.ascent()), text, font, ink(self.mark.tone))

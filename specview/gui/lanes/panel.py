@@ -1,6 +1,6 @@
-"""One lane on screen: name, settings, figures, verdict, streaming text, state.
+"""One lane on screen: its name, one big number, one line of figures, a bar, then the streaming text.
 
-Its figures are those of files/figures.METRICS that `_HEAD` names; a new one is one entry there.
+Its words are those of state/lane_words; a figure more is one entry there.
 """
 
 from __future__ import annotations
@@ -8,52 +8,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from PySide6.QtCore import QPointF, QRect, QSize, Qt, Signal
-from PySide6.QtGui import QKeyEvent, QPainter, QResizeEvent
-from PySide6.QtWidgets import QFrame, QGridLayout, QSizePolicy, QToolButton, QWidget
+from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QFontMetricsF, QKeyEvent, QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QFrame, QToolButton, QWidget
 
 from specview.decoding.metrics import Metrics
-from specview.files.figures import METRICS, times
-from specview.gui.lanes.marks import Badge, ChipRow, FigureCell, ProgressLine, StateLine
+from specview.gui.lanes.marks import BigNumber, Dot, FigureLine, LaneBar, Notice, StateLine, lane_colour
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.lanes.tree_view import TreePanel
 from specview.gui.lanes.why_line import WhyLine
-from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
-from specview.gui.parts.lane_markers import paint_marker
-from specview.gui.parts.painted import Painted
-from specview.gui.parts.widgets import button
-from specview.gui.state import figures, lane_words
+from specview.gui.parts.painted import box, pen
+from specview.gui.parts.widgets import button, menu_button, set_tip
+from specview.gui.state import lane_words
 from specview.gui.state.display_text import visible
 from specview.gui.state.view_model import LaneModel, RaceModel
 
-_SHORT_PANEL = 300
-_LOW_PANEL = 215
-_HEAD = {
-    "decode_tokens_per_s": "888.8", "tokens_per_target_pass": "88.88", "acceptance_rate": "0.88", "speedup": "88.88×",
-}  # fmt: skip
-"""The figures of a lane's head -> the widest that one is."""
-_LOW_HEAD = ("decode_tokens_per_s", "speedup")
-"""Those that stay where the panel is narrow and low."""
-
-
-class Dot(Painted):
-    """The lane's colour and shape, as in the plots."""
-
-    def __init__(self, colour_index: int) -> None:
-        super().__init__()
-        self.colour_index = colour_index
-        self.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
-
-    def sizeHint(self) -> QSize:
-        return QSize(theme.px(12), theme.px(12))
-
-    def paint(self, painter: QPainter, region: QRect) -> None:
-        paint_marker(painter, self.colour_index, QPointF(self.width() / 2, self.height() / 2), theme.px(10))
+LOW_PX, NARROW_PX, WIDE_PX = 230, 330, 340
+"""Of a panel: below the first height its head takes less, below the width two lines; from the last on there is room for more."""
+_NUMBER, _LOW_NUMBER = 34, 19
 
 
 class LanePanel(QFrame):
-    """A lane of the race.
+    """A lane of the race; scale: its sizes, times the theme's.
 
     Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), token_selected (in
     the text or in the tree), token_chosen (clicked, or Enter), tree_toggled: the live draft tree was opened or closed here.
@@ -67,55 +44,37 @@ class LanePanel(QFrame):
     tree_toggled = Signal(bool)
     why_requested = Signal()
 
-    def __init__(self, race: RaceModel, index: int, parent: QWidget | None = None) -> None:
+    def __init__(self, race: RaceModel, index: int, parent: QWidget | None = None, *, scale: float = 1.0) -> None:
         super().__init__(parent)
         self.setProperty("kind", "panel")
         self.race = race
         self.index = index
-        self._version = -1
-        self._settings: Mapping[str, Any] | None = None
+        self.scale = scale
+        self.winner = False
+        self._shown: tuple[int, int] = (-1, -1)
         self._editable = True
-        self._dot = Dot(index)
-        self._name = button(QToolButton, "", "Change this lane", self.edit_requested, kind="flat")
-        self._left, self._right, self._remove = (
-            button(QToolButton, text, tip, slot, kind="flat", name=tip.partition(" (")[0])
-            for text, tip, slot in (
-                ("‹", "Move this lane left (Alt+Left)", lambda: self.move_requested.emit(-1)),
-                ("›", "Move this lane right (Alt+Right)", lambda: self.move_requested.emit(1)),
-                ("×", "Remove this lane (Alt+Delete)", lambda: self.remove_requested.emit()),
-            )
-        )
-        self._chips = ChipRow()
-        self._badge = Badge()
-        self._cells = {name: FigureCell(METRICS[name].label, widest) for name, widest in _HEAD.items()}
-        self._figures = QGridLayout()
-        self._columns = 0, False
+        self._named: tuple[str, Mapping[str, Any]] | None = None
         self._members: tuple[str, ...] = ()
-        self._shares = StateLine()
-        self._shares.hide()
-        self.why = WhyLine()
+        self._dot = Dot(index)
+        self._name = button(QToolButton, "", "", self.edit_requested, kind="flat")
+        self._more, self.menu = menu_button("⋯", "Change, move or remove this lane; copy its output; its draft tree")
+        self._more.setProperty("kind", "flat")
+        self.menu.aboutToShow.connect(self._fill_menu)
+        self.number = BigNumber(index)
+        self.line = FigureLine()
+        self.bar = LaneBar(index)
+        self.why = WhyLine(scale)
         self.why.asked.connect(self.why_requested)
-        self._line = ProgressLine()
         self.view = TokenView(self.lane)
-        self._state = StateLine()
-        self._copy = button(QToolButton, "copy", "Copy this lane's output", self.view.copy_all, kind="caption")
+        self.shares = StateLine()
+        self.notice = Notice()
         self.tree: TreePanel | None = None  # made when it is first asked for
-        self._tree_button = button(QToolButton, "tree", "Draft tree of each round, live (Ctrl+D)", self.toggle_tree,
-                                   kind="caption", name="Live draft tree")  # fmt: skip
-        self._tree_button.setCheckable(True)
-        self._late = Later(self, 0, self._show_notes)  # once the layout has given the cells their widths
-        self._figures.setContentsMargins(0, 0, 0, 0)
-        self._figures.setHorizontalSpacing(theme.px(6))
-        self._figures.setVerticalSpacing(2)
-        self._head = layout.column(
-            layout.row(self._dot, self._name, 1, self._left, self._right, self._remove, gap=0), self._chips,
-            self._figures, self._shares, self._badge, self.why
-        )
-        self._foot = layout.row((self._state, 1))
-        self._foot.addSpacing(theme.px(6))
-        self._foot.addWidget(self._tree_button)
-        self._foot.addWidget(self._copy)
-        self._whole = layout.column(self._head, self._line, (self.view, 2), self._foot, on=self, gap=0, margins=1)
+        for part in (self._dot, self.number, self.line, self.bar, self.notice):
+            part.scale = scale
+        self._title = layout.row(self._dot, self._name, self._more, (self.number, 1), gap=0)
+        self._head = layout.column(self._title, self.line, self.bar, self.why)
+        self._foot = layout.column(self.shares, self.notice, gap=2)
+        self._whole = layout.column(self._head, (self.view, 2), self._foot, on=self, gap=0, margins=1)
         self.view.token_selected.connect(self.token_selected)
         self.view.token_chosen.connect(self.token_chosen)
         self.view.token_selected.connect(self._pin_tree)
@@ -134,11 +93,12 @@ class LanePanel(QFrame):
     def set_index(self, index: int) -> None:
         """Show another lane of the race (after lanes moved or changed)."""
         self.index = index
-        self._dot.colour_index = index
-        self._dot.update()
+        for part in (self._dot, self.number, self.bar):
+            part.colour_index = index
+            part.update()
         if self.view.lane is not self.lane:
             self.view.set_lane(self.lane)
-        self._version = -1
+        self._shown = -1, -1
         self.refresh()
         self.refresh_figures()
         self.refresh_tree()
@@ -146,7 +106,11 @@ class LanePanel(QFrame):
     def set_editable(self, editable: bool) -> None:
         """Allow or forbid changes of the lane (not while a race runs)."""
         self._editable = editable
-        self._restate_buttons()
+        self._name.setEnabled(self._movable)
+
+    @property
+    def _movable(self) -> bool:
+        return self._editable and not self.lane.plain
 
     # -- the draft tree ------------------------------------------------------------------------------
 
@@ -167,7 +131,6 @@ class LanePanel(QFrame):
             self.setTabOrder(self.tree.size_button, self.tree.live)
         if self.tree is not None:
             self.tree.setVisible(shown)
-        self._tree_button.setChecked(shown)
         self.refresh_tree()
 
     def toggle_tree(self) -> None:
@@ -195,165 +158,141 @@ class LanePanel(QFrame):
         lane = self.lane
         if self.view.lane is not lane:
             self.view.set_lane(lane)
-        if lane.version == self._version:
+        if (lane.generation, lane.version) == self._shown:
             return False
-        self._version = lane.version
+        if lane.generation != self._shown[0]:
+            self.line.reset()
+        self._shown = lane.generation, lane.version
         self.view.refresh()
         self._refresh_state()
         return True
 
     def _refresh_state(self) -> None:
         lane = self.lane
-        name = visible(lane.name).replace("&", "&&") + ("" if lane.plain else " ▾")
-        if name != self._name.text():
-            self._name.setText(name)
-            self._name.setAccessibleName(lane.name if lane.plain else f"Change lane {lane.name}")
-            self._name.setToolTip("The baseline: it has nothing to set" if lane.plain else "Change this lane")
+        if self._named != (lane.name, lane.settings):
+            self._named = lane.name, lane.settings
+            name = lane_words.title(lane)
+            self._name.setAccessibleName(name)
+            words = "The baseline: it has nothing to set." if lane.plain else "Press to change this lane."
+            set_tip(self._name, f"{lane.name}\n{lane_words.about(lane.settings)}\n{words}")
+            self._name.setEnabled(self._movable)
+            self._more.setAccessibleName(f"More of {name}")
             self.setAccessibleName(f"Lane {lane.name}")
-            self._copy.setAccessibleName(f"Copy the output of {lane.name}")
             self.view.name()
-        if lane.settings is not self._settings:
-            self._settings = lane.settings
-            self._chips.set_marks(lane_words.chips(lane.settings))
             self._members = lane_words.members(lane.settings)
             self._arrange()
-            self._show_shares(self.race.metrics(lane))
-        self._badge.set_mark(lane_words.badge(lane))
-        state = lane_words.state(lane)
-        self._line.set_progress(lane.state in ("loading", "prefill"), lane.progress)
+            self._show_members(self.race.metrics(lane))
+        self.bar.set_progress(*lane_words.progress(lane))
         self.view.set_placeholder(lane_words.placeholder(lane))
-        self._state.set_mark(state)
-        for cell in self._cells.values():
-            cell.set_faded(lane.stale)
-        count = f"{lane.emitted} tokens" if lane.emitted != 1 else "1 token"
-        self._state.set_count(count if lane.rounds else "")
-        self._copy.setEnabled(bool(lane.rounds))
+        self.notice.set_mark(lane_words.notice(lane))
 
     def refresh_figures(self) -> None:
         """Show the figures as they stand (about twice a second: text must stay readable)."""
-        lane, race = self.lane, self.race
-        metrics, told, speedup = race.metrics(lane), lane_words.lossy(lane.settings), race.speedup(lane)
-        self.why.show_lane(lane, race)
-        self._show_shares(metrics)
-        details = figures.details(metrics)
-        for name in _HEAD:
-            if name == "speedup":  # which says what it is held against
-                continue
-            figure = METRICS[name]
-            value = figures.shown_rate(speedup, metrics) if name == "decode_tokens_per_s" else getattr(metrics, name)
-            self._cells[name].set_value(figure.text(value), tip=_joined(figure.tooltip(details.get(name, "")), told))
-        figure, cell = METRICS["speedup"], self._cells["speedup"]
-        if lane.differs:
-            tip = figure.tooltip(f"Not comparable: {lane.differs}.")
-            cell.set_value(figure.text(None), label=figure.label, tip=tip)
-        elif lane.plain and lane is race.baseline:
-            tip = figure.tooltip("This lane is plain decoding itself.")
-            cell.set_value(figure.text(1.0 if lane.rounds else None), label=figure.label, tip=tip)
-        else:
-            predicted = metrics.predicted_speedup_measured_verify
-            label = f"{figure.label}, {lane_words.LOSSY}" if told else figure.label
-            label = label if speedup is None else f"{label} · {figures.beside(speedup)}"
-            label = label if predicted is None else f"{label} · pred. {times(predicted)}"
-            cell.set_value(
-                figure.text(None if speedup is None else speedup.value), label=label, remark=figures.spread(speedup),
-                tip=_joined(figure.tooltip(figures.speedup_details(speedup, metrics)), told),
-            )
-        self._show_notes(metrics)
-
-    def _show_shares(self, metrics: Metrics) -> None:
-        """Show what each member of a combined method drafted."""
-        if self._members:
-            self._shares.set_mark(lane_words.shares(self._members, metrics))
-
-    def _show_notes(self, metrics: Metrics | None = None) -> None:
-        """Show beside the badge what the figures have no room for, and how near the oracle the lane came."""
         if self.index >= len(self.race.lanes):
             return  # the lane has gone, and this panel is about to
-        speedup = self._cells["speedup"]
-        oracle = lane_words.oracle(metrics or self.race.metrics(self.lane))
-        self._badge.set_notes(
-            [*oracle, *speedup.left_out()], speedup.accessibleDescription(), leading=bool(oracle)
-        )
+        lane, race = self.lane, self.race
+        metrics = race.metrics(lane)
+        self.number.set_shown(lane_words.headline(lane, race, metrics))
+        self.line.set_pieces(lane_words.line(lane, race, metrics), faded=lane.stale)
+        self.why.show_lane(lane, race)
+        self._show_members(metrics)
+        won = lane_words.winner(race) is lane and not lane.stale
+        if won != self.winner:
+            self.winner = won
+            self.setAccessibleDescription("The fastest lane" if won else "")
+            self.update()
+
+    def _show_members(self, metrics: Metrics) -> None:
+        """Show what each member of a combined method drafted."""
+        if self._members:
+            self.shares.set_mark(lane_words.shares(self._members, metrics))
+
+    # -- the menu ------------------------------------------------------------------------------------
+
+    def _fill_menu(self) -> None:
+        """What can be done with the lane, now; keys that work without the menu stand beside it."""
+        menu, lane, last = self.menu, self.lane, len(self.race.lanes) - 1
+        menu.clear()
+        if not lane.plain:
+            for text, able, slot in (
+                ("Change…", True, self.edit_requested.emit),
+                ("Move left\tAlt+Left", self.index > 1, lambda: self.move_requested.emit(-1)),
+                ("Move right\tAlt+Right", self.index < last, lambda: self.move_requested.emit(1)),
+                ("Remove\tAlt+Delete", True, self.remove_requested.emit),
+            ):
+                action = menu.addAction(text)
+                action.setEnabled(able and self._movable)
+                action.triggered.connect(lambda _=False, slot=slot: slot())
+            menu.addSeparator()
+        copy = menu.addAction("Copy output", self.view.copy_all)
+        copy.setEnabled(bool(lane.rounds))
+        if not lane.plain:
+            tree = menu.addAction("Live draft tree\tCtrl+D", self.toggle_tree)
+            tree.setCheckable(True)
+            tree.setChecked(self.tree_shown)
+        if not self.why.isHidden():
+            menu.addAction("Why is it slower?", self.why_requested.emit)
 
     # -- shape --------------------------------------------------------------------------------------
 
-    def _restate_buttons(self) -> None:
-        plain, movable = self.lane.plain, self._editable and not self.lane.plain
-        # In a narrow panel the name needs the room; Alt+Left and Alt+Right still move the lane.
-        name_width = self._name.sizeHint().width() + self._dot.sizeHint().width() + theme.px(22)
-        roomy = self.width() >= name_width + 3 * theme.px(22) + 2 * theme.px(12)
-        self._tree_button.setVisible(not plain)
-        for one, shown in (
-            (self._name, True), (self._remove, not plain), (self._left, roomy and not plain and self.index > 1),
-            (self._right, roomy and not plain and self.index < len(self.race.lanes) - 1),
-        ):  # fmt: skip
-            one.setEnabled(movable)
-            one.setVisible(shown)
+    def _px(self, size: float) -> int:
+        return theme.px(size * self.scale)
 
     def _restyle(self) -> None:
-        side = theme.px(12)
-        self._head.setContentsMargins(side, theme.px(7), side - 4, theme.px(8))
-        self._head.setSpacing(theme.px(5))
+        side = self._px(14)
+        self._head.setContentsMargins(side, 0, side, 0)
+        self._foot.setContentsMargins(side, 0, side, self._px(4))
         self.view.setMinimumHeight(theme.px(48))  # or Qt's own least height crushes the figures where the why line shows too
-        self._foot.setContentsMargins(side, theme.px(2), theme.px(7), theme.px(3))
-        self._name.setFont(theme.ui_font(14, bold=True))
-        for small in (self._copy, self._tree_button):
-            small.setFixedHeight(theme.px(19))
-        for square in (self._left, self._right, self._remove):
-            square.setFixedSize(theme.px(22), theme.px(24))
-        self._name.setFixedHeight(theme.px(24))  # lanes with and without buttons stay level
-        for part in (self._chips, self._badge, self._shares, self._state, *self._cells.values()):
+        self._name.setFont(theme.ui_font(14 * self.scale, bold=True))
+        self._more.setFixedSize(self._px(24), self._px(22))
+        self.why.fit()
+        for part in (self._dot, self.number, self.line, self.bar, self.shares, self.notice):
             part.changed()
-        self._columns = 0, False
         self._arrange()
-        self._restate_buttons()
 
     def _arrange(self) -> None:
-        """Put the figures in one row, or in two columns where the panel is narrow; only some where it is low too."""
-        cells, every = list(self._cells.values()), len(self._cells)
-        widths = [cell.natural_width() for cell in cells]
-        room = self.width() - 2 * theme.px(12)
-        columns = every if room >= sum(widths) + (every - 1) * self._figures.horizontalSpacing() else 2
-        low = columns == 2 and self.height() < theme.px(_LOW_PANEL)
-        if (columns, low) != self._columns:
-            self._columns = columns, low
-            for cell in cells:
-                self._figures.removeWidget(cell)
-            shown = [self._cells[name] for name in _LOW_HEAD] if low else cells
-            for cell in cells:
-                cell.setVisible(cell in shown)
-            for place, cell in enumerate(shown):
-                self._figures.addWidget(cell, place // columns, place % columns)
-            for column in range(every):
-                self._figures.setColumnStretch(column, 0)
-                self._figures.setColumnMinimumWidth(column, 0)
-            for column in range(columns):
-                fixed = max(widths[column::columns])
-                last = column == columns - 1
-                self._figures.setColumnMinimumWidth(column, 0 if last else fixed)
-                self._figures.setColumnStretch(column, int(last))
-        roomy = self.height() >= theme.px(_SHORT_PANEL)
-        self._chips.setVisible(roomy)
-        self._shares.setVisible(roomy and bool(self._members))
-        self._restate_buttons()
+        """Less of a head in a low panel, its line in two where it is narrow; the name takes what the number leaves."""
+        low = self.height() < self._px(LOW_PX)
+        top, gap, end = (4, 2, 4) if low else (8, 6, 9)
+        margins = self._head.contentsMargins()
+        self._head.setContentsMargins(margins.left(), self._px(top), margins.right(), self._px(end))
+        self._head.setSpacing(self._px(gap))
+        self.number.size_px = _LOW_NUMBER if low else _NUMBER
+        self.number.changed()
+        self.line.set_rows(2 if self.width() < self._px(NARROW_PX) and not low else 1)
+        name, metrics = visible(self._name.accessibleName()), QFontMetricsF(self._name.font())
+        room = self.width() - 2 * self._px(14) - self._dot.sizeHint().width() - self._more.width() - self.number.least_width()
+        room -= 2 * theme.px(5) + 6  # of the button's own
+        shown = metrics.elidedText(name, Qt.TextElideMode.ElideRight, max(room, self._px(24)))
+        self._name.setText(shown.replace("&", "&&"))
+        self._name.setFixedWidth(round(metrics.horizontalAdvance(shown)) + 2 * theme.px(5) + 6)
+        self.shares.setVisible(bool(self._members) and not low and self.width() >= self._px(WIDE_PX))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._arrange()
-        if event.size().width() != event.oldSize().width():
-            self._late.start()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        """Besides its frame a line under the head, and round the fastest lane an edge in its colour."""
+        super().paintEvent(event)
+        painter, now = QPainter(self), theme.current()
+        top = self._head.geometry().bottom() + 1
+        painter.fillRect(1, top - 1, self.width() - 2, 1, QColor(now.border))
+        if self.winner:
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            box(painter, QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5), pen(lane_colour(self.index), 1.4), None, 7)
 
     def sizeHint(self) -> QSize:
         """The same for every lane, so that lanes share the width evenly."""
-        return QSize(theme.px(300), theme.px(420))
+        return QSize(self._px(300), self._px(420))
 
     def minimumSizeHint(self) -> QSize:
         """Narrow enough for five side by side."""
-        return QSize(theme.px(150), theme.px(170))
+        return QSize(self._px(150), self._px(170))
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Move or remove the lane from the keyboard."""
-        alt = event.modifiers() == Qt.KeyboardModifier.AltModifier and self._editable and not self.lane.plain
+        alt = event.modifiers() == Qt.KeyboardModifier.AltModifier and self._movable
         if alt and event.key() == Qt.Key.Key_Left and self.index > 1:
             self.move_requested.emit(-1)
         elif alt and event.key() == Qt.Key.Key_Right and self.index < len(self.race.lanes) - 1:
@@ -362,7 +301,3 @@ class LanePanel(QFrame):
             self.remove_requested.emit()
         else:
             super().keyPressEvent(event)
-
-
-def _joined(*parts: str) -> str:
-    return "\n".join(part for part in parts if part)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QColor, QFont, QFontMetricsF, QHelpEvent, QPainter, QPaintEvent, QPen, QTextLayout
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from specview.gui.parts import theme
-from specview.gui.state.display_text import tooltip
+from specview.gui.state.display_text import tooltip, visible
 
 LEFT = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
 RIGHT = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine)
@@ -89,6 +89,22 @@ def words_in(painter: QPainter, area: QRectF, text: str, font: QFont, colour: QC
     painter.setFont(font)
     painter.setPen(colour)
     painter.drawText(area, flags, text)
+
+
+def wrapped(text: str, font: QFont, width: float, most: int = 99) -> list[str]:
+    """Break a text into lines that fit a width, `most` of them: the last one is cut where there is more."""
+    laid = QTextLayout(visible(" ".join(text.split())), font)
+    laid.beginLayout()
+    lines: list[str] = []
+    while len(lines) < most and (line := laid.createLine()).isValid():
+        line.setLineWidth(max(1.0, width))
+        start = line.textStart()
+        end = start + line.textLength() if len(lines) < most - 1 else len(laid.text())
+        lines.append(laid.text()[start:end].rstrip())
+    laid.endLayout()
+    if lines:
+        lines[-1] = QFontMetricsF(font).elidedText(lines[-1], Qt.TextElideMode.ElideRight, width)
+    return lines
 
 
 def box(painter: QPainter, area: QRectF, outline: QPen | None, fill: QColor | None, radius: float = 3) -> None:

@@ -1,4 +1,4 @@
-"""What a lane's panel says: chips, badge, state. Plain Python: no Qt."""
+"""What a lane's panel says: its name, its one number and one line of figures, its verdict, its state. Plain Python: no Qt."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import Any, Literal
 
 from specview.decoding.ledger import end_words, finished
 from specview.decoding.metrics import Metrics, draft_full_words
+from specview.decoding.speedup import Speedup
 from specview.decoding.verification import RULES, is_lossy
 from specview.drafting.plain import BASELINE
-from specview.files.figures import METRICS, number, percent
-from specview.gui.state.view_model import LaneModel
+from specview.files.figures import METRICS, MISSING, times_short, number, percent
+from specview.files.verdict import overlap
+from specview.gui.state import figures
+from specview.gui.state.view_model import LaneModel, RaceModel
 
 Tone = Literal["neutral", "good", "warning", "bad"]
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A chip or badge: its words, its tone and what its tool tip says; fewer words where room is short."""
+    """Words, their tone and what their tool tip says; fewer words where room is short."""
 
     text: str
     tone: Tone = "neutral"
@@ -31,6 +34,15 @@ def short_model(name: str) -> str:
     """Shorten a model's path, file or hub id to what tells it apart."""
     last = re.split(r"[\\/]", name.rstrip("\\/"))[-1]
     return last.removesuffix(".gguf") or name
+
+
+def title(lane: LaneModel) -> str:
+    """A lane's name as it is read: where it begins with its method's name, that method's label."""
+    from specview.drafting.registry import METHODS
+
+    method = METHODS.get(lane.method)
+    rest = lane.name.removeprefix(lane.method)
+    return f"{method.label}{rest}" if method is not None and lane.name.startswith(lane.method) and rest[:1] in ("", " ") else lane.name
 
 
 LOSSY = "lossy"
@@ -45,8 +57,8 @@ def lossy(settings: Mapping[str, Any]) -> str:
     return f"Lossy: the rule {name} changes what the target would have said. Its speed is no exact method's."
 
 
-def chips(settings: Mapping[str, Any]) -> list[Mark]:
-    """Return the chips of a lane: draft, k, length policy, rule, then options that were changed."""
+def setup(settings: Mapping[str, Any]) -> list[Mark]:
+    """What a lane is set up as: lossy if it is, draft, k, length policy, rule, then options that were changed."""
     if settings.get("method") in (None, BASELINE):
         return [Mark("one token a pass", tip="Plain decoding: every target pass gives one token.")]
     found: list[Mark] = []
@@ -55,9 +67,8 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
     if settings.get("k") is not None:
         found.append(Mark(f"k {settings['k']}", tip=_k_tip(settings)))
     if policy := settings.get("policy"):
-        tip = "Draft length policy."
         extra = [f"{k.removeprefix('policy_')} {v}" for k, v in settings.items() if k.startswith("policy_")]
-        found.append(Mark(str(policy), tip="\n".join([tip, *extra])))
+        found.append(Mark(str(policy), tip=", ".join(["Draft length policy", *extra])))
     if rule := settings.get("rule"):
         found.append(Mark(str(rule), tip=f"Acceptance rule {rule}: {RULES[rule].tip if rule in RULES else ''}"))
         if words := lossy(settings):
@@ -66,6 +77,11 @@ def chips(settings: Mapping[str, Any]) -> list[Mark]:
     if longest is not None and shortest is not None:
         found.insert(0, Mark(f"n {longest}–{shortest}", tip="Runs of last tokens looked up, longest first."))
     return found + _changed_options(settings)
+
+
+def about(settings: Mapping[str, Any]) -> str:
+    """What a lane is set up as, a line each, with what every part of it means."""
+    return "\n".join(mark.text if not mark.tip else mark.tip if mark.text in mark.tip else f"{mark.text}: {mark.tip}" for mark in setup(settings))
 
 
 def _draft_words(settings: Mapping[str, Any]) -> str:
@@ -95,7 +111,7 @@ def _k_tip(settings: Mapping[str, Any]) -> str:
 
 
 def _changed_options(settings: Mapping[str, Any]) -> list[Mark]:
-    """Chips of the options that are not the default (or the preset's own value), members' options by their names."""
+    """The options that are not the default (or the preset's own value), members' options by their names."""
     options = {
         key.removeprefix("option_"): value for key, value in settings.items() if key.startswith("option_")
     }
@@ -129,7 +145,7 @@ def _standing(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     default = {option.name: option.default for option in known.options}
     preset = {"preset": options["preset"]} if "preset" in options else {}
-    # A preset that is not the default one is itself worth a chip.
+    # A preset that is not the default one is itself worth a word.
     return {**default, **overlay(known.options, known.presets, preset), "preset": default.get("preset")}
 
 
@@ -144,14 +160,8 @@ def members(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return method.members({} if chosen is None else {"members": chosen})
 
 
-def oracle(metrics: Metrics) -> list[str]:
-    """How near a lane came to an oracle, in words; [] while that is not known."""
-    share = metrics.oracle_share
-    return [] if share is None else [f"{percent(share)} of oracle"]
-
-
 def shares(names: Sequence[str], metrics: Metrics) -> Mark:
-    """Each member's share of the drafts and its acceptance rate, in the members' order."""
+    """Each member's share of the drafts and its acceptance rate, in the members' order; before them how near it came to an oracle."""
     by = metrics.by_drafter
     parts: list[str] = []
     tips: list[str] = []
@@ -171,38 +181,139 @@ def shares(names: Sequence[str], metrics: Metrics) -> Mark:
         return Mark(" → ".join(names), tip="Members in order. Their shares show here once they draft.")
     tips.insert(0, "Share of this lane's rounds with a draft, and acceptance rate α, by member:")
     if metrics.oracle_share is not None:
+        parts.insert(0, f"{percent(metrics.oracle_share)} of oracle")
         tips.append(METRICS["oracle_share"].tooltip(f"here {percent(metrics.oracle_share)}"))
     return Mark(" · ".join(parts), tip="\n".join(tips))
 
 
-def badge(lane: LaneModel) -> Mark:
-    """Return the one verdict on a lane's output."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a lane's line: a figure between the words before and after it, or (tone) its verdict.
+
+    short stands for the words after the figure, or for the verdict, where room is short.
+    """
+
+    name: str
+    value: str
+    before: str = ""
+    after: str = ""
+    short: str | None = None
+    tip: str = ""
+    tone: Tone | None = None
+
+    def text(self, brief: bool = False) -> str:
+        """The piece in words."""
+        if self.tone is not None:
+            return self.short if brief and self.short else self.value
+        after = self.short if brief and self.short is not None else self.after
+        return " ".join(part for part in (self.before, self.value, after) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A lane's one number, its speedup: what stands small beside it, and what its tool tip says."""
+
+    text: str
+    spread: str = ""
+    lossy: bool = False
+    muted: bool = False
+    tip: str = ""
+
+
+def headline(lane: LaneModel, race: RaceModel, metrics: Metrics) -> Headline:
+    """The number that a lane is read by; metrics are its `race.metrics`."""
+    figure, speedup, told = METRICS["speedup"], race.speedup(lane), lossy(lane.settings)
+    if lane.differs:
+        return Headline(MISSING, muted=True, tip=figure.tooltip(f"Not comparable: {lane.differs}."))
+    if lane.plain and lane is race.baseline:
+        return Headline("1×" if lane.rounds else MISSING, muted=True, tip=figure.tooltip("This lane is plain decoding itself."))
+    value, spread = (None, "") if speedup is None else (speedup.value, figures.spread(speedup))
+    tip = figure.tooltip(figures.speedup_details(speedup, metrics))
+    return Headline(
+        times_short(value), spread and f"{spread}×", bool(told), lane.stale or value is None, "\n".join(filter(None, (tip, told)))
+    )
+
+
+def line(lane: LaneModel, race: RaceModel, metrics: Metrics) -> tuple[Piece, ...]:
+    """A lane's line: tok/s, tokens a pass, acceptance rate, k, and the verdict on its output at the end."""
+    speedup, told = race.speedup(lane), lossy(lane.settings)
+    details = figures.details(metrics)
+
+    def figure(name: str, value: Any, more: str = "", *, before: str = "", after: str = "", short: str | None = None) -> Piece:
+        one = METRICS[name]
+        tip = one.tooltip("\n".join(filter(None, (details.get(name, ""), more))))
+        return Piece(name, one.text(value), before, after, short, "\n".join(filter(None, (tip, told))))
+
+    over = _over(lane, race, speedup)
+    rate = figure("decode_tokens_per_s", figures.shown_rate(speedup, metrics), figures.beside(speedup),
+                  after=f"tok/s over {over}" if over else "tok/s", short=f"tok/s over {over.split(' ')[0]}" if over else "tok/s")  # fmt: skip
+    found = [rate]
+    if not lane.plain:
+        k, policy = lane.settings.get("k"), str(lane.settings.get("policy") or "constant")
+        found += [
+            figure("tokens_per_target_pass", metrics.tokens_per_target_pass, after="tokens a pass", short="tok/pass"),
+            figure("acceptance_rate", metrics.acceptance_rate, before="accepts"),
+        ]
+        if k is not None:
+            tip = f"{_k_tip(lane.settings)}\nDraft length policy: {policy}."
+            found.append(Piece("k", str(k), "k", "" if policy == "constant" else policy, "", tip))
+    mark = verdict(lane)
+    if mark.text:
+        found.append(Piece("verdict", mark.text, short=mark.short, tip=mark.tip, tone=mark.tone))
+    return tuple(found)
+
+
+def _over(lane: LaneModel, race: RaceModel, speedup: Speedup | None) -> str:
+    """Over how many tokens the figures beside plain's are, where the two ended at different lengths; '' else."""
+    plain = race.baseline
+    if speedup is None or plain is None or not lane.state == plain.state == "ended" or lane.emitted == plain.emitted:
+        return ""
+    return f"{speedup.tokens:.0f} tokens"
+
+
+def winner(race: RaceModel) -> LaneModel | None:
+    """The lane that was fastest, once all have ended; None before that, and where none is clearly ahead of the others."""
+    plain = race.baseline
+    if plain is None or not plain.rounds or any(lane.state != "ended" for lane in race.lanes):
+        return None
+    found = [(speedup, lane) for lane in race.lanes if lane.rounds and (speedup := race.speedup(lane)) is not None]
+    found.sort(key=lambda one: -one[0].value)
+    if not found:
+        return None
+    best, lane = found[0]
+    low, high = best.spread or (best.value, best.value)
+    if round(high, 2) < 1:
+        return plain
+    return None if round(low, 2) <= 1 or any(overlap(best, other) for other, _ in found[1:]) else lane
+
+
+def verdict(lane: LaneModel) -> Mark:
+    """Return the one verdict on a lane's output; without words where there is none to give."""
+    if lane.stale:
+        return Mark("run before", "warning", "Target, prompt, lanes or sampling have changed since. Run again.")
     if lane.differs:
         return Mark(f"not comparable: {lane.differs}", "warning",
-                    f"From a run with {lane.differs} than the first lane's: a speedup over that lane would mean nothing.")
+                    f"From a run with {lane.differs} than the first lane's: a speedup over that lane would mean nothing.",
+                    "not comparable")  # fmt: skip
     if lane.plain:
-        return Mark("baseline, measured", tip="The target alone, on the same prompt and device, timed beside the others.")
-    if lane.state == "ended" and lane.end == "error" and not lane.rounds:
-        return Mark("did not run", "bad", lane.error)
-    if lane.state == "ended" and lane.end == "stopped" and not lane.rounds:
-        return Mark("did not run", tip="Stopped before its first round: there is no output to judge.")
-    rule = str(lane.settings.get("rule", "auto"))
-    equality = lane.equality
-    told = lossy(lane.settings)
-    if equality is not None and equality.equal and told:
-        return Mark(f"{LOSSY} · = plain here, {equality.compared} tokens", "warning",
-                    f"All {equality.compared} tokens compared are those of plain decoding.\n{told}")
+        return Mark("")
+    if lane.state == "ended" and not lane.rounds and lane.end in ("error", "stopped"):
+        stopped = "Stopped before its first round: there is no output to judge."
+        return Mark("did not run", *(("bad", lane.error) if lane.end == "error" else ("neutral", stopped)))
+    rule, told, equality = str(lane.settings.get("rule", "auto")), lossy(lane.settings), lane.equality
     if equality is not None and equality.equal:
-        return Mark(f"= plain, {equality.compared} tokens", "good",
-                    f"All {equality.compared} tokens compared are those of plain decoding.", "= plain")
+        tip = f"All {equality.compared} tokens compared are those of plain decoding."
+        if told:
+            return Mark(f"{LOSSY} · same text here", "warning", f"{tip}\n{told}", LOSSY)
+        return Mark("✓ same text", "good", tip, "✓ same")
     if equality is not None and equality.first_difference is not None:
         return _difference(lane)
-    if is_lossy(rule):
-        return Mark("lossy rule", "warning", f"{told}\n{rule}: {RULES[rule].tip}")
+    if told:
+        return Mark(LOSSY, "warning", f"{told}\n{rule}: {RULES[rule].tip}")
     if rule in RULES:
-        return Mark("✓ exact rule", "good",
-                    f"{rule}: {RULES[rule].tip}\nThe output is distributed as the target alone would give it.")
-    return Mark(f"rule {rule}", tip="The rule is chosen when the run starts: greedy at temperature 0, else rejection.")
+        return Mark("✓ exact", "good",
+                    f"{rule}: {RULES[rule].tip}\nThe output is distributed as the target alone would give it.")  # fmt: skip
+    return Mark("")
 
 
 def _difference(lane: LaneModel) -> Mark:
@@ -210,11 +321,10 @@ def _difference(lane: LaneModel) -> Mark:
     assert equality is not None
     margin, kernel = equality.logit_margin, equality.kernel_margin
     told = lossy(lane.settings)
-    words = f"{LOSSY} · ≠ plain at {equality.first_difference}" if told else f"≠ plain at {equality.first_difference}"
-    tip = [f"The first token that differs from plain decoding's is at position {equality.first_difference}."]
+    at = equality.first_difference
+    tip = [f"The first token that differs from plain decoding's is at position {at}."]
     tone: Tone = "warning"
     if margin is not None:
-        words += f" · margin {margin:.2g}"
         tip.append(f"There plain's two best logits are {margin:.3g} apart.")
     if kernel is not None:
         tip.append(f"One-row and many-row passes of this model file differ by up to {kernel:.3g} in a logit.")
@@ -222,27 +332,44 @@ def _difference(lane: LaneModel) -> Mark:
             inside = margin <= 2 * kernel
             tone = "neutral" if inside else "bad"
             tip.append("So a near tie fell the other way: rounding, not a fault." if inside
-                       else "That does not explain the difference.")
+                       else "That does not explain the difference.")  # fmt: skip
     else:
         tip.append("How far one-row and many-row passes of this file differ was not measured.")
     if told:
         tip.append(f"{told} So a difference is expected.")
-        tone = "warning"
-    return Mark(words, tone, "\n".join(tip))
+        return Mark(f"{LOSSY} · ≠ differs at {at}", "warning", "\n".join(tip), LOSSY)
+    return Mark(f"≠ differs at {at}", tone, "\n".join(tip), f"≠ at {at}")
 
 
 def state(lane: LaneModel) -> Mark:
     """Return the words for what a lane is doing or how it ended, and where its draft went silent."""
     mark = _state(lane)
-    if lane.stale:
-        tip = "\n".join(part for part in ("Target, prompt, lanes or sampling have changed since. Run again.", mark.tip) if part)
-        mark = Mark(f"the run before · {mark.text}", mark.tone, tip, f"run before · {mark.short or mark.text}")
     if lane.table.draft_full is None:
         return mark
     at, context = lane.table.draft_full
     tip = "\n".join(part for part in (draft_full_words(at, context), mark.tip) if part)
     tone: Tone = "bad" if mark.tone == "bad" else "warning"
     return Mark(f"{mark.text} · no drafts from token {at + 1}", tone, tip, f"{mark.short or mark.text} · no drafts")
+
+
+def notice(lane: LaneModel) -> Mark:
+    """What has to be said of a lane beneath its text: an error, a stop, a draft that went silent; mostly nothing."""
+    mark = state(lane)
+    return Mark("") if mark.tone == "neutral" else mark
+
+
+def progress(lane: LaneModel) -> tuple[float | None, str]:
+    """How far a lane is, 0 to 1 (None: not known), and in words."""
+    words = state(lane).text
+    if lane.state in ("loading", "prefill"):
+        return lane.progress, words
+    limit = lane.settings.get("max_tokens")
+    if not lane.rounds:
+        return 0.0, words
+    if not isinstance(limit, int) or limit <= 0:
+        return (1.0 if lane.state == "ended" else None), f"{lane.emitted} tokens, {words}"
+    limit = max(limit, lane.emitted) if lane.state != "ended" or lane.end == "limit" else limit
+    return min(1.0, lane.emitted / limit), f"{lane.emitted} of {limit} tokens, {words}"
 
 
 _ENDS: Mapping[str | None, Mark] = {

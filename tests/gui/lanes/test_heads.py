@@ -133,8 +133,7 @@ def test_a_head_that_is_bundled_is_one_click_another_opens_the_chooser(window, q
     assert asked == [LaneSettings(method="x-head", draft="/heads/one")] and len(window.lane_settings) == len(before) + 1
     window.lanes.add_method("x-head")
     assert window.lane_settings[-1] == asked[0]
-    chips = window.page.panels[-1]._chips.marks
-    assert chips[0].text == "one" and chips[0].tip.startswith("Trained head")
+    assert "Trained head: /heads/one" in window.page.panels[-1]._name.accessibleDescription()
 
 
 # -- the chooser ----------------------------------------------------------------------------------------------------
@@ -302,23 +301,24 @@ def test_a_lossy_rule_is_named_wherever_its_numbers_show(qtbot):
     for round_ in make_rounds(6, 4, rule="typical"):
         race.apply(LaneRound(1, 3, round_))
     assert "Medusa" in lane_words.lossy(lane.settings)
-    assert lane_words.chips(lane.settings)[0].text == "lossy", "first, so that no narrow panel hides it"
+    assert lane_words.setup(lane.settings)[0].text == "lossy"
     panel = LanePanel(race, 3)
     qtbot.addWidget(panel)
-    panel.refresh_figures()
-    assert panel._cells["speedup"].label.startswith("vs plain, lossy")
-    for cell in panel._cells.values():
-        assert "Lossy" in cell.accessibleDescription()
-    assert lane_words.badge(lane).text == "lossy rule"
+    for width in (150, 262, 420):
+        panel.resize(width, 400)
+        panel.refresh_figures()
+        assert panel.number.beside()[0] == ("lossy", "warning") and "lossy" in panel.line.shown_text()
+    assert all("Lossy" in piece.tip for piece in panel.line.pieces if piece.name != "k") and "Lossy" in panel.number.shown.tip
+    assert lane_words.verdict(lane).text == "lossy"
     lane.equality = Equality(True, 40, None, None, None)
-    badge = lane_words.badge(lane)
-    assert badge.text.startswith("lossy · = plain") and badge.tone == "warning"
+    verdict = lane_words.verdict(lane)
+    assert verdict.text == "lossy · same text here" and verdict.tone == "warning" and verdict.short == "lossy"
     lane.equality = Equality(False, 40, 7, 0.1, 0.2)
-    assert lane_words.badge(lane).text.startswith("lossy · ≠ plain at 7")
+    assert lane_words.verdict(lane).text == "lossy · ≠ differs at 7"
     exact = LanePanel(race, 1)
     qtbot.addWidget(exact)
     exact.refresh_figures()
-    assert "lossy" not in exact._cells["speedup"].label and lane_words.lossy(race.lanes[1].settings) == ""
+    assert not exact.number.shown.lossy and lane_words.lossy(race.lanes[1].settings) == ""
 
 
 def test_plots_call_a_lossy_lane_lossy(qtbot):
@@ -343,7 +343,7 @@ def test_plots_call_a_lossy_lane_lossy(qtbot):
 def test_medusas_rule_on_a_medusa_lane_is_lossy_from_the_settings_on():
     run = RunSettings(sampling=SamplingParams(0.7), lanes=(LaneSettings(), LaneSettings(method="x-medusa", rule="typical")))
     flat = flat_settings(checked_run(run), checked_run(run).lanes[1])
-    assert lane_words.lossy(flat) and lane_words.badge(LaneModel("x", flat)).text == "lossy rule"
+    assert lane_words.lossy(flat) and lane_words.verdict(LaneModel("x", flat)).text == "lossy"
 
 
 def test_heads_go_where_the_users_data_goes(monkeypatch, tmp_path):

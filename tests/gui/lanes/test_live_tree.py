@@ -305,12 +305,13 @@ def test_a_lane_panel_opens_its_tree_without_moving_anything_else(qtbot: QtBot) 
         made.show()
     told: list[bool] = []
     made.tree_toggled.connect(told.append)
-    places = [made._head.geometry(), made._state.geometry()]
-    qtbot.mouseClick(made._tree_button, Qt.MouseButton.LeftButton)
+    place = made._head.geometry()
+    made._fill_menu()
+    next(action for action in made.menu.actions() if action.text().startswith("Live draft tree")).trigger()
     assert told == [True] and made.tree_shown and made.tree is not None
     assert made.tree.shown == (made.lane.generation, 11)
     qtbot.waitUntil(lambda: made.tree is not None and made.tree.height() > 100)
-    assert [made._head.geometry(), made._state.geometry()] == places
+    assert made._head.geometry() == place
     height = made.tree.height()
     race.apply(LaneRound(1, 1, tree_round(WIDE, "i" * 64, 12)))
     assert made.refresh_tree() and not made.refresh_tree()
@@ -332,7 +333,8 @@ def test_a_plain_lane_has_no_tree(qtbot: QtBot) -> None:
     qtbot.addWidget(made)
     made.show()
     made.toggle_tree()
-    assert not made.tree_shown and not made._tree_button.isVisible()
+    made._fill_menu()
+    assert not made.tree_shown and [action.text() for action in made.menu.actions()] == ["Copy output"]
     assert LaneModel().plain
 
 

@@ -80,7 +80,8 @@ def test_a_method_is_a_lane_one_click_away(window, qtbot):
     wait_ended(qtbot, window)
     lane = window.controller.race.lanes[-1]
     assert set(lane.metrics().by_drafter) == {"x-simple", "draft-model"}
-    assert "of oracle" in " ".join(window.page.panels[-1]._badge.notes)
+    window.page._on_numbers()
+    assert "93% of oracle" in window.page.panels[-1].shares.mark.text
 
 
 def test_the_menu_is_reached_and_used_with_the_keyboard(window, qtbot):

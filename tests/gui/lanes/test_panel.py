@@ -1,4 +1,4 @@
-"""Lane panels: chips, badge, state words, figures and their tool tips."""
+"""Lane panels: name, number, line of figures, verdict, state words, menu."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QFontMetricsF
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from specview.decoding.metrics import fold
+from specview.decoding.speedup import speedup
 from specview.files.figures import METRICS, MISSING, number, probability, rate
-from specview.gui.lanes.marks import FigureCell, StateLine
 from specview.gui.lanes.panel import LanePanel
 from specview.gui.parts import theme
 from specview.gui.race.page import MIN_LANE_PX
 from specview.gui.state import figures, lane_words
+from specview.gui.state.lane_words import Piece
 from specview.gui.state.view_model import LaneModel, RaceModel
-from specview.settings.events import Equality, LaneEnded, LaneRound, Progress
+from specview.settings.events import Equality, LaneEnded, LaneRound, Progress, RaceEnded
 from tests.decoding.speedups import times
 from tests.gui.methods_fake import made_up_methods
-from tests.gui.views_data import LANES, make_race, make_rounds, stream
+from tests.gui.views_data import LANES, lane_rounds, make_race, make_rounds, stream
 
 
 def panel(qtbot: QtBot, race: RaceModel, index: int, width: int = 380, height: int = 480) -> LanePanel:
@@ -58,39 +58,50 @@ def test_spread_and_probability_formats() -> None:
     assert probability(0.999) == ">0.99" and probability(1.0) == "1.00"
 
 
-def test_chips_say_draft_k_policy_and_rule() -> None:
-    texts = [[mark.text for mark in lane_words.chips(settings)] for _, settings, _ in LANES]
+def test_a_lanes_name_says_what_it_is_set_up_as() -> None:
+    texts = [[mark.text for mark in lane_words.setup(settings)] for _, settings, _ in LANES]
     assert texts[0] == ["one token a pass"]
     assert texts[1] == ["smol-draft", "k 4", "constant", "rejection"]
     assert texts[2] == ["n 3–1", "k 8", "constant", "rejection"]
     assert "lossy" in texts[3] and "lossy" not in texts[4]
-    assert texts[4][0] == "a-draft"
-    changed = lane_words.chips({"method": "prompt-lookup", "k": 4, "option_match": "last"})
+    assert texts[4][0] == "a-draft" and "/home/someone/models/a-draft.gguf" in lane_words.about(LANES[4][1])
+    changed = lane_words.setup({"method": "prompt-lookup", "k": 4, "option_match": "last"})
     assert [mark.text for mark in changed] == ["k 4", "match last"]
-    tips = {name: lane_words.chips({"method": name, "k": 4})[0].tip for name in ("suffix", "lookahead", "auto")}
+    tips = {name: lane_words.setup({"method": name, "k": 4})[0].tip for name in ("suffix", "lookahead", "auto")}
     assert tips["suffix"] == "Tokens drafted in a round, at most."
     assert tips["lookahead"].startswith("The longest path") and "a member" in tips["auto"]
-    shapes = [lane_words.chips({"method": "eagle3", "k": 4, "option_tree": shape})[0] for shape in ("chain", "dynamic")]
+    shapes = [lane_words.setup({"method": "eagle3", "k": 4, "option_tree": shape})[0] for shape in ("chain", "dynamic")]
     assert shapes[0].tip == tips["suffix"] and shapes[1].tip == tips["lookahead"]
 
 
-def test_badges() -> None:
+@pytest.mark.parametrize(("name", "method", "title"), [
+    ("eagle3", "eagle3", "EAGLE-3"), ("prompt-lookup k=2", "prompt-lookup", "prompt lookup k=2"), ("mine", "eagle3", "mine"),
+    ("draft-modelling", "draft-model", "draft-modelling"), ("gone", "gone", "gone"),
+])  # fmt: skip
+def test_lanes_are_called_by_their_methods_labels(name: str, method: str, title: str) -> None:
+    assert lane_words.title(LaneModel(name, {"method": method})) == title
+
+
+def test_verdicts() -> None:
     lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"})
-    assert lane_words.badge(LaneModel()).text == "baseline, measured"
-    assert lane_words.badge(lane).text == "✓ exact rule"
+    assert lane_words.verdict(LaneModel()).text == ""
+    assert lane_words.verdict(lane).text == "✓ exact"
     lane.equality = Equality(True, 128)
-    assert lane_words.badge(lane).text == "= plain, 128 tokens" and lane_words.badge(lane).tone == "good"
+    mark = lane_words.verdict(lane)
+    assert mark.text == "✓ same text" and mark.tone == "good" and "128 tokens" in mark.tip
     lane.equality = Equality(False, 60, 43, 0.12, 0.2)
-    mark = lane_words.badge(lane)
-    assert mark.text == "≠ plain at 43 · margin 0.12" and mark.tone == "neutral" and "rounding" in mark.tip
+    mark = lane_words.verdict(lane)
+    assert mark.text == "≠ differs at 43" and mark.tone == "neutral" and "rounding" in mark.tip
     lane.equality = Equality(False, 60, 43, 1.2, 0.2)
-    assert lane_words.badge(lane).tone == "bad"
+    assert lane_words.verdict(lane).tone == "bad"
     lane.equality = Equality(False, 60, 43, 1.2, None)
-    assert lane_words.badge(lane).tone == "warning" and "not measured" in lane_words.badge(lane).tip
+    assert lane_words.verdict(lane).tone == "warning" and "not measured" in lane_words.verdict(lane).tip
+    lane.stale = True
+    assert lane_words.verdict(lane).text == "run before"
     typical = LaneModel("x", {"method": "draft-model", "rule": "typical"})
-    assert lane_words.badge(typical).text == "lossy rule"
+    assert lane_words.verdict(typical).text == "lossy"
     auto = LaneModel("x", {"method": "draft-model", "rule": "auto"})
-    assert lane_words.badge(auto).text == "rule auto"
+    assert lane_words.verdict(auto).text == ""
 
 
 @pytest.mark.parametrize(
@@ -116,10 +127,26 @@ def test_a_draft_that_went_silent_is_told_where_and_why(qtbot: QtBot) -> None:
     assert mark.text.endswith(f" · no drafts from token {before + 1}") and mark.tone == "warning"
     assert f"The draft's own context of 128 tokens is full: from output token {before + 1} on it drafts nothing." in mark.tip
     shown = panel(qtbot, race, 1)
-    assert "no drafts from token" in shown._state.accessibleName()
+    assert "no drafts from token" in shown.notice.accessibleName() and shown.notice.isVisible()
     lane.state, lane.end = "ended", "limit"
     mark = lane_words.state(lane)
     assert mark.text == f"token limit reached · no drafts from token {before + 1}" and mark.short == "limit · no drafts"
+
+
+def ended(race: RaceModel) -> RaceModel:
+    """The race as it ended: lane 2 with another text than plain's."""
+    plain = race.lanes[0].table
+    for index, lane in enumerate(race.lanes):
+        metrics = fold(lane.table, plain_step_s=plain.plain_step_s())
+        equality = Equality(index != 2, 128, None if index != 2 else 12) if index else None
+        race.apply(LaneEnded(race.run_id, index, "limit", metrics, "", speedup(lane.table, plain) if index else None, equality))
+    race.apply(RaceEnded(race.run_id, "done", 0.4))
+    return race
+
+
+def pieces(shown: LanePanel) -> dict[str, Piece]:
+    """A panel's figures by their names."""
+    return {piece.name: piece for piece in shown.line.pieces}
 
 
 def test_panel_shows_the_metrics(qtbot: QtBot) -> None:
@@ -127,59 +154,183 @@ def test_panel_shows_the_metrics(qtbot: QtBot) -> None:
     stream(race, 3.0)
     shown = panel(qtbot, race, 1)
     metrics = fold(race.lanes[1].rounds)
-    cells = shown._cells
+    found = pieces(shown)
     faster = race.speedup(race.lanes[1])
-    assert faster is not None and cells["decode_tokens_per_s"].value == rate(faster.tokens_per_s)
-    assert f"plain {rate(faster.plain_tokens_per_s)} in {faster.seconds:.1f} s" in cells["speedup"].label
-    assert cells["tokens_per_target_pass"].value == number(metrics.tokens_per_target_pass)
-    assert cells["acceptance_rate"].value == number(metrics.acceptance_rate)
-    assert "accepted / judged" in cells["acceptance_rate"].toolTip()
-    assert f"{metrics.accepted} / {metrics.judged}" in cells["acceptance_rate"].toolTip()
-    assert cells["speedup"].value.endswith("×") and "pred." in cells["speedup"].label
-    assert "middle half of its eighths" in cells["speedup"].toolTip()
-    assert shown._state.count == f"{race.lanes[1].emitted} tokens"
-    assert shown.accessibleName() == "Lane draft-model"
-    qtbot.mouseClick(shown._copy, Qt.MouseButton.LeftButton)
-    assert QApplication.clipboard().text() == race.lanes[1].text
+    assert faster is not None and found["decode_tokens_per_s"].value == rate(faster.tokens_per_s)
+    assert f"plain {rate(faster.plain_tokens_per_s)} in {faster.seconds:.1f} s" in found["decode_tokens_per_s"].tip
+    assert found["tokens_per_target_pass"].text() == f"{number(metrics.tokens_per_target_pass)} tokens a pass"
+    assert found["acceptance_rate"].text() == f"accepts {number(metrics.acceptance_rate)}"
+    assert "accepted / judged" in found["acceptance_rate"].tip
+    assert f"{metrics.accepted} / {metrics.judged}" in found["acceptance_rate"].tip
+    assert found["k"].text() == "k 4" and found["verdict"].value == "✓ exact"
+    assert shown.number.shown.text == f"{faster.value:.1f}×" and "predicts" in shown.number.toolTip()
+    assert "middle half of its eighths" in shown.number.toolTip() and "–" in shown.number.shown.spread
+    assert shown.bar.fraction == 0 or shown.bar.fraction is None
+    assert shown.accessibleName() == "Lane draft-model" and shown._name.accessibleName() == "draft model"
     plain = panel(qtbot, race, 0)
-    assert plain._cells["acceptance_rate"].value == MISSING
-    assert plain._cells["speedup"].value == "1.00×"
-    assert not plain._remove.isVisible() and shown._remove.isVisible()
+    assert plain.line.shown_text().endswith("tok/s") and len(plain.line.pieces) == 1
+    assert plain.number.shown.text == "1×" and plain.number.shown.muted
+    race.lanes[1].differs = "other prompt"
+    shown.refresh_figures()
+    assert shown.number.shown.text == MISSING and "other prompt" in shown.number.toolTip()
+
+
+def test_the_number_is_what_the_rates_shown_divide_to(qtbot: QtBot) -> None:
+    """5.61 beside 2.39 tok/s reads as their quotient, whatever each lane's end was."""
+    race = ended_after(33)
+    shown = panel(qtbot, race, 1)
+    faster = race.speedup(race.lanes[1])
+    assert faster is not None
+    value = float(pieces(shown)["decode_tokens_per_s"].value)
+    assert abs(value / faster.plain_tokens_per_s - float(shown.number.shown.text[:-1])) < 0.06
+    assert f"over {faster.tokens:.0f} tokens" in pieces(shown)["decode_tokens_per_s"].text(), "it ended at another length"
+
+
+def ended_after(rounds: int) -> RaceModel:
+    """A race whose second lane ended early."""
+    race = make_race(2)
+    for index, count in ((0, 60), (1, rounds)):
+        for round_ in make_rounds(count, 4 * index):
+            race.apply(LaneRound(1, index, round_))
+    return ended(race)
+
+
+def test_the_fastest_lane_has_an_edge_once_all_have_ended(qtbot: QtBot) -> None:
+    race = make_race(3)
+    stream(race, 3.0)
+    panels = [panel(qtbot, race, index) for index in range(3)]
+    assert not any(one.winner for one in panels)
+    ended(race)
+    for one in panels:
+        one.refresh()
+        one.refresh_figures()
+    assert [one.winner for one in panels] == [False, False, True] and panels[2].accessibleDescription()
+    race.lanes[2].stale = True
+    panels[2].refresh_figures()
+    assert not panels[2].winner
+
+
+def test_where_nothing_was_faster_plain_is(qtbot: QtBot) -> None:
+    race = make_race(2)
+    for index, count in ((0, 60), (1, 60)):
+        for round_ in make_rounds(count, 4 * index, alpha=0.0, step_s=0.04 * (1 + index)):
+            race.apply(LaneRound(1, index, round_))
+    assert lane_words.winner(race) is None
+    assert lane_words.winner(ended(race)) is race.lanes[0]
 
 
 def test_nothing_jumps_as_numbers_change(qtbot: QtBot) -> None:
     race = make_race(2)
     shown = panel(qtbot, race, 1)
-    before = shown.view.geometry(), shown._cells["speedup"].geometry()
+    race.lanes[1].state = "loading"
     race.apply(Progress(1, "prefill", "Prefill 9 of 131 tokens", 0.1, lane=1))
     shown.refresh()
-    stream(race, 2.0)
+    assert shown.bar.fraction == 0.1 and "Prefill" in shown.bar.accessibleDescription()
+    stream(race, 0.5)
     shown.refresh()
     shown.refresh_figures()
-    race.apply(LaneEnded(1, 1, "error", fold(race.lanes[1].rounds), "The target gave NaN logits at position 17. " * 4))
+    before = shown.view.geometry(), shown.number.geometry()
+    places = {one.piece.name: one.area.left() for one in shown.line._placed()}
+    for index, lane in enumerate(race.lanes):
+        for round_ in lane_rounds(index, 60)[len(lane.rounds):]:
+            race.apply(LaneRound(1, index, round_))
+            shown.refresh()
+            shown.refresh_figures()
+            now = {one.piece.name: one.area.left() for one in shown.line._placed()}
+            assert all(now[name] >= places[name] - 1 for name in places), "a figure's room does not shrink"
+            places = now
+    assert (shown.view.geometry(), shown.number.geometry()) == before
+
+
+def test_an_error_is_told_in_full_beneath_the_text(qtbot: QtBot) -> None:
+    race = make_race(2)
+    stream(race, 1.0)
+    shown = panel(qtbot, race, 1, width=262)
+    top = shown.view.geometry().top()
+    assert not shown.notice.isVisible()
+    error = "The target gave NaN logits at position 17. " * 4
+    race.apply(LaneEnded(1, 1, "error", fold(race.lanes[1].rounds), error))
     shown.refresh()
-    qtbot.wait(10)
-    assert (shown.view.geometry(), shown._cells["speedup"].geometry()) == before
-    assert shown._state.mark.tone == "bad"
+    assert shown.notice.isVisible() and " ".join(shown.notice.lines) == error.strip() and shown.notice.mark.tone == "bad"
+    qtbot.waitUntil(lambda: shown.notice.geometry().bottom() < shown.height() and shown.notice.width() > 200)
+    assert shown.view.geometry().top() == top
+    race.apply(LaneEnded(1, 1, "limit", fold(race.lanes[1].rounds)))
+    shown.refresh()
+    assert not shown.notice.isVisible() and "token limit reached" in shown.bar.accessibleDescription()
 
 
-def test_buttons_and_keys_ask(qtbot: QtBot) -> None:
+@pytest.mark.parametrize(("width", "rows"), [(410, 1), (262, 2), (MIN_LANE_PX, 2)])
+def test_every_figure_has_its_label_in_every_width(qtbot: QtBot, width: int, rows: int) -> None:
+    race = make_race(5)
+    stream(race, 3.0)
+    ended(race)
+    for index in range(1, 5):
+        shown = panel(qtbot, race, index, width, 400)
+        assert shown.line.rows == rows
+        text = shown.line.shown_text()
+        assert "tok/s" in text and "pass" in text and "accepts" in text and f"k {race.lanes[index].settings['k']}" in text
+        verdict = lane_words.verdict(race.lanes[index])
+        assert text.endswith((verdict.text, verdict.short))
+        for one in shown.line._placed():
+            assert one.area.right() <= shown.line.width() + 1
+        areas = [one.area for one in shown.line._placed()]
+        assert not any(a.adjusted(1, 1, -1, -1).intersects(b) for a in areas for b in areas if a is not b)
+
+
+@pytest.mark.parametrize(("width", "height", "most"), [(410, 480, 90), (262, 420, 108), (262, 220, 70)])
+def test_the_head_leaves_the_room_to_the_text(qtbot: QtBot, width: int, height: int, most: int) -> None:
+    race = make_race(3)
+    stream(race, 1.0)
+    panels = [panel(qtbot, race, index, width, height) for index in range(3)]
+    heads = {one.view.geometry().top() for one in panels}
+    assert len(heads) == 1 and heads.pop() <= most, "texts of all lanes begin at one height"
+
+
+def test_a_figures_tip_is_under_the_mouse(qtbot: QtBot) -> None:
+    race = make_race(2)
+    stream(race, 3.0)
+    shown = panel(qtbot, race, 1, 420)
+    for one in shown.line._placed():
+        assert shown.line.tip_at(one.area.center()) == one.piece.tip != ""
+
+
+def choose(shown: LanePanel, text: str) -> None:
+    """Take an entry of a panel's menu."""
+    shown._fill_menu()
+    next(action for action in shown.menu.actions() if action.text().startswith(text)).trigger()
+
+
+def test_name_menu_and_keys_ask(qtbot: QtBot) -> None:
     race = make_race(4)
+    stream(race, 1.0)
     shown = panel(qtbot, race, 2)
     with qtbot.waitSignal(shown.edit_requested):
         qtbot.mouseClick(shown._name, Qt.MouseButton.LeftButton)
-    with qtbot.waitSignal(shown.remove_requested):
-        qtbot.mouseClick(shown._remove, Qt.MouseButton.LeftButton)
+    for text, signal in (("Change", shown.edit_requested), ("Remove", shown.remove_requested)):
+        with qtbot.waitSignal(signal):
+            choose(shown, text)
     with qtbot.waitSignal(shown.move_requested, check_params_cb=lambda step: step == -1):
-        qtbot.mouseClick(shown._left, Qt.MouseButton.LeftButton)
+        choose(shown, "Move left")
     with qtbot.waitSignal(shown.move_requested, check_params_cb=lambda step: step == 1):
         qtbot.keyClick(shown.view, Qt.Key.Key_Right, Qt.KeyboardModifier.AltModifier)
     with qtbot.waitSignal(shown.remove_requested):
         qtbot.keyClick(shown.view, Qt.Key.Key_Delete, Qt.KeyboardModifier.AltModifier)
+    choose(shown, "Copy output")
+    assert QApplication.clipboard().text() == race.lanes[2].text
     shown.set_editable(False)
     with qtbot.assertNotEmitted(shown.move_requested):
         qtbot.keyClick(shown.view, Qt.Key.Key_Right, Qt.KeyboardModifier.AltModifier)
-        qtbot.mouseClick(shown._left, Qt.MouseButton.LeftButton)
+        choose(shown, "Move left")
+
+
+def test_a_long_name_is_cut_and_the_number_is_not(qtbot: QtBot) -> None:
+    race = make_race(2)
+    stream(race, 1.0)
+    race.lanes[1].name = "a name that somebody gave his lane and that goes on"
+    shown = panel(qtbot, race, 1, 262)
+    assert shown._name.text().endswith("…") and race.lanes[1].name in shown._name.accessibleDescription()
+    assert shown._more.geometry().right() < shown.number.geometry().left() + 1
+    assert shown.number.width() >= shown.number.least_width() - 2
 
 
 def test_tokens_pass_through_and_new_lane_replaces(qtbot: QtBot) -> None:
@@ -191,7 +342,7 @@ def test_tokens_pass_through_and_new_lane_replaces(qtbot: QtBot) -> None:
         qtbot.keyClick(shown.view, Qt.Key.Key_Right)
     race.lanes[1], race.lanes[2] = race.lanes[2], race.lanes[1]
     shown.set_index(1)
-    assert shown._name.text().startswith("prompt-lookup")
+    assert shown._name.text().startswith("prompt lookup")
     assert len(shown.view.lines.layout) == len(race.lanes[1].tokens)
     for round_ in make_rounds(3):
         race.lanes[1].add(round_)
@@ -245,21 +396,21 @@ def test_shares_of_a_combined_lane_are_those_of_its_rounds(qtbot: QtBot) -> None
         race = combined_race()
         shown = panel(qtbot, race, 1)
         rounds = race.lanes[1].rounds
-        assert shown._shares.isVisible()
-        parts = shown._shares.mark.text.split(" · ")
+        assert shown.shares.isVisible()
+        parts = shown.shares.mark.text.split(" · ")
         assert [part.split(" ")[0] for part in parts] == ["x-simple", "draft-model"]
         for part, name in zip(parts, ("x-simple", "draft-model"), strict=True):
             own = [round_ for round_ in rounds if round_.drafter == name]
             alpha = sum(r.accepted for r in own) / sum(r.judged for r in own)
             assert part == f"{name} {len(own) / len(rounds):.0%} α {alpha:.2f}"
-            assert f"{sum(r.accepted for r in own)} / {sum(r.judged for r in own)}" in shown._shares.mark.tip
-        assert not panel(qtbot, race, 0)._shares.isVisible()
+            assert f"{sum(r.accepted for r in own)} / {sum(r.judged for r in own)}" in shown.shares.mark.tip
+        assert not panel(qtbot, race, 1, width=262).shares.isVisible() and not panel(qtbot, race, 0).shares.isVisible()
         # live: another round moves the shares
-        before = shown._shares.mark
+        before = shown.shares.mark
         for round_ in make_rounds(9, seed=5, drafters=("draft-model",)):
             race.lanes[1].add(round_)
         shown.refresh_figures()
-        assert shown._shares.mark != before
+        assert shown.shares.mark != before
 
 
 def test_members_without_a_draft_and_unexpected_ones_are_named() -> None:
@@ -277,106 +428,31 @@ def test_distance_to_the_oracle_once_it_is_known(qtbot: QtBot) -> None:
     with made_up_methods():
         race = combined_race()
         shown = panel(qtbot, race, 1, width=420)
-        assert not any("oracle" in note for note in shown._badge.notes)
+        assert "oracle" not in shown.shares.mark.text
         metrics = replace(fold(race.lanes[1].rounds), oracle_share=0.934)
         race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=times(1.5)))
         shown.refresh()
         shown.refresh_figures()
-        assert shown._badge.notes[0] == "93% of oracle"
-        assert "93% of oracle" in shown._badge.shown_notes()
-        assert "oracle which always picks" in shown._shares.mark.tip
+        assert shown.shares.mark.text.startswith("93% of oracle · ")
+        assert "oracle which always picks" in shown.shares.mark.tip
         shown.grab()
-
-
-def test_distance_to_the_oracle_has_room_in_the_narrowest_lane(qtbot: QtBot) -> None:
-    """Beside every verdict, at the width of five lanes in a small window; cut only below it, then whole in the tip."""
-    with made_up_methods():
-        race = combined_race()
-        shown = panel(qtbot, race, 1, width=MIN_LANE_PX)
-        metrics = replace(fold(race.lanes[1].rounds), oracle_share=0.934)
-        for equality, words in ((None, "✓ exact rule"), (Equality(True, 128), "= plain, 128 tokens"),
-                                (Equality(False, 128, 57, 0.11, 0.2), "≠ plain at 57")):
-            race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=times(1.5), equality=equality))
-            shown.refresh()
-            shown.refresh_figures()
-            badge = shown._badge
-            text, pad, notes = badge._laid_out(QFontMetricsF(theme.ui_font(11)))
-            assert text == words and notes == "93% of oracle" == badge.shown_notes()
-            advance = QFontMetricsF(theme.ui_font(11)).horizontalAdvance
-            assert advance(text) + 2 * pad + advance(notes) < badge.width()  # they do not touch
-            badge.grab()
-        shown.resize(160, 480)
-        assert shown._badge.shown_notes() in ("", "93%…", "93% …") and "93% of oracle" in shown._badge.toolTip()
-        assert shown._badge._laid_out(QFontMetricsF(theme.ui_font(11)))[0].startswith("≠ plain at 57")
-
-
-def test_what_the_figures_have_no_room_for_stands_beside_the_badge(qtbot: QtBot) -> None:
-    """In a narrow panel what it is held against and the prediction move beside the badge; in a wide one they stand with the speedup."""
-    race = make_race(3)
-    stream(race, 3.0)
-    shown = panel(qtbot, race, 1, width=310)
-    qtbot.waitUntil(lambda: len(shown._badge.notes) == 2)
-    beside, predicted = shown._badge.notes
-    assert beside.startswith("plain ") and predicted.startswith("pred. ")
-    assert shown._badge.shown_notes() == f"{beside} · {predicted}"
-    assert "–" in shown._cells["speedup"].remark
-    metrics = race.metrics(race.lanes[1])
-    race.apply(LaneEnded(race.run_id, 1, "limit", metrics, speedup=times(1.5), equality=Equality(True, 128)))
-    shown.refresh()
-    shown.refresh_figures()
-    seen = set()
-    for width in range(400, 150, -10):
-        shown.resize(width, 480)
-        qtbot.wait(5)
-        words, _, notes = shown._badge._laid_out(QFontMetricsF(theme.ui_font(11)))
-        whole = shown._badge.notes
-        assert notes in {" · ".join(whole[:count]) for count in range(len(whole) + 1)}, "none is cut in its middle"
-        seen.add((words, len(whole), notes.count(" · ") + 1 if notes else 0))
-    assert ("= plain", 2, 2) in seen and any(count < all_ for _, all_, count in seen)
-    shown.resize(700, 480)
-    qtbot.waitUntil(lambda: shown._badge.notes == ())
-
-
-def test_the_foot_says_the_end_in_few_words_where_room_is_short(qtbot: QtBot) -> None:
-    line = StateLine()
-    qtbot.addWidget(line)
-    line.set_mark(lane_words.state(LaneModel("x", {}, state="ended", end="limit")))
-    line.set_count("128 tokens")
-    line.resize(300, 20)
-    assert line.shown_text() == "token limit reached"
-    line.resize(120, 20)
-    assert line.shown_text() == "limit" and "token limit reached" in line.toolTip()
-    line.grab()
-
-
-def test_a_lossy_label_takes_no_room_from_the_other_figures(qtbot: QtBot) -> None:
-    cell = FigureCell("vs plain", "88.88×")
-    qtbot.addWidget(cell)
-    plain = cell.natural_width()
-    cell.set_value("2.00×", label="vs plain, lossy")
-    assert cell.natural_width() == plain
-    metrics = QFontMetricsF(theme.ui_font(11))
-    cell.resize(round(metrics.horizontalAdvance("vs plain, l")), 40)
-    assert cell._painted_label(metrics) == "lossy"
-    cell.resize(300, 40)
-    assert cell._painted_label(metrics) == "vs plain, lossy"
 
 
 @pytest.mark.parametrize(("end", "error", "tone"), [("error", "No room.", "bad"), ("stopped", "", "neutral")])
 def test_a_lane_without_a_round_has_no_verdict_on_its_output(end: str, error: str, tone: str) -> None:
     lane = LaneModel("x", {"method": "draft-model", "rule": "greedy"}, state="ended", end=end, error=error)
-    mark = lane_words.badge(lane)
+    mark = lane_words.verdict(lane)
     assert (mark.text, mark.tone) == ("did not run", tone) and error in mark.tip
     for round_ in make_rounds(1):
         lane.add(round_)
     lane.state, lane.end = "ended", end
-    assert "exact rule" in lane_words.badge(lane).text
+    assert "exact" in lane_words.verdict(lane).text
 
 
-def test_chips_name_what_differs_from_the_preset_chosen() -> None:
+def test_the_name_says_what_differs_from_the_preset_chosen() -> None:
     def texts(**options: object) -> list[str]:
         flat = {"method": "x-simple", **{f"option_{name}": value for name, value in options.items()}}
-        return [mark.text for mark in lane_words.chips(flat)]
+        return [mark.text for mark in lane_words.setup(flat)]
 
     with made_up_methods():
         assert texts(preset="code", size_n=12, size_m=48, min_hits=1) == []
@@ -385,5 +461,5 @@ def test_chips_name_what_differs_from_the_preset_chosen() -> None:
         flat = {"method": "x-cascade", "option_members": "x-suffix+x-simple", "option_patience": 2,
                 "option_x-suffix.shared": True, "option_x-simple.preset": "text", "option_x-simple.size_n": 8,
                 "option_x-simple.min_hits": 2, "option_x-simple.size_m": 48}
-        assert [mark.text for mark in lane_words.chips(flat)] == [
+        assert [mark.text for mark in lane_words.setup(flat)] == [
             "x-suffix → x-simple", "x-suffix shared on", "x-simple preset text"]

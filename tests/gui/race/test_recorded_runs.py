@@ -44,7 +44,7 @@ def shown(race: RaceModel) -> list:
             lane.tokens, lane.text, lane.emitted, [float(f"{v:.5g}") for v in lane.table["t"]],
             lane.table.sums("emitted").tolist(), lane.equality and (lane.equality.equal, lane.equality.first_difference, lane.equality.logit_margin),
             None if speedup is None else f"{speedup.value:.5g}", f"{metrics.decode_tokens_per_s:.5g}", metrics.accepted,
-            str(lane_words.badge(lane)),
+            str(lane_words.verdict(lane)),
         ))  # fmt: skip
     return found
 
@@ -113,8 +113,8 @@ def test_whatever_a_file_says_can_be_drawn(tmp_path, place, value, line):
         return
     for lane in opened.race.lanes:
         metrics = opened.race.metrics(lane)
-        lane_words.chips(lane.settings), lane_words.badge(lane), lane_words.state(lane), lane_words.lossy(lane.settings)
-        lane_words.shares(lane_words.members(lane.settings), metrics), lane_words.oracle(metrics), figures.details(metrics)
+        lane_words.setup(lane.settings), lane_words.verdict(lane), lane_words.state(lane), lane_words.lossy(lane.settings)
+        lane_words.shares(lane_words.members(lane.settings), metrics), figures.details(metrics)
         figures.spread(opened.race.speedup(lane))
         for name in ("decode_tokens_per_s", "tokens_per_target_pass", "acceptance_rate"):
             METRICS[name].text(getattr(metrics, name))
@@ -126,7 +126,7 @@ def test_whatever_a_file_says_can_be_drawn(tmp_path, place, value, line):
 def test_a_kept_race_opens_as_it_ended_without_a_model(window, qtbot, script):
     run(window, qtbot)
     told = shown(window.controller.race)
-    panels = [panel._cells["speedup"].accessibleDescription() for panel in window.page.panels]
+    panels = [panel.number.accessibleDescription() for panel in window.page.panels]
     assert all(panels)
     (entry,) = RunLibrary().scan()
     assert entry.source == "window" and entry.end == "done" and not window.recorded.bar.isVisible()
@@ -138,7 +138,7 @@ def test_a_kept_race_opens_as_it_ended_without_a_model(window, qtbot, script):
     assert window.recorded.bar.isVisible() and script.log == []
     for before, after in zip(told, shown(window.controller.race), strict=True):
         assert after[:-1] == before[:-1]  # the made-up race's badge says 128 whatever was compared
-    assert [panel._cells["speedup"].accessibleDescription() for panel in window.page.panels] == panels
+    assert [panel.number.accessibleDescription() for panel in window.page.panels] == panels
     assert window.setup.prompt.toPlainText() == entry.prompt
     assert not window.controller.can_continue and not window.controller.can_follow_up
     panel = window.page.panels[1]
@@ -418,8 +418,8 @@ def test_runs_stand_beside_one_another_and_say_what_differs(window, qtbot, tmp_p
     lanes = window.controller.race.lanes
     assert [lane.differs for lane in lanes] == ["", "", "", "other prompt", "other prompt"]
     assert [race.speedup(lane) is None for lane in lanes] == [True, False, False, True, True]
-    assert "Not comparable: other prompt" in window.page.panels[3]._cells["speedup"].accessibleDescription()
-    assert "not comparable" in str(lane_words.badge(lanes[3])) and "1 lanes are left out" in window.recorded.bar.words
+    assert "Not comparable: other prompt" in window.page.panels[3].number.accessibleDescription()
+    assert "not comparable" in str(lane_words.verdict(lanes[3])) and "1 lanes are left out" in window.recorded.bar.words
 
 
 def test_a_recording_plays_by_the_lanes_own_clocks(window, qtbot, tmp_path):

@@ -321,12 +321,12 @@ def test_in_the_window_a_slow_lane_says_so_leads_here_and_rounds_are_picked_both
     lanes = [*standard(alpha=0.1, c=0.4), ("fast", TWO, lane_rounds(90, k=2, alpha=0.9, v=1.05))]
     feed(window, lanes, run_id=1001)
     plain, slow, fast = window.page.panels
-    assert not slow.why.isHidden() and "plain passes here" in slow.why.words.full
+    assert not slow.why.isHidden() and "plain passes here" in slow.why.sentence
     assert plain.why.isHidden() and fast.why.isHidden()
-    slow.why.button.click()
+    slow.why.click()
     page = window.tabs.page(WHY)
     assert window.tabs.current == WHY and isinstance(page, WhyPage) and page.lane.name == "draft-model"
-    assert slow.why.words.full == page.sentence.text()
+    assert slow.why.sentence == page.sentence.text()
     page.set_per_round(True)
     page.waterfall.rounds.picked.emit("speed", 7)
     assert slow.view.current()[0] == 7  # the race's own text has it selected
