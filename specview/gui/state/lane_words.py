@@ -12,7 +12,7 @@ from specview.decoding.metrics import Metrics, draft_full_words
 from specview.decoding.speedup import Speedup
 from specview.decoding.verification import RULES, is_lossy
 from specview.drafting.plain import BASELINE
-from specview.files.figures import METRICS, MISSING, times_short, number, percent
+from specview.files.figures import METRICS, MISSING, number, percent, times_short
 from specview.files.verdict import overlap
 from specview.gui.state import figures
 from specview.gui.state.view_model import LaneModel, RaceModel

@@ -52,7 +52,7 @@ def headline(race: RaceModel, now: Situation) -> Verdict:
 
 def detail(race: RaceModel, now: Situation) -> str:
     """What the tool tip has besides: rounds of each lane, and how fast the clocks advanced against real time."""
-    counts = " · ".join(f"{lane.name} {len(lane.rounds)}" for lane in race.lanes if lane.rounds)
+    counts = " · ".join(f"{lane_words.title(lane)} {len(lane.rounds)}" for lane in race.lanes if lane.rounds)
     share = _share(race, now)
     return "\n".join(filter(None, (f"rounds: {counts}" if counts else "", share)))
 
@@ -75,7 +75,7 @@ def standing(race: RaceModel, lane: LaneModel) -> Standing:
     """A lane as the sentence takes it."""
     faster = race.speedup(lane)
     return Standing(
-        lane.name, lane.emitted, shown_rate(faster, race.metrics(lane)), faster, lane.plain,
+        lane_words.title(lane), lane.emitted, shown_rate(faster, race.metrics(lane)), faster, lane.plain,
         bool(lane_words.lossy(lane.settings)), lane.equality, lane.end or "", lane.error, lane.differs,
     )
 

@@ -165,22 +165,13 @@ def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
     prompt = window.setup.prompt.toPlainText()
     window.setup.prompt.setPlainText("something else")
     assert stale(window) == [True] * 3
-<<<<<<< HEAD
-    assert panel._state.mark.text.startswith("the run before · ") and panel._cells["acceptance_rate"].faded
-    assert panel._state.mark.short.startswith("run before · "), "what it is of comes first where room is short"
-    assert window.page.headline.said.rest.startswith("Figures of the run before")
-    window.setup.prompt.setPlainText(prompt)
-    assert stale(window) == [False] * 3 and not panel._cells["acceptance_rate"].faded
-    assert "before" not in panel._state.mark.text + window.page.headline.said.text
-=======
     window.page._on_numbers()
     assert panel.line.shown_text().endswith("run before") and panel.line.faded and panel.number.shown.muted
-    assert window.page.note.full.startswith("figures of the run before")
+    assert window.page.headline.said.rest.startswith("Figures of the run before")
     window.setup.prompt.setPlainText(prompt)
     window.page._on_numbers()
     assert stale(window) == [False] * 3 and not panel.line.faded
-    assert "before" not in panel.line.shown_text() + window.page.note.full
->>>>>>> 3d5e62a (Lane panel: name and menu, one big number, one line of figures with the verdict, a bar in the lane's colour; why and errors wrap; badge, chips and figure cells go)
+    assert "before" not in panel.line.shown_text() + window.page.headline.said.text
     for change in (
         lambda: window.setup.target.choose("/models/other.gguf"),
         lambda: window.setup.field("temperature").setText("0.7"),
