@@ -30,7 +30,7 @@ class SamplingParams:
 
     temperature: float = setting(
         0.0, "0 is greedy: always the likeliest token (default)", minimum=0, maximum=1e30, group="sampling",
-        fits="0 (greedy) to 1e30", step=0.1,
+        form="Sampling", fits="0 (greedy) to 1e30", step=0.1,
     )  # fmt: skip
     top_k: int = setting(
         0, "keep the k likeliest tokens; 0 is off (default)", minimum=0, label="top-k", group="sampling", form="Filters",
@@ -46,7 +46,7 @@ class SamplingParams:
     )  # fmt: skip
     seed: int = setting(
         0, "reproduces a sampled run; each later turn has a seed made from it", minimum=0, maximum=2**63 - 1,
-        group="sampling", fits="a whole number from 0 to 2^63 - 1",
+        group="sampling", form="Sampling", fits="a whole number from 0 to 2^63 - 1",
     )  # fmt: skip
     repetition_penalty: float = setting(
         1.0, "divides the positive logits of tokens in prompt or output, and multiplies the negative ones, as in transformers "

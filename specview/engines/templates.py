@@ -42,7 +42,7 @@ def choose(templates: Mapping[str, str], name: str | None) -> str:
     if name is None:
         raise SpecviewError(
             f"This model has no default chat template, but named ones: {names}.",
-            "Choose one (--chat-template NAME; in the window under More), or send the prompt raw (--raw).",
+            "Choose one (--chat-template NAME; in the window under Ctrl+,), or send the prompt raw (--raw).",
         )
     raise UsageError(f"this model has no chat template {name!r}.", f"Its templates: {names}.")
 

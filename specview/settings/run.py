@@ -138,7 +138,7 @@ class RunSettings(Loading):
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int = setting(
         128, "output tokens of every lane, at most (default: 128)", minimum=1, maximum=1_000_000, label="max tokens",
-        group="output", step=16,
+        group="output", form="Output", step=16,
     )
     stop: tuple[str, ...] = setting(
         (), "a text that ends the output where it comes, and is cut from it; repeatable, the one that is complete first counts",

@@ -11,6 +11,8 @@ from specview.gui.parts.pages import PageContext, ViewsPage
 class ExactnessPage(ViewsPage):
     """Three views, each with a job of its own on the engine thread; the pair's takes the lanes as they are set up now."""
 
+    own = ("temperature", "top_k", "seed", "max_tokens", "check_mode", "rule")
+
     def __init__(self, context: PageContext) -> None:
         super().__init__(context)
         self.toy = ToyPanel(context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import Qt, QTimer
@@ -21,8 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from specview.decoding.sampling import SamplingParams
-from specview.decoding.verification import RULES, idle_rule_note, resolve_rule, rule_label
+from specview.decoding.verification import RULES, rule_label
 from specview.drafting.lanes import checked_lane, default_k, heads_of, needs_draft
 from specview.drafting.method import MethodInfo
 from specview.drafting.policies import POLICIES
@@ -33,35 +31,17 @@ from specview.gui.lanes.head_chooser import HeadChooser, HeadPlace
 from specview.gui.lanes.members_editor import MembersEditor
 from specview.gui.lanes.menu import by_family
 from specview.gui.lanes.option_form import OptionForm
-from specview.gui.link.library import ENGINES, Library
+from specview.gui.link.library import ENGINES, MODEL_FILES, Library
 from specview.gui.link.pair_checks import PairChecks
 from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import Choice, NumberEdit, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
+from specview.gui.state.setup_words import model_name, rule_words
 from specview.racing.resolve import with_members
 from specview.settings.options import HEAD, resolve
 from specview.settings.run import BUNDLED, MAX_K, LaneSettings, RunSettings
 
 MEMBERS = "members"
-MODEL_FILES = "GGUF models (*.gguf);;All files (*)"
-
-
-def rule_words(rule: str, sampling: SamplingParams) -> tuple[str, str]:
-    """The rule that `rule` comes to with this sampling, named, and what it does here."""
-    try:
-        rule = resolve_rule(rule, sampling)
-    except SpecviewError:
-        pass  # Run refuses it, and says why
-    tip = RULES[rule].tip if rule in RULES else ""
-    return rule_label(rule), " ".join(filter(None, (tip, idle_rule_note(rule, sampling))))
-
-
-def model_name(ref: str, role: str = "target") -> str:
-    """Name a model by its reference: bundled, a path or a hub id."""
-    if ref == BUNDLED:
-        return "SmolLM2-135M-Instruct" if role == "target" else "specview draft"
-    name = Path(ref).name if "/" in ref or "\\" in ref else ref
-    return name.removesuffix(".gguf") or ref
 
 
 K_MEANS = {

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MODEL_FILES = "GGUF models (*.gguf);;All files (*)"
+"""What a dialog that asks for a model's file offers."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:

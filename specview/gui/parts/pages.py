@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QStackedWidget, QTabBar, QWidget
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QFrame, QStackedWidget, QTabBar, QToolButton, QWidget
 
+from specview.errors import SpecviewError
 from specview.gui.link.controller import Controller
 from specview.gui.parts import layout
 from specview.gui.parts.selection import Selection
-from specview.gui.parts.widgets import label
+from specview.gui.parts.widgets import ElidedLabel, button, label
+from specview.gui.state.setup_words import taken_words
 from specview.settings.run import RunSettings
 
 log = logging.getLogger(__name__)
@@ -54,14 +57,38 @@ class PageContext:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+class SetupLine(QWidget):
+    """What a page takes from the race that is set up, in one muted line, and the way there; `own` is what it sets itself."""
+
+    def __init__(self, context: PageContext, own: Collection[str] = ()) -> None:
+        super().__init__()
+        self._context, self._own = context, own
+        self.words = ElidedLabel("", "small")
+        self.words.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.words.setAccessibleName("Taken from the race")
+        self.change = button(QToolButton, "change in Race", "Go to the race's setup", lambda: context.goto(RACE), kind="link")
+        layout.row((self.words, 1), self.change, on=self, gap=6)
+        context.controller.tokens_counted.connect(self._changed)
+
+    def refresh(self) -> None:
+        """Say it anew."""
+        try:
+            self.words.set_full(taken_words(self._context.run_settings(), self._own))
+        except SpecviewError as error:
+            self.words.set_full(str(error))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.refresh()
+
+    def _changed(self) -> None:
+        """The prompt's length is asked for anew: something of the setup is another."""
+        if self.isVisible():
+            self.refresh()
+
+
 class Page(QWidget):
-    """A tab's content. `needs_setup`: whether target, prompt and sampling of the setup bar matter to it.
-
-    `setup_wanted`: that has changed, with the view that is in front.
-    """
-
-    needs_setup = False
-    setup_wanted = Signal()
+    """A tab's content."""
 
     def __init__(self, context: PageContext) -> None:
         super().__init__()
@@ -108,20 +135,24 @@ class ViewsPage(Page):
     """
 
     setup_view = 1
-    """The view to which the setup bar matters."""
+    """The view that takes something from the race."""
+    own: Collection[str] = ()
+    """The settings that it has fields of its own for."""
 
     def set_views(self, name: str, views: Mapping[str, QWidget], parts: Mapping[str, Any]) -> None:
         """Lay the views out; see `tabs_over`."""
         self.parts = parts
         self.views, self.stack = tabs_over(name, views)
         self.views.currentChanged.connect(self.view_changed)
-        layout.column(layout.row(self.views, 1, margins=(8, 0, 8, 0)), (self.stack, 1), on=self, gap=0)
+        self.setup_line = SetupLine(self.context, self.own)
+        self.setup_line.hide()
+        row = layout.row(self.views, (self.setup_line, 1), gap=16, margins=(8, 0, 8, 0))
+        layout.column(row, (self.stack, 1), on=self, gap=0)
 
     def view_changed(self, place: int) -> None:
-        """Show the view of a tab, and the setup bar where it matters."""
+        """Show the view of a tab, and what it takes from the race."""
         self.stack.setCurrentIndex(place)
-        self.needs_setup = place == self.setup_view
-        self.setup_wanted.emit()
+        self.setup_line.setVisible(place == self.setup_view)
 
     def kept(self) -> dict[str, Any]:
         """Which view, and what is set in each."""
@@ -168,7 +199,7 @@ class Tabs(QFrame):
         for title in (RACE, *(title for title, _, _ in PAGES)):
             self.bar.addTab(title)
         self.stack.addWidget(race)
-        layout.row(self.bar, 1, on=self, margins=(8, 0, 8, 0))
+        self._row = layout.row(self.bar, 1, on=self, gap=8, margins=(8, 0, 8, 0))
         self.bar.currentChanged.connect(self._changed)
 
     @property
@@ -181,11 +212,10 @@ class Tabs(QFrame):
         """The title of the tab in front."""
         return self.bar.tabText(self.bar.currentIndex())
 
-    @property
-    def needs_setup(self) -> bool:
-        """Whether the setup bar matters to the tab in front."""
-        page = self._pages.get(self.current)
-        return page is None or page.needs_setup
+    def add(self, *widgets: QWidget) -> None:
+        """Put widgets at the right end of the row."""
+        for widget in widgets:
+            self._row.addWidget(widget, 0, Qt.AlignmentFlag.AlignVCenter)
 
     def open(self, title: str) -> None:
         """Bring a tab to the front."""
@@ -239,7 +269,6 @@ class Tabs(QFrame):
             log.exception("the tab %s could not be made", title)
             what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             page = Broken(self.context, f"This tab cannot be shown: {what}. The log has more; please report it.")
-        page.setup_wanted.connect(lambda: self.changed.emit(self.current))
         self._pages[title] = page
         self.stack.addWidget(page)
         return page

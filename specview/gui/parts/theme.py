@@ -255,7 +255,7 @@ QDialogButtonBox {{ dialogbuttonbox-buttons-have-icons: 0; }}
 QFrame[kind="panel"] {{ background: {theme.panel}; border: 1px solid {theme.border}; border-radius: 7px; }}
 QFrame[kind="panel"][selected="true"] {{ border: 1px solid {theme.focus}; }}
 QFrame[kind="bar"] {{ background: {theme.panel}; border: none; border-bottom: 1px solid {theme.border}; }}
-QFrame[kind="tabs"] {{ background: {theme.panel}; border: none; }}
+QFrame[kind="tabs"] {{ background: {theme.panel}; border: none; border-bottom: 1px solid {theme.border}; }}
 QTabBar {{ background: transparent; }}
 QTabBar::tab {{ color: {theme.muted}; background: transparent; padding: {px(6)}px {px(12)}px {px(5)}px;
     border: none; border-bottom: 2px solid transparent; }}
@@ -298,6 +298,13 @@ QPushButton[kind="primary"]:hover {{ border-color: {theme.ink}; }}
 QPushButton[kind="primary"]:focus {{ border: 2px solid {theme.ink}; padding: {pad - 1}px {px(18) - 1}px; }}
 QPushButton[kind="primary"]:disabled {{ color: {theme.faint}; background: {theme.field};
     border-color: {theme.border}; }}
+QPushButton[kind="stop"] {{ border-color: {theme.muted}; font-weight: 600; padding: {pad}px {px(18)}px; }}
+QPushButton[kind="stop"]:focus {{ border: 2px solid {theme.focus}; padding: {pad - 1}px {px(18) - 1}px; }}
+QPushButton[invalid="true"] {{ color: {theme.error}; border-color: {theme.error}; }}
+QToolButton[kind="link"] {{ color: {theme.focus}; background: transparent; border: 1px solid transparent;
+    padding: 0 {px(3)}px; font-size: {small}px; border-radius: 3px; }}
+QToolButton[kind="link"]:hover {{ text-decoration: underline; }}
+QToolButton[kind="link"]:focus {{ border: 1px solid {theme.focus}; }}
 QPushButton[kind="flat"], QToolButton[kind="flat"] {{ background: transparent; border: 1px solid transparent;
     padding: {px(2)}px {px(5)}px; }}
 QToolButton[kind="flat"]:disabled {{ color: {theme.ink}; }}
@@ -345,9 +352,6 @@ QHeaderView {{ background: transparent; border: none; }}
 QHeaderView::section {{ color: {theme.muted}; background: {theme.panel}; border: none;
     border-bottom: 1px solid {theme.border}; padding: {px(4)}px {px(6)}px; font-size: {small}px; }}
 QCheckBox, QRadioButton {{ color: {theme.ink}; spacing: {px(6)}px; }}
-QMenuBar {{ background: {theme.panel}; color: {theme.muted}; border-bottom: 1px solid {theme.border}; }}
-QMenuBar::item {{ background: transparent; padding: {px(4)}px {px(9)}px; border-radius: 4px; }}
-QMenuBar::item:selected {{ background: {theme.field}; color: {theme.ink}; }}
 QMenu {{ color: {theme.ink}; background: {theme.field}; border: 1px solid {theme.border}; padding: {px(4)}px; }}
 QMenu::item {{ padding: {px(4)}px {px(22)}px; border-radius: 4px; }}
 QMenu::item:selected {{ background: {theme.accent}; color: {theme.accent_ink}; }}

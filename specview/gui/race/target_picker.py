@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import (
     QButtonGroup,
     QFileDialog,
@@ -16,10 +15,11 @@ from PySide6.QtWidgets import (
     QPushButton,
 )
 
-from specview.gui.lanes.editor import MODEL_FILES, model_name
-from specview.gui.link.library import ENGINES, FoundModel, Library
+from specview.gui.link.library import ENGINES, MODEL_FILES, FoundModel, Library
 from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import Check, Popover, Radio, label, set_tip
+from specview.gui.race.words_button import WordsButton
+from specview.gui.state.setup_words import model_name
 from specview.settings.run import BUNDLED
 
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -27,18 +27,15 @@ _LATER = "What ends its texts and what its files ask for is told here once it is
 _REF = Qt.ItemDataRole.UserRole
 
 
-class TargetPicker(QPushButton):
+class TargetPicker(WordsButton):
     """Shows the target with its engine; a press opens the panel. `changed` fires on every choice."""
 
     changed = Signal()
 
     def __init__(self, library: Library) -> None:
-        super().__init__()
+        super().__init__("Target", least=64, most=330)
         self.library = library
         self.engine, self.target, self.dtype, self.trust = "transformers", BUNDLED, "", False
-        self.setAccessibleName("Target")
-        self.setStyleSheet("text-align: left;")
-        self._short = False
         self._panel = Popover(self)
         self._engines: dict[str, Radio] = {}
         self._reasons: dict[str, QLabel] = {}
@@ -60,7 +57,7 @@ class TargetPicker(QPushButton):
     def set_dtype(self, dtype: str) -> None:
         """Show the number format that the loaded target has."""
         self.dtype = dtype
-        self._show()
+        self._tell()
 
     def set_about(self, lines: Iterable[str]) -> None:
         """Show what the loaded target's files say of its text; no lines before it is loaded."""
@@ -200,34 +197,16 @@ class TargetPicker(QPushButton):
         local_code = self.engine == "transformers" and self.target != BUNDLED
         self.trust_box.setEnabled(local_code)
         self.trust_box.setChecked(self.trust and local_code)
-        self._show()
+        self._tell()
 
     def _fit(self) -> None:
-        """Follow the font. Keep one width, so that nothing jumps when the number format becomes known."""
+        """Follow the font."""
         self.list.setMinimumSize(theme.px(440), theme.px(170))
-        self.setFixedWidth(theme.px(150) if self._short else self.wide_width())
-        self._show()
 
-    @staticmethod
-    def wide_width() -> int:
-        """The width that holds the bundled target's name, engine and number format, pixels."""
-        longest = f"{model_name(BUNDLED)} · transformers · fp32  ▾"
-        return QFontMetrics(theme.ui_font()).horizontalAdvance(longest) + theme.px(30)
-
-    def set_short(self, short: bool) -> None:
-        """Take less width: the name is cut in the middle, its tool tip has it whole."""
-        if short != self._short:
-            self._short = short
-            self._fit()
-
-    def _show(self) -> None:
-        parts = [model_name(self.target), self.engine, *([_SHORT.get(self.dtype, self.dtype)] if self.dtype else [])]
-        text = " · ".join(parts)
-        metrics = QFontMetrics(theme.ui_font())
-        room = self.width() - 2 * theme.px(13) - metrics.horizontalAdvance("  ▾")
-        shown = metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, room)
-        # '&' would mark a shortcut key in a button's text.
-        self.setText(shown.replace("&", "&&") + "  ▾")
+    def _tell(self) -> None:
+        """Say target and engine; the number format, once it is known, in the tool tip."""
+        self.set_parts((model_name(self.target), self.engine))
+        text = " · ".join((self.words, *([_SHORT.get(self.dtype, self.dtype)] if self.dtype else [])))
         problem = self.library.engine_problem(self.engine)
         where = "comes with specview" if self.target == BUNDLED else self.target
         set_tip(self, "\n".join(part for part in (text, where, problem) if part))

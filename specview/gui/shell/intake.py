@@ -8,13 +8,13 @@ from pathlib import Path
 from PySide6.QtCore import QMimeData
 from PySide6.QtWidgets import QFileDialog
 
-from specview.gui.lanes.editor import model_name
 from specview.gui.link.background import Background
 from specview.gui.link.head_checks import FoundHead, head_in
 from specview.gui.link.open_run import Pick
 from specview.gui.parts.questions import ask
 from specview.gui.race.foreign_models import SetupWindow
 from specview.gui.shell.lane_setup import LaneSetup
+from specview.gui.state.setup_words import model_name
 from specview.reading import read_text
 
 LARGEST_PROMPT_FILE = 4_000_000

@@ -11,8 +11,6 @@ from PySide6.QtWidgets import QApplication, QDialog
 from specview.drafting.lanes import needs_draft
 from specview.drafting.registry import DEFAULT_METHOD, METHODS, methods_for
 from specview.errors import SpecviewError
-from specview.gui.lanes.editor import LaneEditor
-from specview.gui.lanes.exit_scan_dialog import ExitScans
 from specview.gui.lanes.menu import LaneMenu, known_problems
 from specview.gui.lanes.panel import LanePanel
 from specview.gui.link.head_checks import FoundHead, needs_choice
@@ -118,6 +116,9 @@ class LaneSetup:
 
     def ask(self, lane: LaneSettings, title: str) -> LaneSettings | None:
         """Let the user edit a lane; None where that was cancelled."""
+        from specview.gui.lanes.editor import LaneEditor
+        from specview.gui.lanes.exit_scan_dialog import ExitScans
+
         window = self._window
         try:
             run = window.setup.settings(())

@@ -1,4 +1,4 @@
-"""The main window: menus, setup bar, race page, and what ties them to the controller."""
+"""The main window: tabs and menu, setup row, pages, and what ties them to the controller."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from PySide6.QtCore import QEvent, QTimer
+from PySide6.QtCore import QEvent, Qt, QTimer
 from PySide6.QtGui import (
     QCloseEvent,
     QDragEnterEvent,
     QDropEvent,
     QKeySequence,
+    QMouseEvent,
     QShowEvent,
 )
 from PySide6.QtWidgets import (
@@ -24,7 +25,6 @@ from PySide6.QtWidgets import (
 )
 
 from specview.errors import SpecviewError
-from specview.gui.lanes.editor import model_name
 from specview.gui.lanes.menu import LaneMenu
 from specview.gui.link.background import Background
 from specview.gui.link.controller import Controller
@@ -32,7 +32,6 @@ from specview.gui.link.engine_thread import EngineThread
 from specview.gui.link.library import Library
 from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, WHY, PageContext, Tabs
-from specview.gui.parts.questions import ask
 from specview.gui.parts.selection import Selection
 from specview.gui.parts.widgets import Banner
 from specview.gui.race.foreign_models import ForeignModels
@@ -42,12 +41,11 @@ from specview.gui.race.setup_bar import SetupBar
 from specview.gui.shell.help_dialogs import show_about, show_shortcuts
 from specview.gui.shell.intake import Intake, dropped_paths
 from specview.gui.shell.lane_setup import LaneSetup
-from specview.gui.shell.menus import LINE, Entry, fill
+from specview.gui.shell.menus import LINE, Entry, MenuButton
 from specview.gui.shell.screen_fit import make_room, restore
-from specview.gui.shell.status_strip import MachineLabel, TrainingButton
+from specview.gui.shell.status_strip import MachineLabel
+from specview.gui.shell.training import Training
 from specview.gui.state.settings_store import Remembered, SettingsStore, WindowState
-from specview.gui.train.dialog import BESIDE, TrainDialog
-from specview.gui.train.process import TrainingRun
 from specview.racing.resolve import checked_run, idle_notes
 from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
 
@@ -82,7 +80,6 @@ class MainWindow(QMainWindow):
         self.lane_settings[:] = run.lanes
         self._closing = False
         self._looked = False
-        self._trained_before = False
 
         self.setup = SetupBar(library)
         self.lane_menu = LaneMenu(self)
@@ -100,13 +97,10 @@ class MainWindow(QMainWindow):
         self.recorded = RecordedRuns(self, self.tabs.open)
         self.tabs.context.extra["open_runs"] = self.recorded.open
         self.intake = Intake(self, self.lanes, self._files, self.recorded.open)
-        self.training = TrainingRun(self)
-        self.train_dialog: TrainDialog | None = None
+        self.training = Training(self, self._files)
         self.job_dialogs: dict[str, QDialog] = {}  # tuning, prompt sets: made when first opened
-        self.train_button = TrainingButton(self.training)
-        self.machine = MachineLabel(self.controller)
-        for widget in (self.train_button, self.machine):  # until the row of tabs takes them
-            self.page.headline.row.addWidget(widget)
+        self.machine, self.menu = MachineLabel(self.controller), MenuButton()
+        self.tabs.add(self.machine, self.training.button, self.menu)
         page = QWidget()
         page.setObjectName("page")
         self._banner_holder = QWidget()
@@ -195,10 +189,10 @@ class MainWindow(QMainWindow):
                 raise SpecviewError(problem)
         except SpecviewError as error:
             self.show_message(str(error))
-            field = self.setup.invalid_field()
-            if field is not None:
-                field.setFocus()
+            if self.setup.invalid_field() is not None:
+                self.setup.open_panel()
             return
+        self.setup.prompt.fold()
         self.controller.run(settings)
         self._warn(settings)
 
@@ -211,7 +205,7 @@ class MainWindow(QMainWindow):
                 tokens = CONTINUE_TOKENS
             self.clear_message()
             self.controller.continue_(tokens)
-            self._warn_of_training()
+            self.training.warn()
 
     def next_turn(self, text: str) -> None:
         """Run the next turn of the conversation, with everything else as set now."""
@@ -222,7 +216,7 @@ class MainWindow(QMainWindow):
         try:
             settings = self.run_settings()
             if not settings.chat:
-                raise SpecviewError("A follow-up needs the chat form.", "Choose it under More.")
+                raise SpecviewError("A follow-up needs the chat form.", "Choose it among the settings (Ctrl+,).")
         except SpecviewError as error:
             self.show_message(str(error))
             return
@@ -235,7 +229,7 @@ class MainWindow(QMainWindow):
         """Say what of a race's settings does nothing, and what its times suffer from."""
         if notes := idle_notes(settings):
             self.show_message(" ".join(notes), "warning")
-        self._warn_of_training()
+        self.training.warn()
 
     def open_race(self, settings: RunSettings) -> None:
         """Take settings into the setup bar and the lanes, and go to the race; nothing is run, no unknown model is named."""
@@ -275,54 +269,6 @@ class MainWindow(QMainWindow):
             self.job_dialogs[name] = getattr(importlib.import_module(module), kind)(self.tabs.context, self)
         _bring_up(self.job_dialogs[name])
 
-    # -- training ------------------------------------------------------------------------------------------
-
-    def show_training(self) -> None:
-        """Open the training dialog, beside the window's own work."""
-        if self.train_dialog is None:
-            self.train_dialog = TrainDialog(self.training, self._training_target, self._files, self)
-            self.train_dialog.use_asked.connect(self.use_trained)
-        _bring_up(self.train_dialog)
-
-    def _training_target(self) -> tuple[str, str, str]:
-        picker = self.setup.target
-        return picker.engine, picker.target, model_name(picker.target)
-
-    def use_trained(self, method: str, folder: str) -> None:
-        """Add a lane that drafts with what was trained."""
-        if self.lanes.take(LaneSettings(method=method, draft=folder)):
-            self.tabs.open(RACE)
-            self.library.scan()
-
-    def _warn_of_training(self) -> None:
-        if self.training.running and self.controller.racing:
-            self.show_message(f"A training runs beside this race. {BESIDE}", "warning")
-
-    def _training_changed(self) -> None:
-        """Warn where a race is timed beside a training that begins."""
-        if self.training.running != self._trained_before:
-            self._trained_before = self.training.running
-            self._warn_of_training()
-
-    def _may_close(self) -> bool:
-        """Ask what becomes of a training that runs; False where the window is to stay."""
-        if not self.training.running:
-            return True
-        answer = self.ask_training()
-        if answer == "stop" and self.training.state != "stopping":
-            self.training.stop()
-        if answer:
-            self.training.leave()
-        return bool(answer)
-
-    def ask_training(self) -> str:
-        """Ask whether to stop a training that runs ('stop'), leave it running ('leave') or stay ('')."""
-        return ask(
-            self, "A training is running", "A training is running.",
-            {"stop": "Stop and keep state", "leave": "Leave it running"},
-            "Stop it and keep its state (the same settings go on from there later), or leave it running without the window?",
-        )  # fmt: skip
-
     # -- messages ------------------------------------------------------------------------------------------
 
     def show_message(self, text: str, kind: str = "error") -> None:
@@ -339,7 +285,7 @@ class MainWindow(QMainWindow):
     def _make_menus(self) -> None:
         lanes, looks = self.lanes, self._looks
         themes = {"system": "Theme of the s&ystem", "dark": "Dar&k", "light": "Lig&ht"}
-        self.actions_by_name = fill(self, {
+        self.actions_by_name = self.menu.fill(self, {
             "&File": (
                 Entry("Open &target…", self.setup.target.open_file_dialog, "Ctrl+O"),
                 Entry("Open &prompt…", self.intake.open_prompt),
@@ -353,13 +299,14 @@ class MainWindow(QMainWindow):
                 Entry("&Stop", self.controller.stop, "Esc", "stop"),
                 Entry("&Continue past the limit", self.continue_run, "Ctrl+G", "continue"),
                 LINE,
+                Entry("Sampling and &other settings…", self.show_settings, "Ctrl+,"),
                 Entry("&Add lane…", lanes.open_menu, "Ctrl+L", "add"),
                 Entry("&Edit lane…", lambda: lanes.edit(lanes.focused()), "Ctrl+Shift+L", "edit"),
                 LINE,
                 Entry("T&une: the fastest method here…", self.show_tuning, "Ctrl+Shift+Y"),
                 Entry("Run a &prompt set…", self.show_prompt_set, "Ctrl+Shift+P"),
                 LINE,
-                Entry("&Train a drafter…", self.show_training, "Ctrl+T", "train"),
+                Entry("&Train a drafter…", self.training.show, "Ctrl+T", "train"),
             ),
             "&View": (
                 Entry("&Ghosts of rejected drafts", self._looks_toggled, "Ctrl+R", "ghosts", looks.ghosts),
@@ -379,7 +326,8 @@ class MainWindow(QMainWindow):
                 ),
             ),
             "&Go": (
-                Entry("&Prompt", self.setup.prompt.setFocus, "Ctrl+P"),
+                Entry("&Menu", self.menu.open, "F10"),
+                Entry("&Prompt", self.go_to_prompt, "Ctrl+P"),
                 Entry("&Follow-up line", self.page.focus_follow_up, "Ctrl+Shift+M"),
                 LINE,
                 *(Entry(f"Tab {title}", partial(self.tabs.enter, title), f"Alt+{place}")
@@ -443,11 +391,9 @@ class MainWindow(QMainWindow):
         setup.run_requested.connect(self.run)
         setup.stop_requested.connect(controller.stop)
         setup.add_lane_requested.connect(self.lanes.open_menu)
-        setup.tune.clicked.connect(self.show_tuning)
         self.lane_menu.method_chosen.connect(self.lanes.add_method)
         self.lane_menu.editor_asked.connect(self.lanes.set_up)
         setup.changed.connect(self._settings_changed)
-        setup.changed.connect(lambda: self.train_dialog.refresh_target() if self.train_dialog is not None else None)
         setup.prompt_changed.connect(self._ask_count)
         page.edit_lane.connect(self.lanes.edit)
         page.remove_lane.connect(self.lanes.remove)
@@ -465,8 +411,6 @@ class MainWindow(QMainWindow):
         controller.turn_started.connect(self._turn_started)
         self.banner.gone.connect(self._banner_holder.hide)
         theme.signals.changed.connect(self._fit_minimum)
-        self.training.changed.connect(self._training_changed)
-        self.train_button.clicked.connect(self.show_training)
 
     def show_why(self, lane: int) -> None:
         """Explain a lane in the tab Why."""
@@ -476,7 +420,17 @@ class MainWindow(QMainWindow):
         self.tabs.open(WHY)
 
     def _tab_changed(self, title: str) -> None:
-        self.setup.setVisible(self.tabs.needs_setup)
+        self.setup.setVisible(title == RACE)
+
+    def show_settings(self) -> None:
+        """Open the panel of what all lanes share."""
+        self.tabs.open(RACE)
+        self.setup.open_panel()
+
+    def go_to_prompt(self) -> None:
+        """Put the keyboard into the prompt."""
+        self.tabs.open(RACE)
+        self.setup.prompt.setFocus(Qt.FocusReason.ShortcutFocusReason)
 
     def _settings_changed(self) -> None:
         self.show_lanes()
@@ -500,8 +454,8 @@ class MainWindow(QMainWindow):
             "" if can_add else "Lanes cannot change while a race runs" if racing
             else f"A race takes plain and up to {MAX_LANES - 1} others: remove one first"
         )
-        self.setup.set_busy(can_run=not racing, can_stop=controller.can_stop, can_edit=can_add,
-                            stopping=state == "stopping")
+        self.setup.set_busy(stops=bool(controller.busy_with), stopping=state == "stopping", can_edit=can_add,
+                            what=controller.job)
         actions = self.actions_by_name
         actions["run"].setEnabled(not racing)
         actions["stop"].setEnabled(controller.can_stop)
@@ -514,6 +468,11 @@ class MainWindow(QMainWindow):
         picker.set_dtype(str(controller.race.facts.get("target_dtype") or "") if loaded else "")
         known = controller.target_known(picker.engine, picker.target)
         self.setup.tell_target(None if known is None else known.declared)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        """A press that nothing else takes leaves the prompt."""
+        self.setup.prompt.fold()
+        super().mousePressEvent(event)
 
     # -- drag and drop --------------------------------------------------------------------------------------------
 
@@ -573,7 +532,7 @@ class MainWindow(QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         """Stop the engine thread (bounded wait), free the models, keep the settings."""
         if not self._closing:
-            if not self._may_close():
+            if not self.training.may_close():
                 event.ignore()
                 return
             self._closing = True

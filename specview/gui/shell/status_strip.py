@@ -46,7 +46,6 @@ class MachineLabel(QLabel):
         set_tip(self, "Processor threads of the target, and memory of this program")
         every(self, MEMORY_MS, self.refresh).start()
         controller.state_changed.connect(self.refresh)
-        self.refresh()
 
     def refresh(self) -> None:
         """Say both as they are now."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, Qt, Signal
@@ -119,8 +118,9 @@ class GridForm(QWidget):
         self._settings: RunSettings | None = None
         self._own_lanes: tuple[LaneSettings, ...] = ()
         self._remembered: list[str] = []  # lanes of the race that were ticked, until the race's lanes are known
-        self.target = label("", "small")
-        self.target.setWordWrap(True)
+        self.trouble = label("", "small warning")
+        self.trouble.setWordWrap(True)
+        self.trouble.hide()
         self.ks, self.temperatures = QLineEdit("1..8"), QLineEdit("0")
         self.repeats = NumberEdit("repeats", 3, whole=True, minimum=1, maximum=MAX_REPEATS, digits=4)
         self.max_tokens = NumberEdit("max tokens", 64, whole=True, minimum=1, maximum=1_000_000, step=16, digits=6)
@@ -134,7 +134,7 @@ class GridForm(QWidget):
         set_tip(self.file, "A set of prompts of your own (JSON Lines): each prompt is a cell, grouped by its workload")
         for kind in workloads.list_workloads():
             self.prompts.add(kind, kind, kind == workloads.DEFAULT, workloads.KINDS.get(kind.removesuffix("-pt"), ""))
-        self.prompts.add(PROMPT_OF_THE_RACE, None, False, "The prompt in the bar of the Race tab")
+        self.prompts.add(PROMPT_OF_THE_RACE, None, False, "The prompt of the Race tab")
         self._fill_lanes(())
         first = layout.row(
             (Field("Draft lengths k", self.ks, "1..8, or 1..16:3 for steps of 3, or 1,2,4"), 1),
@@ -145,7 +145,7 @@ class GridForm(QWidget):
             Field("Max tokens", self.max_tokens, "Output tokens of every race"), 1, gap=theme.px(8)
         )
         layout.column(
-            self.target, first, second, layout.row(label("Workloads", "small"), 1, self.file), (self.prompts, 3),
+            self.trouble, first, second, layout.row(label("Workloads", "small"), 1, self.file), (self.prompts, 3),
             label("Methods (plain runs beside each)", "small"), (self.lanes, 3), on=self, gap=theme.px(6)
         )
         for line in self._lines.values():
@@ -159,16 +159,17 @@ class GridForm(QWidget):
     def show_settings(self, settings: RunSettings | None) -> None:
         """Take what the race's bar and lanes say now; its lanes stand first among the methods."""
         self._settings = settings
-        if settings is None:
-            self.target.setText("The race's settings do not fit together: see the Race tab")
+        if settings is None:  # the page's line says why
             return
-        name = settings.target if settings.target == "bundled" else Path(settings.target).name or settings.target
-        self.target.setText(f"{name} target, {settings.engine}, seed {settings.sampling.seed}: as in the Race tab")
         own = tuple(lane for lane in settings.lanes if not lane.plain)
         if own != self._own_lanes:
             self._fill_lanes(own)
         self._remembered = []
         self._edited()
+
+    def _tell(self, trouble: str) -> None:
+        self.trouble.setText(trouble)
+        self.trouble.setVisible(bool(trouble))
 
     def _fill_lanes(self, own: tuple[LaneSettings, ...]) -> None:
         before = {*self.lanes.texts(), *self._remembered}
@@ -261,8 +262,9 @@ class GridForm(QWidget):
         try:
             loaded = workloads.load_prompts_file(path)
         except SpecviewError as error:
-            self.target.setText(str(error))
+            self._tell(str(error))
             return str(error)
+        self._tell("")
         words = f"{loaded.name} ({len(loaded.prompts)} prompts)"
         if not self.prompts.findItems(words, Qt.MatchFlag.MatchExactly):
             self.prompts.add(words, prompts_of_set(loaded), True, path)

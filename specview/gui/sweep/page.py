@@ -22,7 +22,7 @@ from specview.gui.link.job import JobEnded, JobProgress, Work
 from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.job_view import JobView, show_progress
-from specview.gui.parts.pages import Page, PageContext
+from specview.gui.parts.pages import Page, PageContext, SetupLine
 from specview.gui.parts.questions import ask
 from specview.gui.parts.results_table import ResultsTable
 from specview.gui.parts.widgets import (
@@ -101,9 +101,10 @@ class SweepPage(JobView, Page):
             layout.row((self.name, 1), self.as_race, self.open, self.export, gap=theme.px(8)), self.progress,
             self.words, self.banner, (Scrolled(self.split, 540), 1), gap=theme.px(6)
         )
-        layout.row(
-            side, (right, 1), on=self, gap=theme.px(10),
-            margins=(theme.px(10), theme.px(8), theme.px(10), theme.px(8))
+        self.setup_line = SetupLine(self.context, ("temperature", "max_tokens", "prompt"))
+        layout.column(
+            self.setup_line, (layout.row(side, (right, 1), gap=theme.px(10)), 1), on=self, gap=theme.px(4),
+            margins=(theme.px(10), theme.px(4), theme.px(10), theme.px(8))
         )
         self._fit()
 
