@@ -338,7 +338,7 @@ class RacePage(QWidget):
         raw = controller.settings is not None and not controller.settings.chat
         self.follow_up.setPlaceholderText(
             "Follow-up message, then Enter" if turn
-            else "Follow-ups need the chat form (More)" if raw and not controller.racing
+            else "Follow-ups need the chat form (Ctrl+,)" if raw and not controller.racing
             else f"Wait: {controller.job} is under way" if controller.job
             else "After a run: type a follow-up message here"
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from PySide6.QtCore import QSize, Signal
-from PySide6.QtGui import QMouseEvent, QMoveEvent, QResizeEvent
+from PySide6.QtGui import QFontMetrics, QMouseEvent, QMoveEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from specview.decoding.interfaces import Declared
 from specview.decoding.sampling import SamplingParams
 from specview.fields import declared
 from specview.gui.link.library import FoundWorkload, Library
-from specview.gui.parts import layout
+from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import set_kind, set_tip
 from specview.gui.race.prompt_line import PromptLine
 from specview.gui.race.setup_panel import SetupPanel, owner
@@ -38,10 +38,12 @@ class RunButton(QPushButton):
         set_tip(self, f"Stop {what or 'within one round'} (Esc)" if stops else "Run all lanes (Ctrl+Enter or F5)")
 
     def sizeHint(self) -> QSize:
-        """One width for all its words."""
-        hint = super().sizeHint()
-        advance = self.fontMetrics().horizontalAdvance
-        return QSize(hint.width() + advance("Stopping") - advance(self.text()), hint.height())
+        """One width for all its words; padding as in the style sheet."""
+        words = QFontMetrics(theme.ui_font(bold=True)).horizontalAdvance("Stopping")
+        return QSize(words + 2 * (theme.px(18) + 1), super().sizeHint().height())
+
+    def minimumSizeHint(self) -> QSize:
+        return self.sizeHint()
 
     def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
         event.accept()

@@ -18,7 +18,7 @@ def everything(window) -> list[QWidget]:
     """All widgets of the window with every tab and dialog opened."""
     for title in window.tabs.titles:
         window.tabs.open(title)
-    for show in (window.show_tuning, window.show_prompt_set, window.show_training):
+    for show in (window.show_tuning, window.show_prompt_set, window.training.show):
         show()
     window.lane_menu.fill({})
     return window.findChildren(QWidget)
@@ -32,7 +32,7 @@ def mnemonics(menu: QMenu) -> list[str]:
 def test_no_menu_has_a_mnemonic_twice(window):
     menus = [widget for widget in everything(window) if isinstance(widget, QMenu)]
     assert len(menus) > 6
-    titles = [action.text()[1] for action in window.menuBar().actions()]
+    titles = [action.text()[1] for action in window.menu.menus.actions()]
     assert len(set(titles)) == len(titles)
     for menu in menus:
         keys = mnemonics(menu)

@@ -26,7 +26,7 @@ def test_first_start_is_one_key_from_a_result(window, qtbot, script):
     assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "prompt-lookup"]
     assert [panel.lane.name for panel in window.page.panels] == ["plain", "draft-model", "prompt-lookup"]
     assert window.controller.state == "ready"
-    assert not window.setup.stop.isEnabled()
+    assert window.setup.run.text() == "Run"
     qtbot.keyClick(window.setup.prompt, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
     wait_state(qtbot, window, "ended")
     race = window.controller.race
@@ -55,8 +55,7 @@ def test_preload_shows_its_phase_and_can_be_stopped(make_window, qtbot, script):
     qtbot.waitUntil(lambda: "SmolLM2" in window.page.headline.said.rest)
     assert window.controller.state == "preloading"
     assert window.page.headline.waiting and window.page.headline.fraction is not None
-    assert window.setup.stop.isEnabled()
-    assert window.setup.run.isEnabled()
+    assert window.setup.run.text() == "Run" and window.actions_by_name["stop"].isEnabled()
     qtbot.keyClick(window, Qt.Key.Key_Escape)
     wait_state(qtbot, window, "ready")
     assert not window.controller.preloaded
@@ -92,10 +91,10 @@ def test_stop_in_every_phase(window, qtbot, script, phase):
     wait_state(qtbot, window, phase)
     if phase == "running":
         qtbot.waitUntil(lambda: len(window.controller.race.lanes[2].rounds) > 2)
-    assert not window.setup.run.isEnabled()
-    window.setup.stop.click()
+    assert window.setup.run.text() == "Stop"
+    window.setup.run.click()
     wait_state(qtbot, window, "ended", timeout=3000)
-    assert window.setup.run.isEnabled()
+    assert window.setup.run.text() == "Run"
     race = window.controller.race
     assert race.ended is not None
     assert race.ended.end == "stopped"

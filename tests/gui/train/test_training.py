@@ -333,46 +333,46 @@ def test_a_race_beside_a_training_is_warned_of_and_the_result_becomes_a_lane(win
     mode[0] = "wait"
     script.rounds = 3
     window.actions_by_name["train"].trigger()
-    assert window.train_dialog is not None and window.train_dialog.isVisible()
-    assert window.train_dialog.target.full == "SmolLM2-135M-Instruct"
+    assert window.training.dialog is not None and window.training.dialog.isVisible()
+    assert window.training.dialog.target.full == "SmolLM2-135M-Instruct"
     window.run()
     assert window.banner.message == ""
-    window.train_dialog.begin()
+    window.training.dialog.begin()
     assert "runs beside this race" in window.banner.message
-    wait_working(qtbot, folder, window.training)
+    wait_working(qtbot, folder, window.training.run)
     qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=WAIT_MS)
-    assert window.train_button.text() == "training eagle3 90%" and not window.train_button.isHidden()
+    assert window.training.button.text() == "training eagle3 90%" and not window.training.button.isHidden()
     window.run()
     assert "share the processor" in window.banner.message
     qtbot.waitUntil(lambda: window.controller.state == "ended", timeout=WAIT_MS)
     (folder / "go").touch()
-    wait_end(qtbot, window.training)
-    assert window.train_button.text() == "eagle3 trained"
+    wait_end(qtbot, window.training.run)
+    assert window.training.button.text() == "eagle3 trained"
     before = list(window.lane_settings)
-    window.train_dialog.use.click()
+    window.training.dialog.use.click()
     assert window.lane_settings == [*before, LaneSettings(method="eagle3", draft=str(folder / "out"))]
     window.run()
     assert window.banner.message == ""
-    window.train_dialog.close()
+    window.training.dialog.close()
 
 
 @pytest.mark.parametrize("answer", ["stop", "leave", ""])
 def test_closing_the_window_asks_what_becomes_of_a_training(window, qtbot, mode, folder, monkeypatch, answer):
     mode[0] = "wait"
-    window.show_training()
-    window.train_dialog.begin()
-    wait_working(qtbot, folder, window.training)
-    process = window.training._process
+    window.training.show()
+    window.training.dialog.begin()
+    wait_working(qtbot, folder, window.training.run)
+    process = window.training.run._process
     asked: list[int] = []
-    monkeypatch.setattr(window, "ask_training", lambda: asked.append(1) or answer)
+    monkeypatch.setattr(window.training, "ask", lambda: asked.append(1) or answer)
     event = QCloseEvent()
     window.closeEvent(event)
     assert asked == [1] and event.isAccepted() == bool(answer)
     assert window._closing == bool(answer)
     if answer == "":
-        assert window.training.running
-        window.training.stop()
-        wait_end(qtbot, window.training)
+        assert window.training.run.running
+        window.training.run.stop()
+        wait_end(qtbot, window.training.run)
     else:
         if process.returncode != 130:
             process.returncode = None  # it was let go: here it is waited for
@@ -386,7 +386,7 @@ def test_closing_the_window_asks_what_becomes_of_a_training(window, qtbot, mode,
 
 
 def test_closing_without_a_training_asks_nothing(window, monkeypatch):
-    monkeypatch.setattr(window, "ask_training", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(window.training, "ask", lambda: pytest.fail("asked"))
     window.close()
     assert window._closing
 

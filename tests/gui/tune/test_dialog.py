@@ -77,8 +77,8 @@ def tuned(qtbot, dialog):
     finished(qtbot, dialog)
 
 
-def test_the_button_and_the_menu_open_it_once_and_its_lane_goes_into_the_race(window, asked, qtbot, result):
-    qtbot.mouseClick(window.setup.tune, Qt.MouseButton.LeftButton)
+def test_the_menu_opens_it_once_and_its_lane_goes_into_the_race(window, asked, qtbot, result):
+    window.show_tuning()
     dialog = window.job_dialogs["tune"]
     window.show_tuning()
     assert window.job_dialogs["tune"] is dialog and dialog.isVisible()
