@@ -122,7 +122,7 @@ def with_known_models(settings: RunSettings, known: Callable[[str], bool], own: 
         lanes.append(replace(lane, draft=draft, options={**lane.options, **heads}))
     shared: dict[str, Any] = {}
     if not _usable(settings.target, known):
-        shared = {name: getattr(own, name) for name in ("engine", "target", "trust_remote_code", "device", "dtype")}
+        shared = {name: getattr(own, name) for name in ("engine", "target", "trust_remote_code", "device", "dtype")} | {"branch": None}
     return replace(settings, lanes=tuple(lanes), **shared)
 
 

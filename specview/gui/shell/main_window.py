@@ -34,6 +34,7 @@ from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, WHY, PageContext, Tabs
 from specview.gui.parts.selection import Selection
 from specview.gui.parts.widgets import Banner
+from specview.gui.race.branching import Branching
 from specview.gui.race.foreign_models import ForeignModels
 from specview.gui.race.page import RacePage
 from specview.gui.race.recorded_runs import RecordedRuns
@@ -45,6 +46,7 @@ from specview.gui.shell.menus import LINE, Entry, MenuButton
 from specview.gui.shell.screen_fit import make_room, restore
 from specview.gui.shell.status_strip import MachineLabel
 from specview.gui.shell.training import Training
+from specview.gui.state.set_branch import SetBranch
 from specview.gui.state.settings_store import Remembered, SettingsStore, WindowState
 from specview.racing.resolve import checked_run, idle_notes
 from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
@@ -76,6 +78,7 @@ class MainWindow(QMainWindow):
         self._looks: WindowState = remembered.window
         run = remembered.run or first
         self._sound = run  # the settings as last shown without a fault
+        self._branch = SetBranch()
         self.lane_settings = self.controller.lanes
         self.lane_settings[:] = run.lanes
         self._closing = False
@@ -91,11 +94,12 @@ class MainWindow(QMainWindow):
         self.page = RacePage(self.controller, self.selection)
         self.tabs = Tabs(self.page, self._looks.pages)
         self.tabs.context = PageContext(
-            self.controller, self.selection, self.run_settings, self.show_message, self.open_race, self.lanes.take,
+            self.controller, self.selection, lambda: replace(self.run_settings(), branch=None), self.show_message, self.open_race, self.lanes.take,
             self.tabs.open, self.foreign.confirm,
         )
         self.recorded = RecordedRuns(self, self.tabs.open)
         self.tabs.context.extra["open_runs"] = self.recorded.open
+        self.branching = Branching(self, self._branch, self.run, self.recorded.open, self.lanes.problems)
         self.intake = Intake(self, self.lanes, self._files, self.recorded.open)
         self.training = Training(self, self._files)
         self.job_dialogs: dict[str, QDialog] = {}  # tuning, prompt sets: made when first opened
@@ -118,7 +122,7 @@ class MainWindow(QMainWindow):
 
     def run_settings(self) -> RunSettings:
         """Return the checked settings as shown; raises UsageError with one line."""
-        return checked_run(self.setup.turn_settings(tuple(self.lane_settings)))
+        return checked_run(self._branch.on(self.setup.turn_settings(tuple(self.lane_settings))))
 
     def own_settings(self) -> RunSettings:
         """Return the settings as shown, or as last shown without a fault; lanes that follow the race's rule say `auto`."""
@@ -129,7 +133,7 @@ class MainWindow(QMainWindow):
 
     def _raw_settings(self) -> RunSettings:
         """Return the settings as remembered: lanes that follow the race's rule say `auto`."""
-        return replace(self.setup.settings(()), lanes=tuple(self.lane_settings))
+        return self._branch.on(replace(self.setup.settings(()), lanes=tuple(self.lane_settings)))
 
     def _settings_to_keep(self) -> RunSettings:
         """Return the settings as shown, now that the window closes: a number that does not fit gives way to its last."""
@@ -251,6 +255,8 @@ class MainWindow(QMainWindow):
         """Show settings in the setup bar and the lanes; `rule` is the one of all lanes that have none of their own."""
         self.lane_settings[:] = settings.lanes or (LaneSettings(),)
         self.setup.show_settings(settings, rule)
+        with suppress(SpecviewError):
+            self._branch.set(settings, self.setup.settings(()))
         self._settings_changed()
         self._ask_count()
 
@@ -434,6 +440,7 @@ class MainWindow(QMainWindow):
 
     def _settings_changed(self) -> None:
         self.show_lanes()
+        self.branching.refresh()
         self._refresh_actions()
 
     def _ask_count(self) -> None:
@@ -444,6 +451,7 @@ class MainWindow(QMainWindow):
 
     def _turn_started(self, settings: RunSettings) -> None:
         self.setup.set_conversation(settings.history, settings.prompt)
+        self.branching.refresh()
         self.page.turn_taken()
 
     def _refresh_actions(self) -> None:
