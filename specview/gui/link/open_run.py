@@ -14,6 +14,7 @@ from specview.gui.link.background import Background
 from specview.gui.state.view_model import RaceModel
 from specview.library import replay
 from specview.library.beside import Beside, difference, lay_beside
+from specview.library.library import SUFFIX, runs_folder
 from specview.library.repeat import settings_of_trace
 from specview.racing.resolve import checked_run
 from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded
@@ -32,6 +33,15 @@ class Pick:
     def title(self) -> str:
         """What it is called."""
         return self.name or self.path.stem
+
+
+def pick_of(run: str) -> Pick:
+    """The run that a branch names as its parent; raises SpecviewError where it is gone."""
+    kept = runs_folder() / f"{run}{SUFFIX}"
+    for path in (kept, Path(run)):
+        if path.is_file():
+            return Pick(path)
+    raise SpecviewError(f"the run {run} is not in the runs library any more.", "It may be in the trash (Runs).")
 
 
 @dataclass(slots=True)

@@ -10,9 +10,10 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QDialog, QFrame, QPushButton, QSizePolicy, QWidget
 
 from specview.drafting.registry import METHODS
+from specview.errors import SpecviewError
 from specview.gui.link.head_checks import needs_choice
 from specview.gui.link.messages import RunKept
-from specview.gui.link.open_run import Pick
+from specview.gui.link.open_run import Pick, pick_of
 from specview.gui.parts import layout
 from specview.gui.parts.widgets import ElidedLabel, button, label
 from specview.gui.race.branch_dialog import BranchDialog
@@ -183,12 +184,10 @@ class Branching(QObject):
         branch = self._held.branch
         if branch is None or not branch.run:
             return
-        kept = runs_folder() / f"{branch.run}{SUFFIX}"
-        path = kept if kept.is_file() else Path(branch.run)
-        if not path.is_file():
-            self._window.show_message(f"The run {branch.run} is not in the runs library any more.", "warning")
-            return
-        self._open_runs([Pick(path)])
+        try:
+            self._open_runs([pick_of(branch.run)])
+        except SpecviewError as error:
+            self._window.show_message(str(error), "warning")
 
 
 def position_at(lane: LaneModel, round_index: int, token_index: int) -> int:

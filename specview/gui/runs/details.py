@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QFocusEvent
-from PySide6.QtWidgets import QFrame, QLineEdit, QPlainTextEdit, QScrollArea, QWidget
+from PySide6.QtWidgets import QFrame, QLineEdit, QPlainTextEdit, QPushButton, QScrollArea, QWidget
 
 from specview.gui.link.pace import Later
 from specview.gui.parts import layout
-from specview.gui.parts.widgets import Field, label, set_tip
+from specview.gui.parts.widgets import Field, button, label, set_tip
+from specview.gui.state.display_text import visible
 from specview.library.library import LONGEST_NAME, Entry
 
 SAVE_MS = 800
@@ -38,9 +39,13 @@ class NoteEdit(QPlainTextEdit):
 
 
 class RunDetails(QFrame):
-    """Editors for one run. `described(id, name, tags, note)` comes when something was changed and typing rests."""
+    """Editors for one run. `described(id, name, tags, note)` comes when something was changed and typing rests.
+
+    `parent_asked(run)`: the run that this one goes on from is to be shown.
+    """
 
     described = Signal(str, str, list, str)
+    parent_asked = Signal(str)
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,6 +63,12 @@ class RunDetails(QFrame):
         self.prompt.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.problem = label("", "warning")
         self.problem.setWordWrap(True)
+        self._continues = label("", "muted")
+        self._continues.setWordWrap(True)
+        tip = "Show the run that this one goes on from"
+        self.open_parent = button(QPushButton, "Open parent", tip, self._ask_parent, kind="flat")
+        self._branch = QWidget()
+        layout.row((self._continues, 1), self.open_parent, on=self._branch, gap=8)
         self._several = label("", "muted")
         self._several.setWordWrap(True)
         for field in (self.name, self.tags, self.note):
@@ -73,7 +84,7 @@ class RunDetails(QFrame):
         set_tip(self.name, "What this run is called; empty, it is called by what was run")
         self._rest = QWidget()
         layout.column(
-            self._several, self.problem, self.name_field, self.tags_field, (self.note_field, 2),
+            self._several, self.problem, self._branch, self.name_field, self.tags_field, (self.note_field, 2),
             (self.prompt_field, 3), (self._rest, 1), on=self, gap=8, margins=(12, 10, 12, 10)
         )
         self._timer = Later(self, SAVE_MS, self.save)
@@ -106,9 +117,12 @@ class RunDetails(QFrame):
             field.setVisible(entry is not None)
             field.setEnabled(editable)
         self.problem.setVisible(entry is not None and bool(entry.problem))
+        self._branch.setVisible(entry is not None and bool(entry.continues))
         if entry is None:
             return
         self.problem.setText(entry.problem)
+        self._continues.setText(visible(entry.continues[:1].upper() + entry.continues[1:]))
+        self.open_parent.setVisible(bool(entry.parent))
         self._filling = True
         if not (same and self.name.hasFocus()):
             self.name.setText(entry.name)
@@ -120,6 +134,10 @@ class RunDetails(QFrame):
         self._filling = False
         cut = len(entry.prompt) > SHOWN_PROMPT
         self.prompt.setText(entry.prompt[:SHOWN_PROMPT] + ("…" if cut else ""))
+
+    def _ask_parent(self) -> None:
+        if self._entry is not None:
+            self.parent_asked.emit(self._entry.parent)
 
     def _typed(self) -> None:
         if not self._filling:

@@ -28,7 +28,7 @@ from specview.files.reader import Trace, read_trace
 from specview.files.tables import Row
 from specview.gui.link.background import Background
 from specview.gui.link.messages import RunKept
-from specview.gui.link.open_run import Pick
+from specview.gui.link.open_run import Pick, pick_of
 from specview.gui.parts import layout
 from specview.gui.parts.pages import Page, PageContext
 from specview.gui.parts.questions import ask
@@ -154,6 +154,7 @@ class RunsPage(Page):
         self.lanes.selected.connect(lambda _: self._refresh())
         self.lanes.activated.connect(lambda _: self.lay_beside())
         self.details.described.connect(self._describe)
+        self.details.parent_asked.connect(self.open_parent)
         self.keep.clicked.connect(self._keep_clicked)
         self.show_trash.toggled.connect(self._show_trash)
         self.context.controller.run_kept.connect(self._kept)
@@ -383,6 +384,13 @@ class RunsPage(Page):
         picks = [Pick(entry.path, entry.title) for entry in entries if not entry.problem]
         if picks:
             self.context.extra["open_runs"](picks)
+
+    def open_parent(self, run: str) -> None:
+        """Show the run that another goes on from."""
+        try:
+            self.context.extra["open_runs"]([pick_of(run)])
+        except SpecviewError as error:
+            self.context.show_message(str(error), "warning")
 
     def lay_beside(self) -> None:
         """Show the lanes selected below, else all lanes of the runs chosen, side by side."""

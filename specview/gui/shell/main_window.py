@@ -94,8 +94,8 @@ class MainWindow(QMainWindow):
         self.page = RacePage(self.controller, self.selection)
         self.tabs = Tabs(self.page, self._looks.pages)
         self.tabs.context = PageContext(
-            self.controller, self.selection, lambda: replace(self.run_settings(), branch=None), self.show_message, self.open_race, self.lanes.take,
-            self.tabs.open, self.foreign.confirm,
+            self.controller, self.selection, lambda: replace(self.run_settings(), branch=None), self.show_message,
+            self.open_race, self.lanes.take, self.tabs.open, self.foreign.confirm,
         )
         self.recorded = RecordedRuns(self, self.tabs.open)
         self.tabs.context.extra["open_runs"] = self.recorded.open

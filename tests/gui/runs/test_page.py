@@ -20,7 +20,7 @@ from specview.gui.runs import page as runs_page_module
 from specview.gui.runs.page import RunsPage
 from specview.library import library as library_module
 from specview.library.library import RunLibrary
-from tests.library.recorded import SETTINGS, keep, write_trace
+from tests.library.recorded import FACTS, SETTINGS, keep, write_trace
 
 ALL = {"first", "second", "third"}
 
@@ -434,3 +434,28 @@ def test_looks_are_remembered_and_nothing_of_the_runs(page):
     assert held["runs"]["sort"] == "tok_s"
     assert "first" not in json.dumps(held) and SETTINGS.prompt not in json.dumps(held)
     page.restore({"runs": 3, "upper": ["x"], "rows": [0, 5], "lanes": {"sort": 9}})
+
+
+def test_a_branch_says_what_it_goes_on_from_and_opens_it(bare, qtbot):
+    library = RunLibrary()
+    parent = keep(library, rounds=4)
+    branch = {"token_ids": [5, 6], "run": parent, "lane": "draft-model", "position": 1, "token": " cat"}
+    keep(library, rounds=4, facts={**FACTS, "branch": branch})
+    bare.rescan()
+    settled(qtbot, bare)
+    bare.runs.select(0)
+    words = f"Continues {parent} from position 1 of lane draft-model with ' cat'"
+    assert bare.details._continues.text() == words and bare.details.open_parent.isVisible()
+    assert "a branch" in bare.entries[0].title and library.search("position 1") == {bare.entries[0].id}
+    bare.details.open_parent.click()
+    assert [pick.path.stem for pick in bare.asked[-1]] == [parent]
+    library.delete([parent])
+    bare.details.open_parent.click()
+    assert "not in the runs library" in bare.told[-1] and len(bare.asked) == 1
+    bare.rescan()
+    settled(qtbot, bare)
+    keep(library, rounds=4)
+    bare.rescan()
+    settled(qtbot, bare)
+    bare.runs.select(0)
+    assert not bare.details._branch.isVisible()
