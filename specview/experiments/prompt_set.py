@@ -6,14 +6,13 @@ what is done. A request that cannot run (a prompt too long for the context) is t
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from specview.decoding.metrics import Metrics, percentile
-from specview.decoding.speedup import Speedup, median_speedup
+from specview.decoding.speedup import Speedup, median_speedup, pooled
 from specview.drafting.lanes import flat_settings
 from specview.experiments.runner import Clock, Pace, RaceFailed, Runner, SeriesProgress, lane_keys
 from specview.files.documents import speedup_to_json
@@ -127,7 +126,7 @@ class GroupFigures:
     """One lane over the requests of a workload (`all`: over every one).
 
     Spreads count each request once. pooled_acceptance is accepted / judged over all tokens of all repeats; pooled_speedup
-    is the lane's tokens over plain's, both in all the time in which both were running: long answers weigh more.
+    is the lane's tok/s over plain's, each of all its tokens in all their time: long answers weigh more.
     slowest and fastest are the numbers of requests.
     """
 
@@ -206,7 +205,7 @@ class PromptSetResult:
         )
         runs = [run for lane in lanes for run in lane.runs]
         ratios = [ratio for lane in lanes for ratio in lane.ratios]
-        judged, plain_tokens = sum(run.judged for run in runs), math.fsum(one.plain_tokens for one in ratios)
+        judged = sum(run.judged for run in runs)
         return GroupFigures(
             workload=workload,
             lane=self.lane_names[index],
@@ -216,7 +215,7 @@ class PromptSetResult:
             acceptance=spread_of(one.acceptance_rate for one in metrics),
             tokens_per_pass=spread_of(one.tokens_per_target_pass for one in metrics),
             pooled_acceptance=sum(run.accepted for run in runs) / judged if judged else None,
-            pooled_speedup=math.fsum(one.tokens for one in ratios) / plain_tokens if plain_tokens else None,
+            pooled_speedup=pooled(ratios),
             slower=sum(speed < 1 for speed, _ in speeds),
             slowest=speeds[0][1] if speeds else None,
             fastest=speeds[-1][1] if speeds else None,
@@ -350,8 +349,8 @@ def _request(
 
 _ALPHA = "Acceptance rate (alpha): accepted / judged."
 _SPEEDUP = (
-    "Decode tokens per second over plain's in the same race, over the time both were running; where it was repeated that of the "
-    "repeat with the median ratio."
+    "Decode tokens per second over plain's in the same race, where they ended at different lengths over the time both were running; "
+    "where it was repeated that of the repeat with the median ratio."
 )
 
 REQUEST_COLUMNS = (
@@ -361,8 +360,8 @@ REQUEST_COLUMNS = (
     Column("lane", "lane"),
     Column("prompt_tokens", "prompt tokens", "Tokens of the rendered prompt.", 0),
     Column("emitted", "tokens", "Tokens emitted, EOS included.", 0),
-    Column("tokens_per_s", "tok/s", "Decode tokens per second, prefill excluded; of a lane beside plain over the time both were running.", 2),
-    Column("plain_tokens_per_s", "plain tok/s", "Plain's over the same time.", 2),
+    Column("tokens_per_s", "tok/s", "Decode tokens per second, prefill excluded; of a lane beside plain what its speedup is made of.", 2),
+    Column("plain_tokens_per_s", "plain tok/s", "Plain's that it is held against.", 2),
     Column("speedup", "speedup", _SPEEDUP, 2, unit="x"),
     METRICS["acceptance_rate"].column(title="alpha"),
     *columns("draft_acceptance", "tokens_per_target_pass"),
@@ -383,7 +382,7 @@ SUMMARY_COLUMNS = (
     Column("speedup_quartile_3", "quartile 3", f"Third quartile of the speedup. {_BY_REQUEST}", 2),
     Column("speedup_least", "least", f"Least speedup. {_BY_REQUEST}", 2),
     Column("speedup_greatest", "greatest", f"Greatest speedup. {_BY_REQUEST}", 2),
-    Column("pooled_speedup", "pooled", "Lane's tokens over plain's in all the time both were running: each token counts once.", 2, unit="x"),
+    Column("pooled_speedup", "pooled", "All the lane's tokens a second over all of plain's: each token counts once.", 2, unit="x"),
     Column("slower", "slower than plain", "Requests with a speedup below 1.", 0),
     Column("acceptance_median", "alpha", f"{_ALPHA} Median. {_BY_REQUEST}", 3, spread=("acceptance_quartile_1", "acceptance_quartile_3")),
     Column("acceptance_least", "least alpha", f"{_ALPHA} Least. {_BY_REQUEST}", 3),

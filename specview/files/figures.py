@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from specview.decoding.speedup import Speedup
 from specview.files.tables import Column
 
 MISSING = "–"
@@ -43,6 +44,13 @@ def times_short(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return MISSING
     return f"{value:.2f}×" if 0.95 <= value < 1.05 else f"{value:.1f}×"
+
+
+def speedup_over(found: Speedup) -> str:
+    """Say what a speedup is over: both whole runs, or the time in which both were running."""
+    if found.whole:
+        return f"{found.tokens:.0f} tokens each" if found.tokens == found.plain_tokens else "of both so far"
+    return f"{found.tokens:.0f} tokens beside plain's {found.plain_tokens:.0f} in the {found.seconds:.2f} s in which both were running"
 
 
 def percent(value: float | None) -> str:
@@ -133,12 +141,13 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("decode_tokens_per_s", "tok/s", "decode speed", "emitted tokens / sum of round times", "rate",
-               "Load and prefill are not in it; the lane's clock counts its own compute only. Beside a speedup it is that "
-               "over the time in which plain was running too."),
-        Metric("plain_tokens_per_s", "beside it", "beside it", "plain's decode tok/s over the same time", "rate",
-               "What the speedup is held against."),
-        Metric("speedup", "vs plain", "speedup", "decode tok/s / plain's, over the time both were running", "times",
-               "Plain is measured beside it: same prompt, target, sampling and device."),
+               "Load and prefill are not in it; the lane's clock counts its own compute only. Where a lane and plain ended at "
+               "different lengths, the one beside a speedup is over the time in which both were running."),
+        Metric("plain_tokens_per_s", "beside it", "beside it", "plain's decode tok/s", "rate",
+               "What the speedup is held against: of the whole run, or over the same time as the lane's."),
+        Metric("speedup", "vs plain", "speedup", "decode tok/s / plain's", "times",
+               "Plain is measured beside it: same prompt, target, sampling and device. Where the two ended at different lengths, "
+               "both over the time in which both were running."),
         Metric("acceptance_rate", "α", "acceptance rate α", "accepted / judged",
                note="Judged: drafted tokens up to and including the first rejection. Later ones do not count.", digits=3),
         Metric("draft_acceptance", "accepted/proposed", "draft acceptance", "accepted / proposed",

@@ -185,7 +185,8 @@ def _unlike(rated: Sequence[Standing]) -> str:
 
 def _rates(best: Standing) -> str:
     assert best.speedup is not None
-    return f"{rate(best.speedup.tokens_per_s)} against {rate(best.speedup.plain_tokens_per_s)} tok/s"
+    over = "" if best.speedup.whole else f" over the {best.speedup.seconds:.1f} s that both ran"
+    return f"{rate(best.speedup.tokens_per_s)} against {rate(best.speedup.plain_tokens_per_s)} tok/s{over}"
 
 
 def _tokens(lanes: Sequence[Standing]) -> str:
@@ -228,11 +229,10 @@ def _capital(words: str) -> str:
 
 def _standing(lane: Mapping[str, Any]) -> Standing:
     run, metrics, over = lane.get("run") or {}, lane.get("metrics") or {}, lane.get("speedup_over")
-    equality, spread = lane.get("equal_to_plain"), lane.get("speedup_spread") or (None, None)
+    equality = lane.get("equal_to_plain")
     faster = None
     if over:
-        low, high = spread
-        faster = Speedup(over["tokens"], over["plain_tokens"], over["seconds"], low, high, len(lane.get("repeats") or [None]))
+        faster = Speedup.from_dict(over, lane.get("speedup_spread"), len(lane.get("repeats") or [None]))
     tokens = int(metrics.get("emitted") or 0)
     alike = None
     if equality is not None:

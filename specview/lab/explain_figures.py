@@ -141,7 +141,7 @@ class LaneFigures:
             )  # fmt: skip
         if self.measured is not None:
             found.append(
-                Prediction("measured", self.measured, "tok/s / plain's, over the time both ran",
+                Prediction("measured", self.measured, "tok/s / plain's",
                            f"{len(self.rounds)} rounds beside {len(self.plain)} plain ones", True)
             )  # fmt: skip
         return tuple(found)

@@ -105,7 +105,7 @@ def _figures(found: Explanation) -> Iterator[Figure]:
         ends = found.speedup_spread
         spread = f" ({ends[0]:.2f}-{ends[1]:.2f})" if ends else ""
         yield Figure("speedup", f"{found.measured_speedup:.2f}×{spread}",
-                     "tok/s / plain's, over the time both ran; behind it its spread, as in the race")  # fmt: skip
+                     "tok/s / plain's; behind it its spread, as in the race")  # fmt: skip
     if found.alpha is not None:
         yield Figure("acceptance rate α", f"{found.alpha:.3f}", "accepted / judged")
     if found.tokens_per_pass is not None:

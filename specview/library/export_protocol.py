@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specview.decoding.speedup import Speedup
 from specview.decoding.verification import is_lossy
 from specview.errors import SpecviewError
 from specview.files.documents import lane_facts
+from specview.files.figures import speedup_over
 from specview.files.reader import Trace
 from specview.files.schema import Json
 from specview.files.tables import markdown_rows, markdown_text, printable
@@ -87,8 +89,7 @@ def _measured(document: Json) -> str:
             notes.append(f"{_line(lane['name'])}: the rule {lane['run']['rule']} is lossy.")
         spread, over = lane.get("speedup_spread"), lane.get("speedup_over")
         if over:
-            words = f"speedup {lane['speedup']:.2f}, its {over['tokens']:.0f} tokens beside plain's {over['plain_tokens']:.0f} in "
-            words += f"the {over['seconds']:.2f} s in which both were running"
+            words = f"speedup {lane['speedup']:.2f}, {speedup_over(Speedup.from_dict(over))}"
             words += f"; middle half of the run's eighths {spread[0]:.2f} to {spread[1]:.2f}" if spread else ""
             notes.append(f"{_line(lane['name'])}: {words}.")
     if document["lanes"][0]["run"].get("check_mode"):

@@ -31,7 +31,7 @@ _MARKDOWN_COLUMNS = (
 )
 
 
-SPEEDUP_OVER = ("tokens_per_s", "plain_tokens_per_s", "tokens", "plain_tokens", "seconds")
+SPEEDUP_OVER = ("tokens_per_s", "plain_tokens_per_s", "tokens", "plain_tokens", "seconds", "plain_seconds")
 
 
 def shown_rates(lane: Mapping[str, Any]) -> tuple[float | None, float | None]:

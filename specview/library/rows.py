@@ -18,8 +18,8 @@ RUN_COLUMNS = (
     Column("title", "name", "The name you gave it; else what was run: workload or prompt, and methods"),
     Column("lanes", "lanes", "How many lanes, plain decoding included", 0),
     Column("fastest", "fastest", "The lane with the most tokens a second"),
-    Column("tok_s", "tok/s", "Decode tokens a second of the fastest lane; beside a speedup over the time in which plain ran too", 2),
-    Column("plain_tok_s", "plain tok/s", "Plain's over the same time", 2),
+    Column("tok_s", "tok/s", "Decode tokens a second of the fastest lane, as its speedup is made of", 2),
+    Column("plain_tok_s", "plain tok/s", "Plain's that it is held against", 2),
     Column("speedup", "speedup", "Of the fastest lane over plain decoding in the same run", 2, unit="×"),
     Column("end", "ended", "done, stopped, error, or unfinished: it still runs, or its program ended before it did"),
     Column("target", "target", "The target model"),
@@ -41,8 +41,8 @@ LANE_COLUMNS = (
     Column("lane", "lane", "The lane's name"),
     Column("k", "k", "Drafted tokens a round", 0),
     Column("rule", "rule", "The acceptance rule"),
-    Column("tok_s", "tok/s", "Decode tokens a second; beside a speedup over the time in which plain ran too", 2),
-    Column("plain_tok_s", "plain tok/s", "Its own run's plain lane over the same time", 2),
+    Column("tok_s", "tok/s", "Decode tokens a second, as its speedup is made of", 2),
+    Column("plain_tok_s", "plain tok/s", "Its own run's plain lane's that it is held against", 2),
     METRICS["tokens_per_target_pass"].column(key="tok_pass"),
     METRICS["acceptance_rate"].column(key="alpha"),
     METRICS["draft_acceptance"].column(key="draft_acc"),
@@ -60,7 +60,7 @@ LANE_HIDDEN = ("draft", "key")
 
 
 Rates = tuple[float | None, float | None]
-"""Decode tokens a second of a lane, and of plain over the same time."""
+"""Decode tokens a second of a lane, and of plain that it is held against."""
 
 
 def run_row(entry: Entry) -> Row:

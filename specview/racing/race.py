@@ -394,7 +394,7 @@ class Race:
 
     def _emit_end(self, index: int, final: bool = False, measure: bool = True) -> None:
         lane, plain = self.lanes[index], self.lanes[0]
-        faster = speedup(lane.table, plain.table) if index else None
+        faster = speedup(lane.table, plain.table) if index and final else None
         equality = None
         if index and final:
             equality = compare_outputs(lane, plain, self.models.kernel_margins, target_key(self.settings), measure)

@@ -1,4 +1,4 @@
-"""A speedup is what its two tok/s divide to, over the time both ran; its spread lies around it."""
+"""A speedup is what its two tok/s divide to, over whole runs or the time both ran; its spread lies around it."""
 
 from __future__ import annotations
 
@@ -42,25 +42,45 @@ def test_of_steady_lanes():
     assert speedup(steady(5, 0.2, 4), steady(5, 0.2, 4)).value == pytest.approx(1)
 
 
-def test_it_counts_only_the_time_both_were_running_and_says_over_how_many_tokens():
+def test_runs_of_one_length_are_held_against_each_other_whole():
+    fast = steady(10, 0.2, 4)  # 20 tokens/s for 2 s
+    plain = steady(20, 0.1, 1) + steady(20, 0.3, 1, start=2.0)  # 40 tokens in 8 s: 5 tokens/s
+    found = speedup(fast, plain)
+    assert found.whole and (found.tokens, found.plain_tokens, found.seconds) == (40, 40, pytest.approx(2))
+    assert found.plain_seconds == pytest.approx(8)
+    assert (found.tokens_per_s, found.plain_tokens_per_s, found.value) == pytest.approx((20, 5, 4))
+    for rounds, rate in ((fast, found.tokens_per_s), (plain, found.plain_tokens_per_s)):
+        assert rate == fold(rounds).decode_tokens_per_s  # the very figures that stand beside it
+
+
+def test_of_runs_of_other_lengths_it_counts_only_the_time_both_were_running():
     fast = steady(10, 0.2, 4)  # 20 tokens/s for 2 s
     plain = steady(20, 0.1, 1) + steady(50, 1.0, 1, start=2.0)  # 10 tokens/s while both run, then ten times slower
     found = speedup(fast, plain)
-    assert (found.tokens, found.plain_tokens, found.seconds) == (40, pytest.approx(20), 2.0)
+    assert not found.whole and (found.tokens, found.plain_tokens, found.seconds) == (40, pytest.approx(20), 2.0)
     assert (found.tokens_per_s, found.plain_tokens_per_s, found.value) == pytest.approx((20, 10, 2))
     assert speedup(plain, fast).value == pytest.approx(0.5)
+    so_far = speedup(fast, plain, ended=False)  # plain still runs: it may yet give as many
+    assert so_far.whole and so_far.value == pytest.approx(20 / fold(plain).decode_tokens_per_s)
 
 
 @given(seeds=st.tuples(SEEDS, SEEDS), counts=st.tuples(COUNTS, COUNTS), longest=st.integers(0, 6))
 @CHECKED
 def test_of_any_ledgers_it_is_the_ratio_of_its_rates_and_lies_in_its_spread(seeds, counts, longest):
     lane, plain = ledger(seeds[0], counts[0], longest), ledger(seeds[1], counts[1], longest=0)
-    found = speedup(lane, plain)
+    found, so_far = speedup(lane, plain), speedup(lane, plain, ended=False)
     both = min(lane[-1].t, plain[-1].t)
-    assert found.seconds == both
-    assert found.value == pytest.approx(found.tokens_per_s / found.plain_tokens_per_s)
-    assert found.value == pytest.approx(tokens_until(lane, both) / tokens_until(plain, both))
+    assert so_far.whole and so_far.value == pytest.approx(fold(lane).decode_tokens_per_s / fold(plain).decode_tokens_per_s)
+    for one in (found, so_far):
+        assert one.value == pytest.approx(one.tokens_per_s / one.plain_tokens_per_s)
+        assert one.spread is None or one.low <= one.value <= one.high
+        assert Speedup.from_dict(one.as_dict(), one.spread).value == pytest.approx(one.value)
     assert speedup(plain, lane).value == pytest.approx(1 / found.value)
+    if fold(lane).emitted == fold(plain).emitted:
+        assert found == so_far
+        return
+    assert found.seconds == both and not found.whole
+    assert found.value == pytest.approx(tokens_until(lane, both) / tokens_until(plain, both))
     first, rate = (lane, found.tokens_per_s) if lane[-1].t <= plain[-1].t else (plain, found.plain_tokens_per_s)
     assert rate == pytest.approx(fold(first).decode_tokens_per_s)  # of the lane that ended first the whole run
     if min(sum(round_.t <= both * (1 + 1e-9) for round_ in rounds) for rounds in (lane, plain)) < LEAST_ROUNDS:
@@ -73,7 +93,21 @@ def test_of_any_ledgers_it_is_the_ratio_of_its_rates_and_lies_in_its_spread(seed
         ratios.append(gained[0] / gained[1])
     low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
     assert found.spread == (pytest.approx(min(low, found.value)), pytest.approx(max(high, found.value)))
-    assert found.low <= found.value <= found.high
+
+
+def test_the_spread_of_whole_runs_is_over_the_same_eighths_of_both_texts():
+    """Each eighth of the tokens beside the same eighth of plain's: what a longer context costs is in both."""
+    def growing(count: int, step: float, tokens: int) -> list[Round]:
+        rounds, t = [], 0.0
+        for i in range(count):
+            seconds = step * (1 + i * tokens / 160)
+            t += seconds
+            rounds.append(Round(i, t, 0.0, seconds, 0.0, drafted=tuple(DraftedToken(1, "accepted") for _ in range(tokens - 1)),
+                                final=FinalToken(2, "bonus")))  # fmt: skip
+        return rounds
+
+    found = speedup(growing(40, 0.2, 4), growing(160, 0.1, 1))
+    assert found.whole and found.low == pytest.approx(2, rel=0.02) and found.high == pytest.approx(2, rel=0.02)
 
 
 def test_a_burst_leaves_no_point_outside_its_spread():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specview.decoding.metrics import Metrics
 from specview.decoding.speedup import Speedup
-from specview.files.figures import METRICS, milliseconds, number, rate, times
+from specview.files.figures import METRICS, milliseconds, number, rate, speedup_over, times
 
 
 def details(metrics: Metrics) -> dict[str, str]:
@@ -27,13 +27,13 @@ def details(metrics: Metrics) -> dict[str, str]:
 
 
 def shown_rate(speedup: Speedup | None, metrics: Metrics) -> float | None:
-    """Decode tok/s as a lane shows it: that which its speedup is made of, over the time in which plain ran too."""
+    """Decode tok/s as a lane shows it: that which its speedup is made of."""
     return metrics.decode_tokens_per_s if speedup is None else speedup.tokens_per_s
 
 
 def beside(speedup: Speedup | None) -> str:
-    """Plain's decode tok/s that a lane is held against, and the time that both are over; '' while there is none."""
-    if speedup is None:
+    """Plain's decode tok/s that a lane is held against and the time of both, where they ended at different lengths; else ''."""
+    if speedup is None or speedup.whole:
         return ""
     seconds = speedup.seconds
     over = f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.1f} s" if seconds >= 1 else milliseconds(seconds)
@@ -51,9 +51,9 @@ def speedup_details(speedup: Speedup | None, metrics: Metrics) -> str:
     """Say what the speedup's range is a range of, and both predictions beside it."""
     lines: list[str] = []
     if speedup is not None:
+        over = speedup_over(speedup)
         lines.append(
-            f"measured: {rate(speedup.tokens_per_s)} / {rate(speedup.plain_tokens_per_s)} tok/s = {times(speedup.value)}, "
-            f"{speedup.tokens:.0f} tokens beside plain's {speedup.plain_tokens:.0f} in {speedup.seconds:.2f} s"
+            f"measured: {rate(speedup.tokens_per_s)} / {rate(speedup.plain_tokens_per_s)} tok/s = {times(speedup.value)}, {over}"
         )
         if spread(speedup):
             lines.append(f"spread: {spread(speedup)}, {speedup.over}")

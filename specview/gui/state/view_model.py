@@ -390,15 +390,15 @@ class RaceModel:
         return lane.metrics(None if plain is None or plain is lane else plain.table.plain_step_s())
 
     def speedup(self, lane: LaneModel) -> Speedup | None:
-        """Decode tok/s over plain's, over the virtual time both were running; None while unknown.
+        """Decode tok/s as shown over plain's as shown; None while unknown.
 
-        The spread of a finished run that had the same settings as others before it is over all of them.
+        Of lanes that have both ended, with different numbers of tokens, over the time in which both were running. The spread of a finished run that had the same settings as others before it is over all of them.
         """
         plain = self.baseline
         if plain is None or lane is plain or lane.differs:
             return None
         if lane.final_speedup is None:
-            return speedup(lane.table, plain.table)
+            return speedup(lane.table, plain.table, ended="ended" == lane.state == plain.state)
         return lane.final_speedup.beside(lane.past_speedups if lane._counted else [])
 
 

@@ -32,7 +32,7 @@ STEP_TIPS = {
     "verify": "verify surplus: S (v - 1), what a pass of many rows costs above a one-row pass",
     "other": "other time: what a round's rest costs above a plain round's rest",
     "uneven": "uneven rounds: what the medians leave out, slow rounds of this lane (or, where it gains, of plain)",
-    "net": "the measured speedup: tok/s / plain's, over the time both ran",
+    "net": "the measured speedup: tok/s / plain's",
 }
 _PARTS = {"speed": "net", "drafting": "draft", "verify surplus": "verify", "other time": "other"}
 """What a round's bar is made of, from below, and the step of that colour."""

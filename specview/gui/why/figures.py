@@ -19,7 +19,8 @@ def cell(name: str, race: RaceModel, lane: LaneModel, metrics: Metrics) -> str:
     if name == "decode_tokens_per_s":
         return metric.text(figures.shown_rate(race.speedup(lane), metrics))
     if name == "plain_tokens_per_s":
-        return figures.beside(race.speedup(lane)) or MISSING
+        found = race.speedup(lane)
+        return figures.beside(found) or metric.text(None if found is None else found.plain_tokens_per_s)
     if name == "speedup":
         if lane.plain:
             return MISSING
