@@ -72,7 +72,7 @@ def verdict(lanes: Sequence[Standing]) -> Verdict:
         why = next((lane.error for lane in failed if lane.error), "")
         words = "No lane could run." if failed else "Stopped before the first token." if lanes else ""
         return Verdict(words, why, "bad" if failed else "normal")
-    rated = sorted((lane for lane in ran if lane.speedup is not None), key=_ratio, reverse=True)
+    rated = sorted((lane for lane in ran if lane.speedup is not None), key=lambda lane: -round(_ratio(lane), 4))
     stopped = any(lane.end == "stopped" for lane in ran)
     if not rated:
         found = _alone(ran, plain, len(lanes) == 1)
