@@ -40,10 +40,10 @@ def times(value: float | None) -> str:
 
 
 def times_short(value: float | None) -> str:
-    """Format a ratio for a headline: 1.9×, and 1.04× where one decimal would say that nothing is gained or lost."""
+    """Format a ratio for a headline: 1.9×, and 1.04× near 1, where one decimal would say too little."""
     if value is None or not math.isfinite(value):
         return MISSING
-    return f"{value:.2f}×" if 0.95 <= value < 1.05 else f"{value:.1f}×"
+    return f"{value:.2f}×" if 0.895 <= value < 1.095 else f"{value:.1f}×"
 
 
 def speedup_over(found: Speedup) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from specview.decoding.speedup import Speedup
 from specview.decoding.verification import is_lossy
-from specview.drafting.plain import BASELINE, is_baseline
+from specview.drafting.plain import is_baseline
 from specview.files.figures import rate, times_short
 from specview.files.report import Tone
 from specview.settings.events import Equality
@@ -55,7 +55,7 @@ class Verdict:
     @property
     def text(self) -> str:
         """Both in one line."""
-        return "  ".join(filter(None, (self.sentence, self.rest)))
+        return " ".join(filter(None, (self.sentence, self.rest)))
 
 
 def standings(lanes: Iterable[Mapping[str, Any]]) -> list[Standing]:
@@ -239,7 +239,7 @@ def _standing(lane: Mapping[str, Any]) -> Standing:
         alike = Equality(bool(equality["equal"]), tokens, equality.get("first_difference"),
                          equality.get("logit_margin"), equality.get("kernel_margin"))  # fmt: skip
     return Standing(
-        BASELINE if is_baseline(run) else str(lane.get("name")), tokens,
+        str(lane.get("name")), tokens,
         faster.tokens_per_s if faster else metrics.get("decode_tokens_per_s"), faster, is_baseline(run),
         is_lossy(run.get("rule")), alike, str((lane.get("output") or {}).get("end") or ""), str(lane.get("error") or ""),
         str(lane.get("not_comparable") or ""),

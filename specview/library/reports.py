@@ -13,6 +13,7 @@ from specview.drafting.registry import METHODS
 from specview.files.figures import METRICS
 from specview.files.report import Figure, Figures, Report, Table, Text
 from specview.files.tables import ABSENT, Column
+from specview.files.verdict import standings, verdict
 from specview.library.exporters import lane_rows
 
 _COLUMNS = (
@@ -68,7 +69,7 @@ def run_report(document: Mapping[str, Any]) -> Report:
 
 
 def compare_report(document: Mapping[str, Any], more: Sequence[str] = ()) -> Report:
-    """A compare's lanes as a table, and what the reader must know beneath it; `more` are further lines."""
+    """Who won in a sentence, a compare's lanes as a table, and what the reader must know beneath it; `more` are further lines."""
     lanes, rows = document["lanes"], []
     for place, (lane, row) in enumerate(zip(lanes, lane_rows(document), strict=True)):
         over = lane.get("speedup_over")
@@ -77,7 +78,9 @@ def compare_report(document: Mapping[str, Any], more: Sequence[str] = ()) -> Rep
             **row, "speedup": known or row["speedup"], "shares": _shares(lane["metrics"] or {}),
             "over": f"{over['tokens']:.0f} / {over['plain_tokens']:.0f}" if over else None,
         })  # fmt: skip
-    return Report("", [Table(_COLUMNS, rows), *(Text(note) for note in (*_notes(lanes), *more))], document)
+    said = verdict(standings(lanes))
+    first = [Text(said.text, "normal" if said.tone == "good" else said.tone)] if said.text else []
+    return Report("", [*first, Table(_COLUMNS, rows), *(Text(note) for note in (*_notes(lanes), *more))], document)
 
 
 def left_out(run: Mapping[str, Any]) -> list[str]:

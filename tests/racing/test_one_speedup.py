@@ -55,7 +55,7 @@ def test_every_view_of_a_race_shows_the_same(monkeypatch, tmp_path, seed):
     replayed, besides = trace_document(trace)["lanes"], beside_document(lay_beside([("1", trace, None)]))["lanes"]
     (entry,) = library.scan()
     kept, measured = lane_rows([entry]), measured_lane_rows([entry], lay_beside([("1", trace, None)]))
-    shown = [line.split() for line in report_text(compare_report({"lanes": replayed})).splitlines()[1:5]]
+    shown = [line.split() for line in report_text(compare_report({"lanes": replayed})).splitlines()[3:7]]
     markdown = [row.split(" | ") for row in compare_markdown({"lanes": replayed}).splitlines()[2:]]
     table = list(csv.DictReader(io.StringIO(compare_csv({"lanes": replayed}))))
     for index in (1, 2, 3):
@@ -100,7 +100,7 @@ def test_tables_of_repeats_sets_and_sweeps_divide_too(monkeypatch, tmp_path, rep
     sampled = {"prompt": "bcd", "chat": False, "observe": "off", "sampling": SAMPLED, "max_tokens": 40}
     settings = world.race(DRAFTED, LOOKUP, **sampled).settings
     found = compare_document(compare(settings, repeats, clock=world.clock))
-    for line in report_text(compare_report(found)).splitlines()[2:4]:
+    for line in report_text(compare_report(found)).splitlines()[4:6]:
         rate, plain, ratio = (float(text.rstrip("x")) for text in _cells(line.split()))
         assert divides(ratio, rate, plain)
     for lane in found["lanes"][1:]:

@@ -106,7 +106,7 @@ def test_in_random_races_the_speedup_is_the_quotient_of_the_figures_shown(monkey
         assert found.whole == (lane.emitted == plain.emitted) and bool(beside(found)) != found.whole
         assert found.spread is None or found.low <= found.value <= found.high
         # the command's table and Markdown
-        row = next(row for row in printed if row[0] == lane.name)
+        row = next(row for row in printed if row[:1] == [lane.name])
         at = next(place for place, word in enumerate(row) if re.fullmatch(r"[\d.]+x", word))
         above, below, ratio = row[at - 2 : at + 1]
         assert shown_divides(ratio, above, below)
