@@ -30,4 +30,10 @@ def methods_for(kind: str) -> list[str]:
     return [one.name for one in METHODS.values() if kind in (one.head, one.trained)]
 
 
+def title(name: str, method: str) -> str:
+    """A lane's name as it is read: where it begins with its method's name, that method's label."""
+    known, rest = METHODS.get(method), name.removeprefix(method)
+    return f"{known.label}{rest}" if known is not None and name.startswith(method) and rest[:1] in ("", " ") else name
+
+
 collect()

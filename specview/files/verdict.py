@@ -12,6 +12,7 @@ from typing import Any
 from specview.decoding.speedup import Speedup
 from specview.decoding.verification import is_lossy
 from specview.drafting.plain import is_baseline
+from specview.drafting.registry import title
 from specview.files.figures import rate, times_short
 from specview.files.report import Tone
 from specview.settings.events import Equality
@@ -239,7 +240,7 @@ def _standing(lane: Mapping[str, Any]) -> Standing:
         alike = Equality(bool(equality["equal"]), tokens, equality.get("first_difference"),
                          equality.get("logit_margin"), equality.get("kernel_margin"))  # fmt: skip
     return Standing(
-        str(lane.get("name")), tokens,
+        title(str(lane.get("name")), str(run.get("method"))), tokens,
         faster.tokens_per_s if faster else metrics.get("decode_tokens_per_s"), faster, is_baseline(run),
         is_lossy(run.get("rule")), alike, str((lane.get("output") or {}).get("end") or ""), str(lane.get("error") or ""),
         str(lane.get("not_comparable") or ""),

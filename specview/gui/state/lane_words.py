@@ -12,7 +12,7 @@ from specview.decoding.metrics import Metrics, draft_full_words
 from specview.decoding.speedup import Speedup
 from specview.decoding.verification import RULES, is_lossy
 from specview.drafting.plain import BASELINE
-from specview.files.figures import METRICS, MISSING, number, percent, times_short
+from specview.files.figures import METRICS, MISSING, number, percent, rate, times_short
 from specview.files.verdict import overlap
 from specview.gui.state import figures
 from specview.gui.state.view_model import LaneModel, RaceModel
@@ -38,11 +38,9 @@ def short_model(name: str) -> str:
 
 def title(lane: LaneModel) -> str:
     """A lane's name as it is read: where it begins with its method's name, that method's label."""
-    from specview.drafting.registry import METHODS
+    from specview.drafting.registry import title
 
-    method = METHODS.get(lane.method)
-    rest = lane.name.removeprefix(lane.method)
-    return f"{method.label}{rest}" if method is not None and lane.name.startswith(lane.method) and rest[:1] in ("", " ") else lane.name
+    return title(lane.name, lane.method)
 
 
 LOSSY = "lossy"
@@ -244,10 +242,10 @@ def line(lane: LaneModel, race: RaceModel, metrics: Metrics) -> tuple[Piece, ...
         tip = one.tooltip("\n".join(filter(None, (details.get(name, ""), more))))
         return Piece(name, one.text(value), before, after, short, "\n".join(filter(None, (tip, told))))
 
-    over = _over(lane, race, speedup)
-    rate = figure("decode_tokens_per_s", figures.shown_rate(speedup, metrics), figures.beside(speedup),
+    over = _over(speedup)
+    speed = figure("decode_tokens_per_s", figures.shown_rate(speedup, metrics), figures.beside(speedup),
                   after=f"tok/s over {over}" if over else "tok/s", short=f"tok/s over {over.split(' ')[0]}" if over else "tok/s")  # fmt: skip
-    found = [rate]
+    found = [speed]
     if not lane.plain:
         k, policy = lane.settings.get("k"), str(lane.settings.get("policy") or "constant")
         found += [
@@ -263,12 +261,11 @@ def line(lane: LaneModel, race: RaceModel, metrics: Metrics) -> tuple[Piece, ...
     return tuple(found)
 
 
-def _over(lane: LaneModel, race: RaceModel, speedup: Speedup | None) -> str:
-    """Over how many tokens the figures beside plain's are, where the two ended at different lengths; '' else."""
-    plain = race.baseline
-    if speedup is None or plain is None or not lane.state == plain.state == "ended" or lane.emitted == plain.emitted:
+def _over(speedup: Speedup | None) -> str:
+    """Over how many tokens the figures beside plain's are, where the two ended at different lengths, and plain's then; '' else."""
+    if speedup is None or speedup.whole:
         return ""
-    return f"{speedup.tokens:.0f} tokens"
+    return f"{speedup.tokens:.0f} tokens, plain {rate(speedup.plain_tokens_per_s)}"
 
 
 def winner(race: RaceModel) -> LaneModel | None:
