@@ -213,4 +213,4 @@ def _counted(accepted: Column, judged: Column, places: int) -> tuple[list[int], 
 
 def _grouped(keys: Column, values: Column) -> dict[int, list[float]]:
     """The values that share a key, by rising key."""
-    return {int(key): values[keys == key].tolist() for key in np.unique(keys)}
+    return {int(key): values[keys == key].tolist() for key in sorted(set(keys.tolist()))}

@@ -24,14 +24,13 @@ from specview.models.catalog import BUNDLED, existing, path_of, resolve
 from specview.models.facts import weights_sha256, where_from
 from specview.models.loading import MARGIN, engine_available
 from specview.models.model_folder import has_tokenizer
+from specview.settings.options import INSIDE
 
 if TYPE_CHECKING:
     from specview.heads.loaded import LoadedHead
 
 _LOADING_BYTES = 8  # a float32 and, for a moment, the copy that is read from the file
 
-INSIDE = "mtp"
-"""The kind of head that ships inside its target: "bundled" means that."""
 
 
 def load_head(

@@ -16,8 +16,6 @@ from specview.drafting.lanes import checked_lane, heads_of, needs_draft, options
 from specview.drafting.registry import METHODS, methods_for
 from specview.errors import SpecviewError, UsageError
 from specview.fields import check, values_of
-from specview.models.heads import find_head, named_head, read_head
-from specview.models.loading import engine_available
 from specview.settings.options import HEAD
 from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 
@@ -49,6 +47,9 @@ def with_members(lane: LaneSettings, target: str, engine: str) -> LaneSettings:
     method = METHODS.get(lane.method)
     if method is None or not method.head_for_model or "members" in lane.options:
         return lane
+    from specview.models.heads import find_head, named_head, read_head
+    from specview.models.loading import engine_available
+
     kind: str | None = None
     try:
         if lane.draft != BUNDLED:

@@ -8,6 +8,9 @@ from typing import Any
 from specview.errors import UsageError
 from specview.fields import Option, Value
 
+INSIDE = "mtp"
+"""The kind of head that ships inside its target: "bundled" means that."""
+
 HEAD = Option(
     "head",
     "",

@@ -12,7 +12,6 @@ from specview.drafting.lanes import HeadChoice, flat_settings, heads_of
 from specview.errors import SpecviewError
 from specview.experiments import arms
 from specview.models.assets import asset_path
-from specview.racing import resolve
 from specview.racing.resolve import checked_run, with_members
 from specview.settings.run import LaneSettings, RunSettings
 
@@ -69,9 +68,9 @@ def test_without_the_bundled_head_or_torch_the_draft_model_drafts(monkeypatch):
         raise SpecviewError("no such head")
 
     with monkeypatch.context() as patched:
-        patched.setattr(resolve, "find_head", missing)
+        patched.setattr("specview.models.heads.find_head", missing)
         assert members() == WITHOUT
-    monkeypatch.setattr(resolve, "engine_available", lambda name: "torch is not installed")
+    monkeypatch.setattr("specview.models.loading.engine_available", lambda name: "torch is not installed")
     assert members() == WITHOUT
 
 

@@ -19,7 +19,7 @@ from specview.gui.parts import layout
 from specview.gui.parts.widgets import Choice, label, set_kind, set_tip
 from specview.gui.state.display_text import tooltip
 from specview.gui.state.lane_words import short_model
-from specview.models.heads import INSIDE
+from specview.settings.options import INSIDE
 from specview.settings.run import BUNDLED
 
 

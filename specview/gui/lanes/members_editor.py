@@ -21,8 +21,7 @@ from specview.gui.lanes.option_form import OptionForm
 from specview.gui.link.head_checks import has_bundled, no_head
 from specview.gui.parts import layout, theme
 from specview.gui.parts.widgets import ElidedLabel, set_tip
-from specview.models.heads import INSIDE
-from specview.settings.options import HEAD, Value
+from specview.settings.options import HEAD, INSIDE, Value
 
 JOIN = "+"
 

@@ -17,7 +17,7 @@ from specview.gui.link.head_checks import needs_choice
 from specview.gui.parts import theme
 from specview.gui.parts.widgets import label
 from specview.gui.state.display_text import tooltip
-from specview.models.heads import INSIDE
+from specview.settings.options import INSIDE
 
 FAMILIES = {"draft model": "Draft model", "trained head": "Trained head", "n-gram": "N-gram: no second model", "self": "The target itself",
             "combined": "Combined"}

@@ -10,7 +10,6 @@ from specview.gui.parts import theme
 from specview.gui.parts.painted import RIGHT, box, ink, pen, words, words_in, wrapped
 from specview.gui.parts.widgets import set_tip
 from specview.gui.state.view_model import LaneModel, RaceModel
-from specview.lab.explain import explain_lane
 
 MOST_LINES = 2
 _FONT = 12
@@ -44,6 +43,8 @@ class WhyLine(QAbstractButton):
             return
         self._looked = looked
         if slower:
+            from specview.lab.explain import explain_lane
+
             self.sentence = explain_lane(lane, race.lanes, plain, race.speedup).sentence
             set_tip(self, f"Slower than plain. {self.sentence}\nOpens the tab Why for this lane.")
             self.setAccessibleName(f"Why is {lane.name} slower than plain?")

@@ -22,7 +22,6 @@ from specview.gui.link.engine_thread import EngineThread
 from specview.gui.link.job import Job
 from specview.gui.link.pace import Later, every
 from specview.gui.state.view_model import LaneModel, RaceModel
-from specview.racing.pool import engine_keys
 from specview.settings.events import Failed, Progress, RaceStarted
 from specview.settings.run import LaneSettings, RunSettings
 
@@ -176,6 +175,8 @@ class Controller(QObject):
         """Start a race on checked settings."""
         if self.racing:
             return
+        from specview.racing.pool import engine_keys
+
         if self._preload is not None and set(engine_keys(self._preload.settings)) != set(engine_keys(settings)):
             self.engine.stop(messages.Preload)
         self._leave_recorded()

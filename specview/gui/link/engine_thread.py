@@ -13,21 +13,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specview.decoding.interfaces import Declared
 from specview.errors import SpecviewError, Stopped
 from specview.gui.link import messages
-from specview.library.keeping import RunKeeper
-from specview.library.library import RunLibrary
 from specview.settings.events import Event, Failed, Progress, RaceEnded
 from specview.settings.run import RunSettings
+
+if TYPE_CHECKING:
+    from specview.library.keeping import RunKeeper
 
 log = logging.getLogger(__name__)
 
 
 def keep_in_library(settings: RunSettings, on_trouble: Callable[[str], None]) -> RunKeeper | None:
     """Keep the coming race in the user's library, unless they do not want it or nothing is observed of it."""
+    from specview.library.keeping import RunKeeper
+    from specview.library.library import RunLibrary
+
     library = RunLibrary()
     if settings.observe == "off" or not library.keeps:
         return None

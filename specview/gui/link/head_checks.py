@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
 
@@ -18,12 +19,11 @@ from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.files.folders import data_folder
 from specview.gui.link.background import BackgroundAnswers
-from specview.heads.files import PICKLES
-from specview.heads.layouts import KIND_WORDS, HeadFacts
-from specview.models.catalog import path_of
-from specview.models.heads import INSIDE
+from specview.settings.options import INSIDE
 from specview.settings.run import BUNDLED
-from specview.training.asked import KINDS as TRAINED_KINDS
+
+if TYPE_CHECKING:
+    from specview.heads.layouts import HeadFacts
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +84,8 @@ def heads_folder() -> Path:
 
 def no_head(kind: str, label: str) -> str:
     """What to do where no head of a kind comes with specview, in a line; label names the method."""
+    from specview.training.asked import KINDS as TRAINED_KINDS
+
     found = f"No head for {label} comes with specview: choose a folder or a hub id"
     return f"{found}, or train one (Race menu)." if kind in TRAINED_KINDS else f"{found}. {_ELSEWHERE.get(kind, '')}".strip()
 
@@ -109,6 +111,8 @@ def find_heads() -> list[FoundHead]:
 
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
     """Folders under `folder` that have a config and weights."""
+    from specview.heads.files import PICKLES
+
     try:
         with os.scandir(folder) as inside:
             entries = {entry.name: entry.is_dir(follow_symlinks=False) for entry in islice(inside, _MOST_ENTRIES)}
@@ -148,6 +152,8 @@ def _short(name: str) -> str:
 
 def facts_words(facts: HeadFacts) -> str:
     """What a head is, in one sentence: kind, layout, size, what it reads, what it was trained for."""
+    from specview.heads.layouts import KIND_WORDS
+
     words = KIND_WORDS.get(facts.kind, facts.kind)
     layout = facts.layout.partition(", ")[2] or facts.layout
     parts = [f"{words[:1].upper()}{words[1:]} ({layout})"]
@@ -169,6 +175,7 @@ def check(question: HeadQuestion) -> tuple[str, str]:
     Says what can be told of files here; a head or a target that must be fetched first is told of as that.
     """
     from specview.heads.fit import fits, settle, target_of_files
+    from specview.heads.layouts import KIND_WORDS
     from specview.heads.read import read_head
     from specview.models.catalog import resolve
     from specview.models.heads import find_head, head_of_kind
@@ -204,6 +211,8 @@ def check(question: HeadQuestion) -> tuple[str, str]:
 
 def is_here(ref: str) -> bool:
     """Whether a reference is bundled, a file or a folder here: hub ids would need the hub library, see `library`."""
+    from specview.models.catalog import path_of
+
     try:
         return ref == BUNDLED or path_of(ref).exists()
     except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Signal
 
@@ -12,13 +13,12 @@ from specview.errors import SpecviewError
 from specview.files.reader import Trace, read_trace
 from specview.gui.link.background import Background
 from specview.gui.state.view_model import RaceModel
-from specview.library import replay
-from specview.library.beside import Beside, difference, lay_beside
-from specview.library.library import SUFFIX, runs_folder
-from specview.library.repeat import settings_of_trace
 from specview.racing.resolve import checked_run
 from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded
 from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
+
+if TYPE_CHECKING:
+    from specview.library.beside import Beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class Pick:
 
 def pick_of(run: str) -> Pick:
     """The run that a branch names as its parent; raises SpecviewError where it is gone."""
+    from specview.library.library import SUFFIX, runs_folder
+
     kept = runs_folder() / f"{run}{SUFFIX}"
     for path in (kept, Path(run)):
         if path.is_file():
@@ -70,6 +72,8 @@ class Opened:
 
 def recorded_race(trace: Trace, lanes: int = MAX_LANES) -> RaceModel:
     """Return what a live race would have left on screen, its first `lanes` lanes."""
+    from specview.library import replay
+
     race = RaceModel()
     for event in replay.events(trace, 0):
         if isinstance(event, (LanePrefilled, LaneRound, LaneEnded)) and event.lane >= lanes:
@@ -110,6 +114,8 @@ def open_picks(picks: Sequence[Pick], traces: Sequence[Trace]) -> Opened:
         if problem:
             remarks.append(problem)
         return Opened(tuple(picks), race, _words(picks[0], first), tuple(remarks), settings, own, problem, list(traces))
+    from specview.library.beside import difference, lay_beside
+
     numbered = [(str(place), trace, pick.lanes) for place, (pick, trace) in enumerate(zip(picks, traces, strict=True), 1)]
     laid = lay_beside(numbered)
     shown = laid[:MAX_LANES]
@@ -125,6 +131,8 @@ def open_picks(picks: Sequence[Pick], traces: Sequence[Trace]) -> Opened:
 
 def _settings(trace: Trace) -> tuple[RunSettings | None, tuple[LaneSettings, ...], str]:
     """The run's settings as a race takes them (with a plain lane), and the lane settings of its own lanes."""
+    from specview.library.repeat import settings_of_trace
+
     try:
         settings = settings_of_trace(trace)
         return checked_run(replace(settings, baseline=True)), settings.lanes, ""

@@ -19,7 +19,6 @@ from specview.gui.parts.widgets import ElidedLabel, button, label, set_tip
 from specview.gui.race.foreign_models import SetupWindow
 from specview.gui.state.display_text import visible
 from specview.gui.state.view_model import LaneModel, RaceModel
-from specview.library.library import runs_folder
 from specview.settings.run import LaneSettings, RunSettings
 
 PLAY_MS = 33
@@ -123,6 +122,8 @@ class RecordedRuns(QObject):
 
     def ask(self) -> None:
         """Ask for a trace file, or several, and open it."""
+        from specview.library.library import runs_folder
+
         folder = runs_folder()
         start = str(folder) if folder.is_dir() else ""
         names, _ = QFileDialog.getOpenFileNames(

@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QBoxLayout, QFrame, QPlainTextEdit, QPushButton, Q
 
 from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import RULES, resolve_rule, rule_label
-from specview.engines.templates import DEFAULT
 from specview.errors import SpecviewError
 from specview.fields import declared
 from specview.gui.parts import layout, theme
@@ -58,7 +57,9 @@ class SetupPanel(Popover):
         self.system.setPlaceholderText("none: the model's template may have one of its own")
         self.chat = Choice((("chat", "chat: the model's own template"), ("raw", "raw: the text as it is")))
         self.template = Choice(_USUAL)
-        self._lay_out()
+        self._template_field = Field("Chat template", self.template, "One of the model's own by name")
+        self._template_field.hide()
+        self._body: _Content | None = None
         self._fit()
         self.fill_rules()
         theme.signals.changed.connect(self._fit)
@@ -73,11 +74,9 @@ class SetupPanel(Popover):
         """Follow the font."""
         self.system.setFixedHeight(theme.px(58))
 
-    def _lay_out(self) -> None:
+    def _lay_out(self) -> _Content:
         content = QWidget()
         left, right = layout.column(gap=8), layout.column(gap=8)
-        self._template_field = Field("Chat template", self.template, "One of the model's own by name")
-        self._template_field.hide()
         for item in (
             label("Prompt", "title"), Field("System text", self.system, "What the system turn of the chat says"),
             Field("Form", self.chat, "Chat wraps the prompt in the model's template; raw feeds it as typed"), self._template_field,
@@ -91,8 +90,9 @@ class SetupPanel(Popover):
         right.addStretch(1)
         right.addLayout(layout.row(1, button(QPushButton, "Done", "Close (Esc)", self.hide)))
         layout.row((left, 1), (right, 1), on=content, gap=28)
-        self._body = _Content(content)
-        self.column.addWidget(self._body)
+        body = _Content(content)
+        self.column.addWidget(body)
+        return body
 
     def _group(self, column: QBoxLayout, title: str, fields: list[OptionField]) -> None:
         """A title, the fields of a group under their captions, and its tick boxes."""
@@ -118,7 +118,8 @@ class SetupPanel(Popover):
     # -- opening ---------------------------------------------------------------------------------------
 
     def open_at(self, anchor: QWidget, widget: QWidget | None = None) -> None:
-        """Open under a button, the keyboard on this field, else on the first one."""
+        """Open under a button, the keyboard on this field, else on the first one; laid out when it is opened first."""
+        self._body = self._body or self._lay_out()
         for part in self.findChildren(QWidget):
             part.ensurePolished()  # before it is shown first, sizes would be those without the style sheet
         self._body.updateGeometry()
@@ -174,6 +175,8 @@ class SetupPanel(Popover):
 
     def offer_templates(self, names: Iterable[str]) -> None:
         """Offer a loaded target's chat templates; none takes no choice away, for the target may not be loaded yet."""
+        from specview.engines.templates import DEFAULT
+
         if named := [name for name in names if name != DEFAULT]:
             self._fill_templates(named)
 

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None, traces: Sequence[Path] = ()) -> int:
     theme.apply(app, remembered.window.theme, remembered.window.font_scale)
     collector = Collector()
     engine = EngineThread(make_backend)
-    window = MainWindow(engine, Library(), store, remembered, first_settings())
+    window = MainWindow(engine, Library(), store, remembered, remembered.run or first_settings())
     app.setWindowIcon(icon())
     window.controller.state_changed.connect(lambda: collector.follow(window.controller.state))
     window.show()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from PySide6.QtWidgets import QLabel, QToolButton
 
 from specview.gui.link.controller import Controller
 from specview.gui.link.pace import every
 from specview.gui.parts.widgets import set_tip
-from specview.gui.train.process import TrainingRun
+
+if TYPE_CHECKING:
+    from specview.gui.train.process import TrainingRun
 
 MEMORY_MS = 2000
 
@@ -15,17 +19,18 @@ MEMORY_MS = 2000
 class TrainingButton(QToolButton):
     """What is trained beside the window's own work; hidden while there is nothing to say."""
 
-    def __init__(self, training: TrainingRun) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._training = training
         self.setProperty("kind", "caption")
         self.setAccessibleName("Training")
         set_tip(self, "Show the training (Ctrl+T)")
         self.hide()
-        training.changed.connect(self._show)
 
-    def _show(self) -> None:
-        training = self._training
+    def follow(self, training: TrainingRun) -> None:
+        """Say how this training goes."""
+        training.changed.connect(lambda: self._show(training))
+
+    def _show(self, training: TrainingRun) -> None:
         kind = training.request.kind if training.request is not None else ""
         percent = "" if training.fraction is None else f" {training.fraction:.0%}"
         words = {"running": f"training {kind}{percent}", "stopping": f"stopping {kind}",

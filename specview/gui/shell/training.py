@@ -13,11 +13,11 @@ from specview.gui.race.foreign_models import SetupWindow
 from specview.gui.shell.lane_setup import LaneSetup
 from specview.gui.shell.status_strip import TrainingButton
 from specview.gui.state.setup_words import model_name
-from specview.gui.train.process import TrainingRun
 from specview.settings.run import LaneSettings
 
 if TYPE_CHECKING:
     from specview.gui.train.dialog import TrainDialog
+    from specview.gui.train.process import TrainingRun
 
 
 class TrainingWindow(SetupWindow, Protocol):
@@ -28,17 +28,32 @@ class TrainingWindow(SetupWindow, Protocol):
 
 
 class Training(QObject):
-    """Owns the training's process; the dialog is made, and its modules are read, when it is first shown."""
+    """Owns the training's process and its dialog: both are made, and their modules read, when they are first asked for."""
 
     def __init__(self, window: TrainingWindow, files: Background) -> None:
         super().__init__(window.page)
         self._window, self._files = window, files
-        self.run = TrainingRun(self)
-        self.button = TrainingButton(self.run)
+        self._run: TrainingRun | None = None
+        self.button = TrainingButton()
         self.dialog: TrainDialog | None = None
         self._ran = False
-        self.run.changed.connect(self._changed)
         self.button.clicked.connect(self.show)
+
+    @property
+    def run(self) -> TrainingRun:
+        """The process."""
+        if self._run is None:
+            from specview.gui.train.process import TrainingRun
+
+            self._run = TrainingRun(self)
+            self._run.changed.connect(self._changed)
+            self.button.follow(self._run)
+        return self._run
+
+    @property
+    def running(self) -> bool:
+        """Whether something is trained now."""
+        return self._run is not None and self._run.running
 
     def show(self) -> None:
         """Open the dialog."""
@@ -64,19 +79,19 @@ class Training(QObject):
 
     def warn(self) -> None:
         """Say what a race's times suffer from, where one is timed beside a training."""
-        if self.run.running and self._window.controller.racing:
+        if self.running and self._window.controller.racing:
             from specview.gui.train.dialog import BESIDE
 
             self._window.show_message(f"A training runs beside this race. {BESIDE}", "warning")
 
     def _changed(self) -> None:
-        if self.run.running != self._ran:
-            self._ran = self.run.running
+        if self.running != self._ran:
+            self._ran = self.running
             self.warn()
 
     def may_close(self) -> bool:
         """Ask what becomes of a training that runs; False where the window is to stay."""
-        if not self.run.running:
+        if not self.running:
             return True
         answer = self.ask()
         if answer == "stop" and self.run.state != "stopping":
