@@ -50,6 +50,7 @@ class SetupPanel(Popover):
         super().__init__(parent)
         self.fields = {name: OptionField(one, one.default, self._edited) for name, one in SETTINGS.items()}
         self.rule = Choice()
+        self.rule.setAccessibleName("Rule")
         # What `auto` picks changes with the temperature, and must not be cut.
         self.rule.setSizeAdjustPolicy(Choice.SizeAdjustPolicy.AdjustToContents)
         self.system = QPlainTextEdit()
