@@ -439,7 +439,7 @@ class Chart(QFrame):
         """Write the plot as .png, .svg or .csv by the name's ending; raises SpecviewError, the old file intact."""
         ending = Path(path).suffix.lower()
         forms: dict[str, Callable[[], bytes]] = {
-            ".png": self._png, ".svg": self._svg, ".csv": lambda: self.csv().encode("utf-8"),
+            ".png": self._png, ".svg": lambda: svg_of(self, self.title), ".csv": lambda: self.csv().encode("utf-8"),
         }  # fmt: skip
         if ending not in forms:
             raise SpecviewError(f"a plot cannot be saved as {ending or 'a file without an ending'!r}.",
@@ -472,21 +472,23 @@ class Chart(QFrame):
         QImageWriter(buffer, QByteArray(b"png")).write(self._image())
         return bytes(data.data())
 
-    def _svg(self) -> bytes:
-        """The chart as it looks, as a drawing."""
-        from PySide6.QtSvg import QSvgGenerator
 
-        data, buffer = _buffer()
-        made = QSvgGenerator()
-        made.setOutputDevice(buffer)
-        made.setSize(self.size())
-        made.setViewBox(self.rect())
-        made.setTitle(self.title)
-        painter = QPainter(made)
-        painter.fillRect(self.rect(), QColor(theme.current().panel))
-        self.render(painter, self.rect().topLeft())
-        painter.end()
-        return bytes(data.data())
+def svg_of(widget: QWidget, title: str) -> bytes:
+    """A chart, or charts in a widget, as a drawing."""
+    from PySide6.QtSvg import QSvgGenerator
+
+    data, buffer = _buffer()
+    made = QSvgGenerator()
+    made.setOutputDevice(buffer)
+    made.setSize(widget.size())
+    made.setResolution(96)  # a pixel is a pixel
+    made.setViewBox(widget.rect())
+    made.setTitle(title)
+    painter = QPainter(made)
+    painter.fillRect(widget.rect(), QColor(theme.current().panel))
+    widget.render(painter, widget.rect().topLeft())
+    painter.end()
+    return bytes(data.data())
 
 
 def _buffer() -> tuple[QByteArray, QBuffer]:
@@ -502,4 +504,4 @@ def _place(x: float | None, y: float | None) -> tuple[int, float]:
     return (0, x) if x is not None else (1, float(y or 0.0))
 
 
-__all__ = ["Chart", "Numbers"]
+__all__ = ["Chart", "Numbers", "svg_of"]

@@ -1,0 +1,1 @@
+"""Races as pictures: still, moving, and their plots as drawings."""
