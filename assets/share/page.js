@@ -35,7 +35,7 @@ function make(tag, attributes = {}, ...children) {
 const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const fixed = (value, digits = 2) => (known(value) ? value.toFixed(digits) : "–");
 const rate = (value) => (!known(value) ? "–" : value < 9.995 ? value.toFixed(2) : value < 999.5 ? value.toFixed(1) : Math.round(value).toLocaleString("en"));
-const times = (value) => (known(value) ? `${value.toFixed(2)}×` : "–");
+const times = (value) => (known(value) ? `${value.toFixed(value >= 0.95 && value < 1.05 ? 2 : 1)}×` : "–");
 function probability(value) {
   if (!known(value)) return "–";
   if (value > 0 && value < 0.005) return value.toExponential(0).replace("e-0", "e-");

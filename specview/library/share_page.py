@@ -13,12 +13,13 @@ from specview import __version__
 from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Round, end_words, finished
 from specview.decoding.verification import is_lossy
 from specview.drafting.plain import is_baseline
+from specview.drafting.registry import title as lane_title
 from specview.errors import SpecviewError
 from specview.files.atomic import os_reason
 from specview.files.reader import Trace
 from specview.files.schema import Json, dumps
 from specview.files.tables import printable
-from specview.files.verdict import standings, verdict
+from specview.files.verdict import Standing, overlap, standings, verdict
 from specview.library.export_protocol import protocol
 from specview.library.exporters import equality_words, shown_rates
 from specview.library.replay import trace_document
@@ -53,17 +54,29 @@ def page_data(trace: Trace, document: Json, title: str) -> Json:
     [text, verdict (a, r or i), p, q, accept, u, likeliest by p, likeliest by q], a final one [text, kind (c, b or p), p,
     likeliest by p]; a likely one is [text, probability].
     """
-    said = verdict(standings(document["lanes"]))
+    named = [
+        {**lane, "name": lane_title(record.name, str(record.settings.get("method") or ""))}
+        for lane, record in zip(document["lanes"], trace.records, strict=True)
+    ]
+    stand = standings(named)
+    said, winner = verdict(stand), _winner(stand)
     recorded = trace.run.get("recorded_at")
     when = f", recorded {recorded[:10]}" if isinstance(recorded, str) else ""
-    lanes = [_lane(trace, index, lane) for index, lane in enumerate(document["lanes"])]
-    best = max((lane["recorded"]["speedup"] or 0.0 for lane in lanes), default=0.0)
-    for lane in lanes:
-        lane["won"] = not lane["plain"] and best > 1.0 and lane["recorded"]["speedup"] == best
+    lanes = [{**_lane(trace, index, lane), "won": index == winner} for index, lane in enumerate(named)]
     return {
         "title": _line(title), "headline": _line(said.sentence), "rest": _line(said.rest),
         "made": f"Made by specview {__version__}{_line(when)}. Each lane's clock counts only its own work.", "lanes": lanes,
     }  # fmt: skip
+
+
+def _winner(lanes: Sequence[Standing]) -> int | None:
+    """The lane that was clearly the fastest, by the ranges of the speedups; None where there is none."""
+    rated = sorted(((one.speedup, place) for place, one in enumerate(lanes) if one.speedup), key=lambda pair: -pair[0].value)
+    if not rated:
+        return None
+    (best, place), *others = rated
+    low, _ = best.spread or (best.value, best.value)
+    return None if round(low, 2) <= 1 or any(overlap(best, other) for other, _ in others) else place
 
 
 def _lane(trace: Trace, index: int, document: Json) -> Json:
@@ -78,7 +91,7 @@ def _lane(trace: Trace, index: int, document: Json) -> Json:
     if equal is not None and not equal["equal"]:
         notes.append(f"the text {equality_words(equal)}")
     return {
-        "name": _line(record.name), "plain": plain, "rule": rule, "lossy": is_lossy(rule), "note": _line(" · ".join(notes)),
+        "name": _line(document["name"]), "plain": plain, "rule": rule, "lossy": is_lossy(rule), "note": _line(" · ".join(notes)),
         "k": _line(str(record.settings.get("k") or "")),
         "recorded": {
             "speedup": 1.0 if plain else document.get("speedup"), "rate": shown_rates(document)[0],

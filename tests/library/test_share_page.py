@@ -16,6 +16,7 @@ from specview.decoding.metrics import fold
 from specview.decoding.phases import stages
 from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import speedup
+from specview.files.figures import times_short
 from specview.files.reader import Trace, read_trace
 from specview.library.replay import trace_document
 from specview.library.share_page import page_data, share_page
@@ -115,7 +116,7 @@ def test_it_opens_with_the_figures_of_the_end_and_asks_for_nothing(page: Page, t
     assert outputs(page) == [record.text for record in trace.records]
     for place, lane in enumerate(document["lanes"], 1):
         head = page.text(f".lane:nth-child({place}) header")
-        assert f"{lane['speedup']:.2f}×" in head if place > 1 else "1×" in head
+        assert times_short(lane["speedup"]) in head if place > 1 else "1×" in head
         assert f"{lane['speedup_over']['tokens_per_s']:.1f} tok/s" in head if place > 1 else "tok/s" in head
     assert page.text("#protocol") == "" and "SHA-256" in page.evaluate("document.querySelector('#protocol').textContent")
     assert page.evaluate("[...document.querySelectorAll('button, input, [role]')].filter((one) => "

@@ -21,7 +21,7 @@ from PySide6.QtGui import (
     QPainter,
     QResizeEvent,
 )
-from PySide6.QtWidgets import QFileDialog, QFrame, QMenu, QStackedLayout, QToolButton, QWidget
+from PySide6.QtWidgets import QFileDialog, QFrame, QGraphicsView, QMenu, QStackedLayout, QToolButton, QWidget
 
 from specview.errors import SpecviewError
 from specview.files.atomic import OutputFile
@@ -477,6 +477,8 @@ def svg_of(widget: QWidget, title: str) -> bytes:
     """A chart, or charts in a widget, as a drawing."""
     from PySide6.QtSvg import QSvgGenerator
 
+    for view in widget.findChildren(QGraphicsView):
+        view.setCacheMode(QGraphicsView.CacheModeFlag.CacheNone)  # its ground would be drawn as a picture
     data, buffer = _buffer()
     made = QSvgGenerator()
     made.setOutputDevice(buffer)
@@ -485,9 +487,11 @@ def svg_of(widget: QWidget, title: str) -> bytes:
     made.setViewBox(widget.rect())
     made.setTitle(title)
     painter = QPainter(made)
-    painter.fillRect(widget.rect(), QColor(theme.current().panel))
-    widget.render(painter, widget.rect().topLeft())
-    painter.end()
+    try:
+        painter.fillRect(widget.rect(), QColor(theme.current().panel))
+        widget.render(painter, widget.rect().topLeft())
+    finally:
+        painter.end()
     return bytes(data.data())
 
 

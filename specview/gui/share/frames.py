@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QImage, QPainter
 
-from specview.files.figures import number, rate, times_short
 from specview.files.verdict import verdict
 from specview.gui.lanes.token_lines import TokenLines
 from specview.gui.parts import painted, theme
 from specview.gui.parts.lane_markers import paint_marker
 from specview.gui.state import lane_words
 from specview.gui.state.display_text import visible
-from specview.gui.state.figures import shown_rate
 from specview.gui.state.playhead import Playhead
 from specview.gui.state.race_words import standing
 from specview.gui.state.view_model import LaneModel, RaceModel
@@ -46,8 +44,7 @@ class Frames:
         self._playhead = Playhead(race.lanes)
         self._most = max((lane.emitted for lane in race.lanes), default=0) or 1
         self._said = verdict([standing(race, lane) for lane in race.lanes])
-        best = max((faster.value for lane in race.lanes if (faster := race.speedup(lane))), default=0.0)
-        self._won = [best > 1 and (faster := race.speedup(lane)) is not None and faster.value == best for lane in race.lanes]
+        self._winner = lane_words.winner(race)
         self._scale = size.height() / SHEET
         self._sheet = QRectF(0, 0, size.width() / self._scale, SHEET)
 
@@ -62,10 +59,12 @@ class Frames:
         image = QImage(self._size, QImage.Format.Format_RGB888)
         image.fill(QColor(theme.current().ground))
         painter = QPainter(image)
-        painter.setRenderHints(QPainter.RenderHint.Antialiasing | QPainter.RenderHint.TextAntialiasing)
-        painter.scale(self._scale, self._scale)
-        self._paint(painter)
-        painter.end()
+        try:
+            painter.setRenderHints(QPainter.RenderHint.Antialiasing | QPainter.RenderHint.TextAntialiasing)
+            painter.scale(self._scale, self._scale)
+            self._paint(painter)
+        finally:
+            painter.end()  # before the image goes, whatever stopped it
         return image
 
     def restore(self) -> None:
@@ -98,22 +97,18 @@ class Frames:
     def _paint_lane(self, painter: QPainter, card: QRectF, place: int, lane: LaneModel) -> None:
         now, race = theme.current(), self._race
         tint = QColor(now.lane_colors[place % len(now.lane_colors)])
-        edge = now.accepted if self._playhead.at_end and self._won[place] else now.border
+        edge = now.accepted if self._playhead.at_end and lane is self._winner else now.border
         painted.box(painter, card.adjusted(0.5, 0.5, -0.5, -0.5), painted.pen(QColor(edge), 1.5), QColor(now.panel), 10)
         area = card.adjusted(18, 0, -18, 0)
-        faster, metrics = race.speedup(lane), race.metrics(lane)
-        big = "1×" if lane.plain else times_short(faster.value) if faster is not None else ""
-        large = font(46, bold=True)
+        metrics = race.metrics(lane)
+        big, large = lane_words.headline(lane, race, metrics).text, font(46, bold=True)
         room = area.width() - QFontMetricsF(large).horizontalAdvance(big) - 34
         painted.words_in(painter, QRectF(area.left(), card.top() + 8, area.width(), 58), big, large, tint, painted.RIGHT)
         paint_marker(painter, place, QPointF(area.left() + 6, card.top() + 44), 12, tint)
-        _one_line(painter, QRectF(area.left() + 20, card.top() + 30, room, 28), lane_name(lane), font(18, bold=True), QColor(now.ink))
-        parts = [f"{rate(shown_rate(faster, metrics))} tok/s"]
-        if not lane.plain:
-            parts += [f"{number(metrics.tokens_per_target_pass)} tokens a pass", f"accepts {number(metrics.acceptance_rate)}"]
-        if lane_words.lossy(lane.settings):
-            parts.insert(0, lane_words.LOSSY)
-        _one_line(painter, QRectF(area.left(), card.top() + 66, area.width(), 24), _fitting(parts, area.width()), font(16), QColor(now.muted))
+        name = QRectF(area.left() + 20, card.top() + 30, room, 28)
+        _one_line(painter, name, lane_words.title(lane), font(18, bold=True), QColor(now.ink))
+        line = QRectF(area.left(), card.top() + 66, area.width(), 24)
+        _one_line(painter, line, _fitting(lane_words.line(lane, race, metrics), area.width()), font(16), QColor(now.muted))
         bar = QRectF(area.left(), card.top() + 96, area.width(), 5)
         painted.box(painter, bar, None, QColor(now.border), 2.5)
         if lane.emitted:
@@ -158,11 +153,6 @@ def font(size: float, *, bold: bool = False) -> QFont:
     return theme.ui_font(size / theme.font_scale(), bold=bold)
 
 
-def lane_name(lane: LaneModel) -> str:
-    """A lane's name, as text to draw."""
-    return visible(lane.name)
-
-
 def _one_line(painter: QPainter, area: QRectF, text: str, face: QFont, colour: QColor) -> float:
     """Draw a text in one line, cut where it does not fit; return its width."""
     metrics = QFontMetricsF(face)
@@ -171,9 +161,11 @@ def _one_line(painter: QPainter, area: QRectF, text: str, face: QFont, colour: Q
     return metrics.horizontalAdvance(shown)
 
 
-def _fitting(parts: Sequence[str], room: float) -> str:
-    """As many of the parts as fit."""
-    metrics, count = QFontMetricsF(font(16)), len(parts)
-    while count > 1 and metrics.horizontalAdvance(" · ".join(parts[:count])) > room:
-        count -= 1
-    return " · ".join(parts[:count])
+def _fitting(pieces: Sequence[lane_words.Piece], room: float) -> str:
+    """A lane's line, in fewer words and without its last parts where there is no room."""
+    metrics, text = QFontMetricsF(font(16)), ""
+    for brief, count in ((False, len(pieces)), *((True, count) for count in range(len(pieces), 0, -1))):
+        text = " · ".join(piece.text(brief) for piece in pieces[:count])
+        if metrics.horizontalAdvance(visible(text)) <= room:
+            break
+    return text

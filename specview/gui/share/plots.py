@@ -12,6 +12,7 @@ from specview.gui.parts import layout
 from specview.gui.parts.charts import Chart, svg_of
 from specview.gui.parts.plot_data import PlotOptions, bars, curve, last, thinned
 from specview.gui.parts.plots import CURVES, PHASES, X_NAMES
+from specview.gui.state import lane_words
 from specview.gui.state.display_text import visible
 from specview.gui.state.view_model import LaneModel, RaceModel
 
@@ -45,7 +46,7 @@ def plots(race: RaceModel) -> list[Chart]:
             if len(lane.table) and not (name == "acceptance_rate" and lane.plain):
                 x, y = thinned(*curve(lane, name, _OVER))
                 value = METRICS[name].text(last(y))
-                chart.curve(str(index), x, y, title=visible(lane.name), lane=index, head=True, width_px=1.8, value=value)
+                chart.curve(str(index), x, y, title=visible(lane_words.title(lane)), lane=index, head=True, width_px=1.8, value=value)
         if floor and chart.names:
             top = max(max(chart.values(one)[1]) for one in chart.names)
             chart.set_range(y=(0.0, max(floor, top * 1.05)))
@@ -56,7 +57,7 @@ def plots(race: RaceModel) -> list[Chart]:
 def _phases(lane: LaneModel) -> Chart:
     data = bars(lane, _OVER)
     each = "" if data.rounds == 1 else f", bars of {data.rounds} rounds"
-    chart = Chart(f"Time per round, {visible(lane.name)}", f"ms{each}", x=X_NAMES["position"], y="ms")
+    chart = Chart(f"Time per round, {visible(lane_words.title(lane))}", f"ms{each}", x=X_NAMES["position"], y="ms")
     below = 0.0 * data.left
     for name, place in PHASES:
         height = getattr(data, name)
