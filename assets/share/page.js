@@ -146,31 +146,22 @@ class Lane {
     return low;
   }
 
-  tokensAt(seconds) { // as specview/decoding/round_table.py: those of a round spread evenly over its time
-    const done = this.ended(seconds), before = done ? this.sums[done - 1].emitted : 0;
-    if (done === this.rounds.length) return before;
-    const from = done ? this.rounds[done - 1].t : 0, until = this.rounds[done].t;
-    return before + (until > from ? ((this.sums[done].emitted - before) * Math.max(0, seconds - from)) / (until - from) : 0);
-  }
-
   stage(index, seconds) { // where a round is at a moment; null before its first phase
     if (this.staged !== index) [this.staged, this.staging] = [index, stages(this.rounds[index])];
     return this.staging.findLast((one) => one.t <= seconds + 1e-9) || null;
   }
 
-  figures(seconds) { // at a moment; at the end those that were recorded
-    if (seconds >= length) return this.recorded;
-    const done = this.ended(seconds), sums = this.sums[done - 1];
+  figures(seconds) { // at a moment; from the lane's end on those that were recorded
+    const done = this.ended(seconds), sums = this.sums[done - 1], own = this.rate(seconds);
+    if (done === this.rounds.length) return this.recorded;
     if (!sums) return {};
-    const base = lanes.find((one) => one.plain), shared = base ? Math.min(seconds, this.end, base.end) : 0;
-    const own = this.tokensAt(shared), plain = base ? base.tokensAt(shared) : 0;
-    const beside = base && base !== this && shared > 0 && plain > 0 && base.ended(seconds) > 0;
-    return {
-      speedup: base === this ? 1 : beside ? own / plain : null,
-      rate: beside ? own / shared : sums.seconds > 0 ? sums.emitted / sums.seconds : null,
-      per_pass: sums.emitted / done,
-      accept: sums.judged ? sums.accepted / sums.judged : null,
-    };
+    const base = lanes.find((one) => one.plain), plain = base ? base.rate(seconds) : null;
+    return { speedup: plain ? own / plain : null, rate: own, per_pass: sums.emitted / done, accept: sums.judged ? sums.accepted / sums.judged : null };
+  }
+
+  rate(seconds) { // tokens a second so far; 0 before the first round
+    const sums = this.sums[this.ended(seconds) - 1];
+    return sums && sums.seconds > 0 ? sums.emitted / sums.seconds : 0;
   }
 }
 

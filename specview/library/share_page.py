@@ -11,11 +11,13 @@ from typing import Any
 
 from specview import __version__
 from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Round, end_words, finished
+from specview.decoding.speedup import Speedup
 from specview.decoding.verification import is_lossy
 from specview.drafting.plain import is_baseline
 from specview.drafting.registry import title as lane_title
 from specview.errors import SpecviewError
 from specview.files.atomic import os_reason
+from specview.files.figures import rate
 from specview.files.reader import Trace
 from specview.files.schema import Json, dumps
 from specview.files.tables import printable
@@ -54,15 +56,11 @@ def page_data(trace: Trace, document: Json, title: str) -> Json:
     [text, verdict (a, r or i), p, q, accept, u, likeliest by p, likeliest by q], a final one [text, kind (c, b or p), p,
     likeliest by p]; a likely one is [text, probability].
     """
-    named = [
-        {**lane, "name": lane_title(record.name, str(record.settings.get("method") or ""))}
-        for lane, record in zip(document["lanes"], trace.records, strict=True)
-    ]
-    stand = standings(named)
+    stand = standings(document["lanes"])
     said, winner = verdict(stand), _winner(stand)
     recorded = trace.run.get("recorded_at")
     when = f", recorded {recorded[:10]}" if isinstance(recorded, str) else ""
-    lanes = [{**_lane(trace, index, lane), "won": index == winner} for index, lane in enumerate(named)]
+    lanes = [{**_lane(trace, index, lane), "won": index == winner} for index, lane in enumerate(document["lanes"])]
     return {
         "title": _line(title), "headline": _line(said.sentence), "rest": _line(said.rest),
         "made": f"Made by specview {__version__}{_line(when)}. Each lane's clock counts only its own work.", "lanes": lanes,
@@ -87,12 +85,15 @@ def _lane(trace: Trace, index: int, document: Json) -> Json:
         notes.append(f"lossy: the rule {rule} changes what the target would have said")
     if not finished(record.end):
         notes.append(end_words(record.end))
+    over = document.get("speedup_over")
+    if over and not Speedup.from_dict(over).whole:
+        notes.append(f"over {over['tokens']:.0f} tokens, plain {rate(over['plain_tokens_per_s'])} tok/s in that time")
     equal = document.get("equal_to_plain")
     if equal is not None and not equal["equal"]:
         notes.append(f"the text {equality_words(equal)}")
     return {
-        "name": _line(document["name"]), "plain": plain, "rule": rule, "lossy": is_lossy(rule), "note": _line(" · ".join(notes)),
-        "k": _line(str(record.settings.get("k") or "")),
+        "name": _line(lane_title(record.name, str(record.settings.get("method") or ""))), "plain": plain, "rule": rule,
+        "lossy": is_lossy(rule), "note": _line(" · ".join(notes)), "k": _line(str(record.settings.get("k") or "")),
         "recorded": {
             "speedup": 1.0 if plain else document.get("speedup"), "rate": shown_rates(document)[0],
             "per_pass": metrics.get("tokens_per_target_pass"), "accept": metrics.get("acceptance_rate"),
