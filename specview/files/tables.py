@@ -177,6 +177,13 @@ def markdown_code(text: str) -> str:
     return "`" + " ".join(printable(text).split()).replace("`", "'") + "`"
 
 
+def markdown_block(text: str, language: str = "text") -> str:
+    """Data as a block of code: its fence is longer than any in it."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}\n"
+
+
 def markdown_rows(head: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> str:
     """A Markdown table of data; `right` are the columns that are aligned to the right."""
     rule = ["---:" if at in right else "---" for at in range(len(head))]

@@ -93,18 +93,15 @@ def overlap(one: Speedup, other: Speedup) -> bool:
 
 
 def difference(equality: Equality) -> str:
-    """Where a lane's text leaves plain's, and whether kernels explain it."""
-    if equality.first_difference is None:
-        return ""
+    """Whether kernels explain where a text leaves plain's: how near plain's two best logits are there."""
     margin, kernel = equality.logit_margin, equality.kernel_margin
-    words = f"from token {equality.first_difference} on"
     if margin is None:
-        return words
+        return ""
     if kernel is None:
-        return f"{words} (plain's two best logits {margin:.2g} apart there)"
+        return f"logits {margin:.2g} apart there"
     if explained(equality):
-        return f"{words}: a near tie, {margin:.2g} apart, and kernels alone move {kernel:.2g}"
-    return f"{words}: {margin:.2g} apart there, more than kernels explain ({kernel:.2g})"
+        return f"a near tie: logits {margin:.2g} apart, kernels move {kernel:.2g}"
+    return f"no near tie: logits {margin:.2g} apart, kernels move {kernel:.2g}"
 
 
 def explained(equality: Equality) -> bool:
@@ -122,29 +119,25 @@ class _Found:
 
 def _won(rated: Sequence[Standing], stopped: bool) -> _Found:
     """Of lanes with a speedup, the fastest first."""
-    best = rated[0]
+    best, others = rated[0], rated[1:]
     assert best.speedup is not None
     low, high = best.speedup.spread or (best.speedup.value, best.speedup.value)
-    until = "Stopped: " if stopped else ""
+    until, number = "Stopped: " if stopped else "", times_short(best.speedup.value)
+    facts = (_tokens(rated), _rates(best))
+    unsure = "" if best.speedup.spread else "too few rounds for a range"
     if round(high, 2) < 1:
-        return _Found(_capital(f"{until}{PLAIN} is fastest here: {_each(rated[:1])}."),
-                      (_tokens(rated), _rates(best), _others(rated[1:]), _unlike(rated)), "normal")  # fmt: skip
+        words = f"{until}{PLAIN} is fastest here: {best.name}{_lossy(best)} {number}."
+        return _Found(_capital(words), (*facts, _each(others), unsure, _unlike(rated)), "normal")
     if round(low, 2) <= 1:
-        words = f"{until}no lane is clearly faster than {PLAIN}: {best.name}{_lossy(best)} {times_short(best.speedup.value)}"
-        span = f" ({low:.2f} to {high:.2f})" if best.speedup.spread is not None else ""
-        return _Found(_capital(f"{words}{span}."), (_tokens(rated), _rates(best), _others(rated[1:]), _unlike(rated)), "normal")
-    close = [lane for lane in rated[1:] if lane.speedup is not None and overlap(best.speedup, lane.speedup)]
-    if close:
-        first = [best, *close]
-        names = _listed([f"{lane.name}{_lossy(lane)}" for lane in first])
-        words = f"{until}{names} are faster than {PLAIN}, none clearly ahead"
-        text, tone = _text(first)
-        speeds = f"{' and '.join(times_short(_ratio(lane)) for lane in first)}, ranges overlap"
-        rest = (speeds, _tokens(rated), _rates(best), _others(rated[len(first):]), _unlike(rated))
-        return _Found(f"{_capital(words)}{text}.", rest, tone)
-    text, tone = _text([best])
-    words = f"{until}{best.name} {'was' if stopped else 'is'} {times_short(best.speedup.value)} faster than {PLAIN}"
-    return _Found(f"{_capital(words)}{text}.", (_tokens(rated), _rates(best), _others(rated[1:]), _unlike(rated)), tone)
+        span = f" ({low:.2f} to {high:.2f})" if best.speedup.spread else ""
+        words = f"{until}no lane is clearly faster than {PLAIN}: {best.name}{_lossy(best)} {number}{span}."
+        return _Found(_capital(words), (*facts, _each(others), unsure, _unlike(rated)), "normal")
+    close = [lane.name for lane in others if lane.speedup is not None and overlap(best.speedup, lane.speedup)]
+    beside = f", not clearly ahead of {_listed(close)}" if close else ""
+    text, note, tone = _text(best)
+    words = f"{until}{best.name} {'was' if stopped else 'is'} {number} faster than {PLAIN}{beside}{text}."
+    near = f"{_each(others)} (ranges overlap)" if close else _each(others)
+    return _Found(_capital(words), (note, *facts, near, unsure, _unlike(others)), tone)
 
 
 def _alone(ran: Sequence[Standing], plain: Standing | None, single: bool) -> _Found:
@@ -159,28 +152,25 @@ def _alone(ran: Sequence[Standing], plain: Standing | None, single: bool) -> _Fo
     return _Found(_capital(words), (why,), "normal")
 
 
-def _text(first: Sequence[Standing]) -> tuple[str, Tone]:
-    """Whether the text of the lanes ahead is plain's, as the sentence goes on."""
-    if any(lane.lossy for lane in first):
-        alike = len(first) == 1 and first[0].equality is not None and first[0].equality.equal
-        return (", but lossy, though the text is the same here" if alike else ", but lossy: its rule changes the text"
-                if len(first) == 1 else ", lossy ones among them"), "warning"
-    known = [lane.equality for lane in first if lane.equality is not None]
-    if not known:
-        return ", by an exact rule" if len(first) == 1 else ", by exact rules", "good"
-    if all(one.equal for one in known):
-        return ", and the text is the same", "good"
-    apart = next(one for one in known if not one.equal)
-    whose = "its text" if len(first) == 1 else "a text"
-    tone: Tone = "normal" if explained(apart) else "warning"
-    return f", but {whose} differs {difference(apart)}", tone
+def _text(best: Standing) -> tuple[str, str, Tone]:
+    """Whether the winner's text is plain's, as the sentence goes on; what explains it where it is not."""
+    equality = best.equality
+    if best.lossy:
+        alike = equality is not None and equality.equal
+        return ", but lossy, though the text is the same here" if alike else ", but lossy: its rule changes the text", "", "warning"
+    if equality is None:
+        return ", by an exact rule", "", "good"
+    if equality.equal:
+        return ", and the text is the same", "", "good"
+    where = "" if equality.first_difference is None else f" from token {equality.first_difference} on"
+    return f", but its text differs{where}", difference(equality), "normal" if explained(equality) else "warning"
 
 
-def _unlike(rated: Sequence[Standing]) -> str:
-    """The texts that differ, of lanes that the sentence did not say it of."""
+def _unlike(lanes: Sequence[Standing]) -> str:
+    """The texts that differ from plain's, of lanes that the sentence does not say it of."""
     return " · ".join(
-        f"{lane.name}: text differs {difference(lane.equality)}" for lane in rated[1:]
-        if lane.equality is not None and not lane.equality.equal and not lane.lossy
+        f"the text of {lane.name} differs from token {lane.equality.first_difference} on" for lane in lanes
+        if lane.equality is not None and lane.equality.first_difference is not None and not lane.lossy
     )
 
 
@@ -197,10 +187,6 @@ def _tokens(lanes: Sequence[Standing]) -> str:
 
 def _count(tokens: int) -> str:
     return "1 token" if tokens == 1 else f"{tokens:,} tokens"
-
-
-def _others(lanes: Sequence[Standing]) -> str:
-    return _each(lanes)
 
 
 def _each(lanes: Sequence[Standing]) -> str:

@@ -14,7 +14,7 @@ from specview.files.documents import lane_facts
 from specview.files.figures import speedup_over
 from specview.files.reader import Trace
 from specview.files.schema import Json
-from specview.files.tables import markdown_rows, markdown_text, printable
+from specview.files.tables import markdown_block, markdown_rows, markdown_text, printable
 from specview.files.verdict import standings, verdict
 from specview.library.exporters import compare_markdown
 from specview.library.repeat import PROMPT_FILE, command_line
@@ -108,7 +108,7 @@ def _repeat(trace: Trace) -> str:
             f"Save the prompt below as {_code(PROMPT_FILE)} in UTF-8, without a newline at its end (its SHA-256 is "
             "given there), then:\n\n"
         )
-    words += _fenced(repeat.command, "sh")
+    words += markdown_block(repeat.command, "sh")
     seeds = trace.records[0].settings.get("seed")
     words += (
         f"\nThe seed is {seeds}. Model files are the same where their SHA-256 is that given under Models. Times depend "
@@ -178,7 +178,7 @@ def _prompt(trace: Trace) -> str:
     branch = known_branch(trace.run)
     if branch is not None:
         lines.append(f"- A branch: it {_line(branch.words)}; the last {len(branch.token_ids)} of its tokens are output that was given")
-    return "\n".join(lines) + "\n\n" + _fenced(trace.prompt_text, "text")
+    return "\n".join(lines) + "\n\n" + markdown_block(trace.prompt_text, "text")
 
 
 def _chat(trace: Trace) -> bool:
@@ -192,13 +192,6 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 def _cell(value: Any, absent: str = "-") -> str:
     return absent if value is None or value == "" else str(value)
-
-
-def _fenced(text: str, language: str) -> str:
-    """A code block whose fence is longer than any in the text."""
-    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}\n"
 
 
 def _code(text: str) -> str:

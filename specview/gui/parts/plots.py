@@ -121,6 +121,12 @@ class PlotStrip(QWidget):
         self.phases.head.insertWidget(1, self._lane_button)
         self._name_third()
         self._arrange()
+        self._fit()
+
+    def _fit(self) -> None:
+        """Follow the font: what stands in a title makes it no higher."""
+        for one in (*self._choosers.values(), self._lane_button):
+            one.setFixedHeight(theme.px(18))
 
     def _all_cards(self) -> list[Chart]:
         return [*self.cards.values(), self.phases, self.lengths]
@@ -427,7 +433,7 @@ class PlotStrip(QWidget):
             self.phases.set_values({name: f"{means[place]:.1f}" for name, place in PHASES})
 
     def _restyle(self) -> None:
-        self._arrange()
+        self._fit()
         self._start_anew()
         self.refresh(now=True)
 

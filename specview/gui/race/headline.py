@@ -15,7 +15,8 @@ from specview.gui.state.race_words import Situation, detail, headline, waiting
 
 UNKNOWN = 0.33
 """The part of the line that is filled while nothing tells how far work is."""
-_TONES = {"good": "good", "warning": "warning", "bad": "bad"}
+_COLOURED = ("warning", "bad")
+"""Tones in which what stands beside the sentence is coloured; its words say the same."""
 _GAP = 8
 
 
@@ -55,8 +56,7 @@ class Sentence(Painted):
         metrics = QFontMetricsF(small)
         if self.said.rest and room - left > metrics.horizontalAdvance("…") * 4:
             rest = metrics.elidedText(visible(self.said.rest), Qt.TextElideMode.ElideRight, room - left)
-            words(painter, QPointF(left, level), rest, small, ink(_TONES.get(self.said.tone, "muted")
-                                                                    if self.said.tone != "good" else "muted"))  # fmt: skip
+            words(painter, QPointF(left, level), rest, small, ink(self.said.tone if self.said.tone in _COLOURED else "muted"))
 
 
 class Headline(QWidget):
@@ -72,7 +72,7 @@ class Headline(QWidget):
         self.fraction: float | None = None
         self.waiting = False
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.row = layout.row((self.sentence, 1), on=self, gap=theme.px(12), margins=(12, 4, 12, 6))
+        self.row = layout.row((self.sentence, 1), on=self, gap=theme.px(12), margins=(12, 3, 12, 5))
         self._racing = False
         controller.state_changed.connect(self.refresh)
         controller.lanes_changed.connect(self.refresh)

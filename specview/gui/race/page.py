@@ -6,21 +6,21 @@ from collections.abc import Iterable
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QLineEdit, QPushButton, QScrollArea, QWidget
+from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from specview.gui.lanes.panel import LanePanel
 from specview.gui.link.controller import Controller
 from specview.gui.parts import layout, theme
 from specview.gui.parts.plots import PlotStrip
 from specview.gui.parts.selection import Selection
-from specview.gui.parts.widgets import button
+from specview.gui.race.conversation import Conversation
 from specview.gui.race.headline import Headline
 from specview.gui.race.inspector import Inspector
 from specview.gui.race.legend import Legend
 from specview.gui.state.view_model import FINAL, LaneModel
 
 MIN_LANE_PX = 230
-INSPECTOR_PX, PLOTS_PX = 290, 148
+INSPECTOR_PX, PLOTS_PX = 290, 140
 FOLD_WIDTH_PX, FOLD_HEIGHT_PX = 1000, 480
 """Below these the inspector and the plots fold by themselves, unless they were asked for."""
 
@@ -37,7 +37,6 @@ class RacePage(QWidget):
     move_lane = Signal(int, int)
     lane_selected = Signal(object)
     folded = Signal()
-    turn_requested = Signal(str)
     trees_changed = Signal()
     why_requested = Signal(int)
     branch_requested = Signal(int, int, int, object)
@@ -54,7 +53,6 @@ class RacePage(QWidget):
         self._seen: list[tuple[LaneModel, int]] = []  # the lanes on screen, each with its run
         self._wished = {"inspector": False, "plots": True}
         self._forced: set[str] = set()
-        self.sent = ""  # the turn that is on its way
 
         self.lanes = QWidget()
         self.lanes.setObjectName("scrolled")
@@ -66,21 +64,14 @@ class RacePage(QWidget):
         self.lane_scroll.setWidget(self.lanes)
         self.lane_scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
 
-        self.follow_up = QLineEdit()
-        self.follow_up.setAccessibleName("Follow-up message")
-        self.follow_up.setMaxLength(100_000)
-        self.follow_up.setAcceptDrops(False)
-        self.send = button(QPushButton, "Send", "Run the next turn: the conversation so far, plain's reply, then this "
-                           "message (Enter)", self._send)  # fmt: skip
-        self.more = button(QPushButton, "Continue", "Go on past the token limit, in the same sessions (Ctrl+G)")
+        self.conversation = Conversation(controller)
         self.legend = Legend()
         self.headline = Headline(controller)
         self.headline.row.addWidget(self.legend)
         self.plots = PlotStrip(controller.race)
         self.inspector = Inspector()
         self._lay_out()
-        self.follow_up.returnPressed.connect(self._send)
-        self.follow_up.textChanged.connect(self.refresh_actions)
+        self.conversation.left.connect(lambda: self.panels and self.panels[0].view.setFocus())
         controller.lanes_changed.connect(self.rebuild)
         self.selection.round_selected.connect(self._select_round)
         controller.text_tick.connect(self._on_text)
@@ -94,12 +85,10 @@ class RacePage(QWidget):
     # -- layout ----------------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        self.talk = QWidget()
-        layout.row((self.follow_up, 1), self.send, self.more, on=self.talk, gap=8, margins=(10, 0, 10, 4))
         upper = QWidget()
-        layout.column((self.lane_scroll, 1), self.talk, on=upper, gap=4)
+        layout.column((self.lane_scroll, 1), self.conversation, on=upper, gap=2)
         lower = QWidget()
-        layout.row(self.plots, on=lower, margins=(10, 0, 10, 8))
+        layout.row(self.plots, on=lower, margins=(10, 0, 10, 4))
         self.plot_holder = lower
         self.rows = layout.split(Qt.Orientation.Vertical, (upper, 1, 520), (lower, 0, PLOTS_PX))
         side = QFrame()
@@ -109,7 +98,7 @@ class RacePage(QWidget):
         self.side = side
         self.columns = layout.split(Qt.Orientation.Horizontal, (self.rows, 1, 1100), (side, 0, INSPECTOR_PX))
         holder = QWidget()
-        self.foot = layout.row(on=holder, gap=8, margins=(10, 0, 10, 6))
+        self.foot = layout.row(on=holder, gap=8, margins=(10, 0, 10, 4))
         layout.column(self.headline, (self.columns, 1), holder, on=self, gap=0)
 
     def sizeHint(self) -> QSize:
@@ -240,8 +229,8 @@ class RacePage(QWidget):
 
     def focus_follow_up(self) -> None:
         """Put the keyboard on the line for the next turn, where there is one."""
-        if not self.talk.isHidden():
-            self.follow_up.setFocus()
+        if not self.conversation.isHidden():
+            self.conversation.line.setFocus()
 
     def _token_chosen(self, panel: LanePanel, round_index: int, token_index: int) -> None:
         self.open_inspector()
@@ -323,42 +312,6 @@ class RacePage(QWidget):
     # -- actions -------------------------------------------------------------------------------------------
 
     def refresh_actions(self) -> None:
-        """Enable what can be done now, and say in the empty line why it cannot be."""
-        controller = self._controller
-        turn = controller.can_follow_up
-        # What has the keyboard is not taken away from under it: Qt would pass on what is typed to a neighbour.
-        self.follow_up.setEnabled(turn or controller.racing or self.follow_up.hasFocus())
-        if self.send.hasFocus() and not turn:
-            self.follow_up.setFocus()
-        self.send.setEnabled(turn and bool(self.follow_up.text().strip()))
-        if self.more.hasFocus() and not controller.can_continue and self.panels:
-            self.panels[0].view.setFocus()
-        self.more.setEnabled(controller.can_continue)
-        self._show_talk()
-        raw = controller.settings is not None and not controller.settings.chat
-        self.follow_up.setPlaceholderText(
-            "Follow-up message, then Enter" if turn
-            else "Follow-ups need the chat form (Ctrl+,)" if raw and not controller.racing
-            else f"Wait: {controller.job} is under way" if controller.job
-            else "After a run: type a follow-up message here"
-        )
+        """Let lanes be changed where they can be now."""
         for panel in self.panels:
-            panel.set_editable(not controller.racing)
-
-    def _show_talk(self) -> None:
-        """The line for the next turn is there after a run, and stays while the next one is under way."""
-        controller, line = self._controller, self.follow_up
-        if not controller.racing:
-            ran = controller.settings is not None and any(lane.rounds for lane in controller.race.lanes)
-            self.talk.setVisible(ran or line.hasFocus() or bool(line.text().strip()))
-
-    def _send(self) -> None:
-        text = self.follow_up.text()
-        if self._controller.can_follow_up and text.strip():
-            self.follow_up.setFocus()
-            self.turn_requested.emit(text)
-
-    def turn_taken(self) -> None:
-        """The turn that was sent has started: its text goes, what was typed after it stays."""
-        self.follow_up.setText(self.follow_up.text().removeprefix(self.sent))
-        self.sent = ""
+            panel.set_editable(not self._controller.racing)

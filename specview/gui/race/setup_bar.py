@@ -237,7 +237,7 @@ class SetupBar(QFrame):
     def _fill_workloads(self) -> None:
         self.menu.clear()
         if self._history:
-            self.menu.addAction("New conversation").triggered.connect(self._new_conversation)
+            self.menu.addAction("New conversation").triggered.connect(self.new_conversation)
             self.menu.addSeparator()
         found = self._library.found.workloads
         for workload in found:
@@ -250,7 +250,7 @@ class SetupBar(QFrame):
         self.panel.system.setPlainText(workload.system)
         self.set_prompt(workload.prompt, workload.name)
 
-    def _new_conversation(self) -> None:
+    def new_conversation(self) -> None:
         """Forget the turns so far; the prompt stays."""
         self._history, self._seeded_turn = (), 0
         self.set_count(None)

@@ -225,7 +225,7 @@ class MainWindow(QMainWindow):
             self.show_message(str(error))
             return
         self.show_lanes()
-        self.page.sent = text
+        self.page.conversation.on_its_way = text
         self.controller.follow_up(text, settings)
         self._warn(settings)
 
@@ -404,8 +404,9 @@ class MainWindow(QMainWindow):
         page.edit_lane.connect(self.lanes.edit)
         page.remove_lane.connect(self.lanes.remove)
         page.move_lane.connect(self.lanes.move)
-        page.more.clicked.connect(self.continue_run)
-        page.turn_requested.connect(self.next_turn)
+        page.conversation.more.clicked.connect(self.continue_run)
+        page.conversation.forgotten.connect(setup.new_conversation)
+        page.conversation.sent.connect(self.next_turn)
         page.why_requested.connect(self.show_why)
         page.folded.connect(self._show_folds)
         self.tabs.changed.connect(self._tab_changed)
@@ -452,7 +453,7 @@ class MainWindow(QMainWindow):
     def _turn_started(self, settings: RunSettings) -> None:
         self.setup.set_conversation(settings.history, settings.prompt)
         self.branching.refresh()
-        self.page.turn_taken()
+        self.page.conversation.turn_taken()
 
     def _refresh_actions(self) -> None:
         controller = self.controller

@@ -44,6 +44,8 @@ def headline(race: RaceModel, now: Situation) -> Verdict:
         return _running(race, now)
     if now.state in _STARTING or now.state == "working":
         return _waiting(now)
+    if any(lane.state == "running" for lane in race.lanes):  # a replay that is under way
+        return _running(race, now)
     if any(lane.rounds for lane in race.lanes) or race.ended is not None:
         return _ended(race, now)
     rest = "models are loaded: it starts at once" if now.preloaded else "the first run loads the models"

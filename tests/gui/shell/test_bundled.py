@@ -58,7 +58,7 @@ def test_the_first_start_runs_on_real_weights(qtbot, qapp, config, monkeypatch):
         assert window.setup.tokens.text().split()[0] == str(len(controller.race.prompt_ids))
         assert all(lane.text for lane in lanes)
 
-        window.page.more.click()
+        window.page.conversation.more.click()
         qtbot.waitUntil(lambda: not controller.racing, timeout=WAIT_MS)
         assert {lane.emitted for lane in lanes} == {24}
 

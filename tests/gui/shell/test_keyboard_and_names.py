@@ -96,7 +96,7 @@ def test_the_lane_menu_goes_where_one_types(window, qtbot):
 
 def test_send_keeps_the_focus_and_what_is_typed_ahead(window, qtbot, script):
     ran(qtbot, window)
-    line = window.page.follow_up
+    line = window.page.conversation.line
     window.activateWindow()
     line.setFocus()
     qtbot.keyClicks(line, "and then?")
@@ -106,7 +106,7 @@ def test_send_keeps_the_focus_and_what_is_typed_ahead(window, qtbot, script):
     wait_state(qtbot, window, "ended")
     assert line.text() == "x y" and line.hasFocus()
     assert window.setup.prompt.toPlainText() == "and then?"
-    qtbot.mouseClick(window.page.send, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(window.page.conversation.send, Qt.MouseButton.LeftButton)
     assert line.hasFocus()
     wait_state(qtbot, window, "ended")
     assert line.text() == ""

@@ -41,7 +41,7 @@ def test_everything_is_reached_by_tab(window, qtbot):
     wanted = [
         window.tabs.bar, window.menu, window.setup.target, window.setup.prompt, window.setup.caption, window.setup.sampling,
         window.setup.add_lane, window.setup.run,
-        window.page.follow_up, window.page.more, *(panel.view for panel in window.page.panels),
+        window.page.conversation.line, window.page.conversation.more, *(panel.view for panel in window.page.panels),
     ]
     missing = [widget.accessibleName() or repr(widget) for widget in wanted if widget not in reached]
     assert not missing
@@ -57,15 +57,15 @@ def test_follow_up_and_edit_keys_work_in_a_field(window, qtbot, monkeypatch):
     both = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
     edited = []
     monkeypatch.setattr(window.lanes, "edit", edited.append)
-    for field in (window.setup.prompt, window.page.follow_up):
+    for field in (window.setup.prompt, window.page.conversation.line):
         window.activateWindow()
         field.setFocus()
         qtbot.waitUntil(field.hasFocus, timeout=5000)
         qtbot.keyClick(field, Qt.Key.Key_L, both)
         assert edited.pop() == 1 and not edited, "the lane selected: the first that drafts"
         qtbot.keyClick(field, Qt.Key.Key_M, both)
-        assert window.focusWidget() is window.page.follow_up
-    assert window.page.follow_up.text() == ""
+        assert window.focusWidget() is window.page.conversation.line
+    assert window.page.conversation.line.text() == ""
 
 
 def test_focus_can_be_seen(window):

@@ -102,7 +102,7 @@ def test_stop_in_every_phase(window, qtbot, script, phase):
     if phase == "running":
         assert all(lane.rounds and lane.text for lane in race.lanes)
         assert window.controller.can_continue
-        assert window.page.more.isEnabled()
+        assert window.page.conversation.more.isEnabled()
     else:
         assert not window.controller.can_continue
 
@@ -169,18 +169,18 @@ def test_a_run_ends_rests_and_is_replaced_by_the_next(window, qtbot, script):
 def test_continue_and_follow_up(window, qtbot, script):
     race = ran(qtbot, window)
     run_id, before = race.run_id, len(race.lanes[0].rounds)
-    window.page.more.click()
+    window.page.conversation.more.click()
     wait_state(qtbot, window, "running", "loading")
     wait_state(qtbot, window, "ended")
     assert race.run_id == run_id
     assert len(race.lanes[0].rounds) == before + script.rounds
     assert "continue" in script.log[-1]
     prompt = window.setup.prompt.toPlainText()
-    window.page.follow_up.setText("and why?")
-    qtbot.keyClick(window.page.follow_up, Qt.Key.Key_Return)
+    window.page.conversation.line.setText("and why?")
+    qtbot.keyClick(window.page.conversation.line, Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: window.controller.race.run_id > run_id)
     wait_state(qtbot, window, "ended")
-    assert window.page.follow_up.text() == ""
+    assert window.page.conversation.line.text() == ""
     assert window.setup.prompt.toPlainText() == "and why?"
     assert "turn 2" in window.setup.tokens.text()
     assert window.setup.history[0]["content"] == prompt
@@ -211,8 +211,8 @@ def test_a_later_turn_draws_by_a_seed_of_its_own_which_running_it_again_keeps(wi
 
 def test_after_a_follow_up_the_tokens_are_those_of_the_whole_conversation(window, qtbot):
     ran(qtbot, window)
-    window.page.follow_up.setText("and why?")
-    qtbot.keyClick(window.page.follow_up, Qt.Key.Key_Return)
+    window.page.conversation.line.setText("and why?")
+    qtbot.keyClick(window.page.conversation.line, Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: len(window.setup.history) == 2)
     asked = window.controller._count_settings
     assert (asked.prompt, asked.history) == ("and why?", window.setup.history)
@@ -223,7 +223,7 @@ def test_after_a_follow_up_the_tokens_are_those_of_the_whole_conversation(window
 
 def test_nothing_goes_on_while_a_job_runs(window, qtbot, script):
     race = ran(qtbot, window)
-    controller, run_id, line = window.controller, race.run_id, window.page.follow_up
+    controller, run_id, line = window.controller, race.run_id, window.page.conversation.line
     line.setText("and why?")
     ended = []
     job = Job(controller, "sweep")
@@ -236,7 +236,7 @@ def test_nothing_goes_on_while_a_job_runs(window, qtbot, script):
 
     job.start(work)
     assert not controller.can_continue and not controller.can_follow_up
-    assert not window.page.more.isEnabled() and not window.page.send.isEnabled() and not line.isEnabled()
+    assert not window.page.conversation.more.isEnabled() and not window.page.conversation.send.isEnabled() and not line.isEnabled()
     assert not window.actions_by_name["continue"].isEnabled()
     window.continue_run()
     window.next_turn(line.text())
@@ -245,7 +245,7 @@ def test_nothing_goes_on_while_a_job_runs(window, qtbot, script):
     controller.stop()
     qtbot.waitUntil(lambda: controller.can_follow_up and controller.can_continue, timeout=5000)
     assert ended == [("sweep", True)] and line.text() == "and why?" and line.isEnabled()
-    assert window.page.more.isEnabled() and window.actions_by_name["continue"].isEnabled()
+    assert window.page.conversation.more.isEnabled() and window.actions_by_name["continue"].isEnabled()
     window.next_turn(line.text())
     assert race.run_id > run_id and line.text() == "and why?", "the text stays until the turn has begun"
     wait_state(qtbot, window, "ended")
@@ -255,8 +255,8 @@ def test_nothing_goes_on_while_a_job_runs(window, qtbot, script):
 def test_raw_runs_take_no_follow_up(window, qtbot):
     window.setup.panel.chat.set_value("raw")
     ran(qtbot, window)
-    assert not window.page.follow_up.isEnabled()
-    assert "chat" in window.page.follow_up.placeholderText()
+    assert not window.page.conversation.line.isEnabled()
+    assert "chat" in window.page.conversation.line.placeholderText()
 
 
 # -- messages -------------------------------------------------------------------------------------------------
