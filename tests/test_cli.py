@@ -195,6 +195,7 @@ def test_a_full_disk_behind_the_streams_is_one_line() -> None:
         (["--trace", "-"], "--trace is '-'"),
         (["--prompt", "a\udcff"], "not UTF-8"),
         (["--stop", "a", "--stop", "a\udcff"], "not UTF-8"),
+        (["--lane", "prompt-lookup,name=a\udcff"], "the name of a lane is not UTF-8"),
         (["--temperature", "1e300"], "temperature is 1e+300. Use 0 (greedy) to 1e30."),
         (["stray"], "unrecognized arguments: stray"),
     ],

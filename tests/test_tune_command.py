@@ -137,6 +137,14 @@ def test_the_command_names_what_is_not_the_default():
                      "--max-tokens", "64", "--lane", "prompt-lookup,k=8", "--workload", "chat"]  # fmt: skip
 
 
+def test_races_end_at_a_stop_string_and_the_command_has_it(world, capsys, tmp_path):
+    assert cli.main([*ARGUMENTS, "--stop", "dd", "--stop=-x", "--json", str(tmp_path / "a.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    words = shlex.split(lines[lines.index("Use it:") + 1])
+    assert settings_of(run_command.make_parser().parse_args(words[2:]), ()).stop == ("dd", "-x")
+    assert json.loads((tmp_path / "a.json").read_text())["run"]["stop"] == ["dd", "-x"]
+
+
 def told(*flags: str) -> RunSettings:
     """The settings that the command for these flags' prompt runs with."""
     arguments = tune_command.make_parser().parse_args(list(flags))

@@ -13,11 +13,11 @@ from specview.commands.arguments import (
     Parser,
     add_prompt_flags,
     add_sampling_flags,
+    add_settings,
     add_target_flags,
     prompts_of,
     real,
     settings_of,
-    whole,
 )
 from specview.commands.running import Running, running
 from specview.decoding.verification import RULES, idle_rule_note
@@ -38,6 +38,7 @@ DEFAULT_MINUTES = 3.0
 _DESCRIPTION = """\
 Find the method, draft length and policy that are fastest here, on this prompt or this set of prompts, within a time
 budget: cheap predictions first, then races of the promising lanes beside plain decoding, and last the chosen one anew.
+Races are shorter than --max-tokens where the budget is.
 Only these last races make the interval that is reported; where plain decoding wins, it says so.
 Without flags: the bundled target, draft and heads; the workload chat; 3 minutes, loading included."""
 
@@ -73,9 +74,7 @@ def make_parser() -> Parser:
     search.add_argument("--methods", metavar="LIST", help=f"only these, with commas: {', '.join(n for n, method in METHODS.items() if method.drafts)}")
     search.add_argument("--rule", default="auto", help=f"acceptance rule of every lane: auto (default), {', '.join(RULES)}")
     add_sampling_flags(parser)
-    prompt = add_prompt_flags(parser, sets=True)
-    prompt.add_argument("--max-tokens", type=whole, default=128,
-                        help="output tokens of a race (default: 128; fewer where the budget is short)")  # fmt: skip
+    add_settings(add_prompt_flags(parser, sets=True), "output")
     output = parser.add_argument_group("output")
     output.add_argument("--json", metavar="FILE", help="write a JSON document; - is standard output, and nothing else")
     output.add_argument("--csv", metavar="FILE", help="write the ranking as CSV")

@@ -105,6 +105,8 @@ def checked_lane(lane: LaneSettings, sampling: SamplingParams) -> LaneSettings:
     if method is None:
         raise UsageError(f"there is no method {lane.method!r}.", f"Methods: {', '.join(METHODS)}.")
     check(lane)
+    if any("\ud800" <= char <= "\udfff" for char in lane.name):
+        raise UsageError("the name of a lane is not UTF-8 text.", "Set a UTF-8 locale.")
     resolve_rule(lane.rule, sampling)
     policy = POLICIES.get(lane.policy)
     if policy is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from specview.decoding.sampling import SamplingParams
@@ -43,7 +43,8 @@ def agrees(asked, real):
 
 
 @pytest.mark.parametrize(("rule", "sampling"), [("greedy", SamplingParams()), ("match", MATCH)])
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None)
+@example(seed=0, order=None, noise=0.0, k=1, recorded_k=3, end=False, count=21)
 @given(
     seed=st.integers(0, 5), order=st.sampled_from([None, 2, 3]), noise=st.sampled_from([0.0, 0.2, 0.4, 0.9]),
     k=st.integers(1, 12), recorded_k=st.sampled_from([1, 3, 8]), end=st.booleans(), count=st.integers(1, 90),
@@ -62,11 +63,13 @@ def test_other_lengths_of_a_draft_model_are_those_of_real_runs(
     real = recorded(k=k, **world)
     assert real.token_ids == run.token_ids
     agrees(asked, real)
-    # What no later pass caught up with is a place or two at the end: a round more or less. Of drafts that are drawn,
-    # only those that began at the same places are known, and of others the first token.
-    assert asked.how == "exact" or rule == "match" or asked.rounds.high - asked.rounds.low <= 2
-    if rule == "match":
-        assert k > 1 or asked.how == "exact" or asked.rounds.high - asked.rounds.low <= 2
+    width = asked.rounds.high - asked.rounds.low
+    if rule == "greedy":  # what no later pass caught up with is a place or two at the end
+        assert width <= 2
+    elif k == 1:
+        # Drafts are drawn by where they begin: of a place inside a judged draft it is not known what one from there would
+        # have begun with. Each such place is a round more or less: R(s) is 1 + R(s + 1) or 1 + R(s + 2), within 1 of R(s + 1).
+        assert width <= len(run.token_ids) - len(replay.table.first)
 
 
 @pytest.mark.parametrize(

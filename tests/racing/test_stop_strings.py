@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specview.decoding.sampling import SamplingParams
 from specview.files.reader import read_trace
 from specview.files.writer import TraceRecorder, TraceWriter
 from specview.library.repeat import command_line
@@ -70,3 +72,20 @@ def test_the_bundled_model_stops_alike_with_and_without_a_draft(model_pool: Any)
     race.run(lambda event: None)
     assert {(record.text, record.end) for record in race.records} == {(text[: text.index(stop)], f"stop: {stop!r}")}
     assert len({tuple(record.token_ids) for record in race.records}) == 1
+
+
+@pytest.mark.real_model
+@pytest.mark.parametrize("rule", ["rejection", "typical"])
+def test_a_sampled_lane_of_the_bundled_model_is_the_beginning_of_what_it_was(model_pool: Any, rule: str) -> None:
+    lanes = (LaneSettings(), LaneSettings("draft-model", k=4, rule=rule), LaneSettings("eagle3", k=3, rule=rule, options={"tree": "chain"}))
+    run = RunSettings(prompt="Tell me of the sea.", max_tokens=32, threads=1, lanes=lanes, observe="light", sampling=SamplingParams(0.8, seed=5))
+    whole = Race(run, 1, model_pool)
+    whole.run(lambda event: None)
+    texts = [record.text for record in whole.records]
+    stops = tuple(text[len(text) // 2 : len(text) // 2 + 6] for text in texts)
+    race = Race(replace(run, stop=stops), 2, model_pool)
+    race.run(lambda event: None)
+    for record, text, before in zip(race.records, texts, whole.records, strict=True):
+        wanted, found = cut(text, stops)
+        assert (record.text, record.end) == (wanted, f"stop: {found!r}") and len(record.token_ids) < len(before.token_ids)
+        assert record.token_ids == before.token_ids[: len(record.token_ids)]

@@ -380,17 +380,3 @@ QAbstractScrollArea::corner {{ background: transparent; border: none; }}
 QSplitter::handle {{ background: transparent; }}
 QSplitter::handle:hover {{ background: {theme.border}; }}
 """
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of '#rrggbb', 0..1 (WCAG 2.2)."""
-    made = QColor(colour)
-    channels = [made.redF(), made.greenF(), made.blueF()]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(first: str, second: str) -> float:
-    """Contrast ratio of two colours, 1..21 (WCAG 2.2)."""
-    high, low = sorted((luminance(first), luminance(second)), reverse=True)
-    return (high + 0.05) / (low + 0.05)

@@ -31,12 +31,17 @@ def library(qtbot) -> Library:
 
 
 @pytest.fixture
-def make_editor(qtbot, library, monkeypatch) -> Iterator[object]:
-    """Make editors; comparing tokenizers reads no files."""
+def checks(monkeypatch) -> None:
+    """Comparing tokenizers and looking at heads reads no files."""
     monkeypatch.setattr(pair_checks, "check", lambda pair: ("small", f"compared {pair[2]}"))
     monkeypatch.setattr(head_checks, "check", lambda question: ("small", f"read {question.ref}"))
     for module in (head_checks, head_chooser, members_editor):
         monkeypatch.setattr(module, "has_bundled", lambda kind: True)
+
+
+@pytest.fixture
+def make_editor(qtbot, library, checks) -> Iterator[object]:
+    """Make editors, of which nothing is left."""
     made = []
 
     def make(lane: LaneSettings, run: RunSettings | None = None, **more) -> LaneEditor:

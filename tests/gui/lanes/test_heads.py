@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from threading import current_thread
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QDialogButtonBox, QFileDialog, QInputDialog, QWidget
-from shiboken6 import isValid
 
 from specview.decoding.sampling import SamplingParams
 from specview.drafting.lanes import flat_settings, heads_of
@@ -53,7 +51,7 @@ OTHER = FoundHead("owner/heads", "medusa", "owner/heads", "hub cache")
 
 
 @pytest.fixture(autouse=True)
-def _methods(monkeypatch) -> Iterator[None]:
+def checks(monkeypatch) -> None:
     """Of the made-up methods only Medusa's has a bundled head."""
     for info in FAKES:
         monkeypatch.setitem(METHODS, info.name, info)
@@ -64,7 +62,6 @@ def _methods(monkeypatch) -> Iterator[None]:
         head_checks, "check",
         lambda q: ("warning" if "bad" in q.ref else "small", f"{q.kind} in {q.ref} {dict(q.answers)}"),
     )
-    yield
 
 
 @pytest.fixture
@@ -72,25 +69,6 @@ def library(qtbot) -> Library:
     made = Library()
     made.found = Found(models=(FoundModel("bundled", "SmolLM2", "bundled"),), heads=(HERE, OTHER))
     return made
-
-
-@pytest.fixture
-def make_editor(qtbot, library) -> Iterator[object]:
-    made = []
-
-    def make(lane: LaneSettings, **more) -> LaneEditor:
-        parent = QWidget()
-        qtbot.addWidget(parent)
-        editor = LaneEditor(lane, RunSettings(), "auto", library, parent, **more)
-        made.append((editor, parent))
-        with qtbot.waitExposed(editor):
-            editor.show()
-        return editor
-
-    yield make
-    for editor, _ in made:
-        if isValid(editor):
-            editor.reject()
 
 
 def ok(editor: LaneEditor) -> bool:

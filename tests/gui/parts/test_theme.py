@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specview.gui.parts import theme
-from specview.gui.parts.theme import DARK, LIGHT, contrast
+from specview.gui.parts.theme import DARK, LIGHT
 
 THEMES = [pytest.param(DARK, id="dark"), pytest.param(LIGHT, id="light")]
 # Machado, Oliveira and Fernandes 2009, severity 1.0, for linear RGB.
@@ -23,11 +23,21 @@ VISION = {
 }
 
 
+def linear(colour: str) -> np.ndarray:
+    """Linear red, green and blue of '#rrggbb', 0..1."""
+    c = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two colours, 1..21 (WCAG 2.2)."""
+    high, low = sorted((float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (first, second)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
 def lab(colour: str, vision: np.ndarray) -> np.ndarray:
     """CIE L*a*b* of a colour as seen."""
-    c = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(vision @ linear, 0, 1)
+    seen = np.clip(vision @ linear(colour), 0, 1)
     xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ seen
     f = np.cbrt(xyz / np.array([0.9505, 1, 1.089]))
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
