@@ -20,6 +20,7 @@ from torch.nn import functional
 _PACK_ROWS = 4  # the layout oneDNN makes for about this many rows serves 1 to 16 best (measured)
 _ADVANTAGE = 0.85  # another product than the usual one must be this much faster: timing is noisy
 _TIMED_NUMBERS = 8_000_000  # of larger weights only the first outputs are timed
+_TIMED_LEAST = 32_768  # which product of a smaller weight is faster is noise, and what a load keeps would be too
 _TIMED_TURNS = 6
 _TIMED_ROWS = (1, 2, 3, 4, 6)  # what plain decoding and short drafts ask for
 _CHECKED_NUMBERS = 1_000_000  # looked at in one go: a large weight is not copied whole to be checked
@@ -291,6 +292,8 @@ class _Chooser:
         return _made(self._chosen[shape], weight, bias)
 
     def _fastest(self, weight: torch.Tensor) -> Any:
+        if weight.numel() < _TIMED_LEAST:
+            return self._kinds[0]
         products = {kind: _made(kind, weight, None) for kind in self._kinds}
         others = torch.ones(_CACHE_NUMBERS)
         seconds = dict.fromkeys(products, 0.0)

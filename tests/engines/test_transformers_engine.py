@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,6 +162,14 @@ def test_weights_are_kept_twice_only_where_there_is_room(tmp_path: Path, monkeyp
     assert found[True][0] > 1.5 * needed  # the embedding, which is the head, and a copy of every product's weight
     assert found[True][0] <= 2 * needed
     torch.testing.assert_close(found[True][1], found[False][1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ("llama", "gpt2"))
+def test_a_small_weight_is_kept_alike_at_every_load(kind: str, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which product of it is faster is noise; what a trace says of the bytes would be too."""
+    timed: list[int] = []
+    monkeypatch.setattr(transformers_linear, "time", SimpleNamespace(perf_counter=lambda: timed.append(1) or float(len(timed))))
+    assert len({transformers_engine.load(models.path(kind), device="cpu").weight_bytes for _ in range(3)}) == 1 and not timed
 
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
