@@ -16,12 +16,10 @@ from specview.gui.link.messages import RunKept
 from specview.gui.link.open_run import Pick, pick_of
 from specview.gui.parts import layout
 from specview.gui.parts.widgets import ElidedLabel, button, label
-from specview.gui.race.branch_dialog import BranchDialog
 from specview.gui.race.foreign_models import SetupWindow
 from specview.gui.state.display_text import quoted, visible
 from specview.gui.state.set_branch import SetBranch
 from specview.gui.state.view_model import FINAL, LaneModel
-from specview.library.library import SUFFIX, runs_folder
 from specview.racing.branching import alternatives, branch_at
 from specview.settings.branch import Branch, known_branch
 from specview.settings.run import LaneSettings, RunSettings
@@ -111,6 +109,8 @@ class Branching(QObject):
         if alternative is None and 0 <= token_index < rounds[round_index].k:
             alternative = rounds[round_index].drafted[token_index].id
         here = branch_at(rounds, position, likely[0], before=before, run=run, lane=lane.name)
+        from specview.gui.race.branch_dialog import BranchDialog
+
         dialog = BranchDialog(base, likely, position, here.text, window.page.window(), chosen=alternative, others=self._others(base))
         accepted = dialog.exec() == QDialog.DialogCode.Accepted
         settings, choice = dialog.settings, dialog.choice
@@ -131,6 +131,8 @@ class Branching(QObject):
 
     def _parent(self) -> tuple[RunSettings, str] | str:
         """The settings of the race on screen, and what it is called where it is kept; or why it cannot be gone on from."""
+        from specview.library.library import SUFFIX, runs_folder
+
         window, controller = self._window, self._controller
         if controller.racing:
             return "A race is running. Stop it before going on from one of its tokens."
