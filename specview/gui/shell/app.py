@@ -9,13 +9,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from PySide6.QtCore import QObject, Qt, QTimer, QtMsgType, qInstallMessageHandler
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, QtMsgType, qInstallMessageHandler
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QWidget
 
 from specview.drafting.registry import FIRST_METHODS
 from specview.gui.link.engine_thread import Backend, EngineThread
@@ -52,9 +52,8 @@ def main(argv: Sequence[str] | None = None, traces: Sequence[Path] = ()) -> int:
     window = MainWindow(engine, Library(), store, remembered, remembered.run or first_settings())
     app.setWindowIcon(icon())
     window.controller.state_changed.connect(lambda: collector.follow(window.controller.state))
+    FirstPaint(window, lambda: begin(engine, window, traces))
     window.show()
-    # After the first paint, so that nothing stands between the command and the window.
-    QTimer.singleShot(0, lambda: QTimer.singleShot(0, lambda: begin(engine, window, traces)))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: window.close())
     code = app.exec()
@@ -126,6 +125,21 @@ def icon() -> QIcon:
         painter.drawRoundedRect(10, 13 + 14 * row, length, 9, 4, 4)
     painter.end()
     return QIcon(picture)
+
+
+class FirstPaint(QObject):
+    """Calls `then` once a window has been painted: libraries that load must not stand between the command and the window."""
+
+    def __init__(self, window: QWidget, then: Callable[[], object]) -> None:
+        super().__init__(window)
+        self._then = then
+        window.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Paint:
+            watched.removeEventFilter(self)
+            QTimer.singleShot(0, self._then)
+        return False
 
 
 class Collector(QObject):

@@ -12,7 +12,6 @@ from PySide6.QtWidgets import QDialog
 
 from specview.gui.link.local_backend import LocalBackend
 from specview.gui.link.open_run import Pick
-from specview.gui.race import branching
 from specview.gui.race.branch_dialog import BranchDialog
 from specview.gui.race.branching import position_at
 from specview.gui.state.set_branch import SetBranch
@@ -243,4 +242,4 @@ def test_a_set_branch_keeps_the_very_texts_of_its_run() -> None:
     assert held.on(replace(shown, target="other")).branch is None and held.on(run).branch is None
     held.set(run, shown)
     assert held.on(shown) == shown
-    assert branching.SUFFIX == ".jsonl"
+
