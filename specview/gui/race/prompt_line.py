@@ -23,6 +23,8 @@ from specview.gui.parts.widgets import label, set_tip
 from specview.gui.state.display_text import visible
 
 LEAST_LINES, MOST_LINES = 4, 14
+_SEEN = 1000
+"""Characters of a prompt that may be seen on one line."""
 _STAY = (Qt.FocusReason.ActiveWindowFocusReason, Qt.FocusReason.PopupFocusReason, Qt.FocusReason.MenuBarFocusReason)
 """Reasons for which the keyboard comes and goes without the user having left the prompt."""
 _COUNT_FROM, _NAME_FROM = 330, 220
@@ -132,7 +134,7 @@ class PromptEdit(QPlainTextEdit):
         if not self.folded:
             super().paintEvent(event)
             return
-        text, colours = " ".join(visible(self.toPlainText()[:2000].replace("\n", " ")).split()), theme.current()
+        text, colours = self._beginning(), theme.current()
         painter = QPainter(self.viewport())
         painter.setFont(self.font())
         painter.setPen(QColor(colours.ink if text else colours.muted))
@@ -140,6 +142,14 @@ class PromptEdit(QPlainTextEdit):
         shown = painter.fontMetrics().elidedText(text or self.placeholderText(), Qt.TextElideMode.ElideRight, room.width())
         painter.drawText(room, Qt.AlignmentFlag.AlignVCenter | Qt.TextFlag.TextSingleLine, shown)
         painter.end()
+
+    def _beginning(self) -> str:
+        """As much of the text on one line as can be seen."""
+        text, block = "", self.document().begin()
+        while block.isValid() and len(text) < _SEEN:
+            text = f"{text} {block.text()[:_SEEN]}"
+            block = block.next()
+        return " ".join(visible(text).split())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

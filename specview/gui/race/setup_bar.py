@@ -190,7 +190,7 @@ class SetupBar(QFrame):
         """Leave the prompt its room: in a narrow window the buttons say less."""
         super().resizeEvent(event)
         for words in (self.target, self.sampling):
-            words.setMaximumWidth(max(words.minimumSizeHint().width(), round(0.26 * self.width()) - 40))
+            words.setMaximumWidth(max(words.minimumSizeHint().width(), round(0.3 * self.width()) - 60))
 
     def moveEvent(self, event: QMoveEvent) -> None:
         super().moveEvent(event)

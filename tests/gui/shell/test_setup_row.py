@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from PySide6.QtWidgets import QApplication, QMenu, QPlainTextEdit
 
 from specview.decoding.sampling import SamplingParams
 from specview.gui.state.setup_words import SETTINGS, setup_parts, taken_words
-from specview.settings.run import RunSettings
+from specview.settings.run import RunSettings, run_to_json
 from tests.gui.shell_fake import ran, wait_state
 
 # -- in words -------------------------------------------------------------------------------------
@@ -216,6 +217,23 @@ def test_run_and_stop_are_one_button_and_a_double_click_is_one_press(window, qtb
     assert button.text() in ("Stopping", "Run") and button.isEnabled() and button.hasFocus()
     wait_state(qtbot, window, "ended")
     assert button.text() == "Run" and button.geometry() == place and button.hasFocus()
+
+
+def test_a_window_file_of_before_the_rows_still_opens(make_window, config):
+    config.mkdir(parents=True)
+    old = {
+        "version": 1,
+        "window": {"splitters": {"rows": [369, 200]}, "theme": "dark", "font_scale": 1.0, "ghosts": True, "whitespace": True,
+                   "inspector": True, "rule": "match", "plots": True, "fourth_plot": "time", "trees": [],
+                   "pages": {"Exactness": {"view": 1}}},
+        "run": run_to_json(RunSettings(prompt="kept", sampling=SamplingParams(0.7), max_tokens=77)),
+    }  # fmt: skip
+    (config / "window.json").write_text(json.dumps(old), encoding="utf-8")
+    window = make_window(start=False)
+    assert window.setup.sampling.words == "temperature 0.7 · rule match · 77 tokens"
+    assert window.setup.prompt.toPlainText() == "kept" and window.actions_by_name["whitespace"].isChecked()
+    window.tabs.open("Exactness")
+    assert not window.tabs.page("Exactness").setup_line.isHidden()
 
 
 # -- the menus -----------------------------------------------------------------------------------------
