@@ -466,9 +466,9 @@ class Banner(QFrame):
         self.hide()
 
     def show_message(self, text: str, kind: str = "error") -> None:
-        """Show one line; `kind` is error or warning."""
+        """Show one line; `kind` is error, warning or note: of what went well."""
         set_kind(self, kind)
-        mark = "✕ " if kind == "error" else "! "
+        mark = {"error": "✕ ", "note": "✓ "}.get(kind, "! ")
         self._text.setText(mark + " ".join(text.split()))
         self.show()
 

@@ -17,6 +17,7 @@ from specview.gui.race.conversation import Conversation
 from specview.gui.race.headline import Headline
 from specview.gui.race.inspector import Inspector
 from specview.gui.race.legend import Legend
+from specview.gui.share.button import ExportButton
 from specview.gui.state.view_model import FINAL, LaneModel
 
 MIN_LANE_PX = 230
@@ -70,6 +71,7 @@ class RacePage(QWidget):
         self.headline.row.addWidget(self.legend)
         self.plots = PlotStrip(controller.race)
         self.inspector = Inspector()
+        self.export = ExportButton(controller)
         self._lay_out()
         self.conversation.left.connect(lambda: self.panels and self.panels[0].view.setFocus())
         controller.lanes_changed.connect(self.rebuild)
@@ -99,6 +101,7 @@ class RacePage(QWidget):
         self.columns = layout.split(Qt.Orientation.Horizontal, (self.rows, 1, 1100), (side, 0, INSPECTOR_PX))
         holder = QWidget()
         self.foot = layout.row(on=holder, gap=8, margins=(10, 0, 10, 4))
+        self.foot.addWidget(self.export, 0, Qt.AlignmentFlag.AlignRight)
         layout.column(self.headline, (self.columns, 1), holder, on=self, gap=0)
 
     def sizeHint(self) -> QSize:

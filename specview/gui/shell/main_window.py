@@ -92,6 +92,7 @@ class MainWindow(QMainWindow):
         self.show_lanes()
         self.selection = Selection(self)
         self.page = RacePage(self.controller, self.selection)
+        self.page.export.told.connect(self.show_message)
         self.tabs = Tabs(self.page, self._looks.pages)
         self.tabs.context = PageContext(
             self.controller, self.selection, lambda: replace(self.run_settings(), branch=None), self.show_message,
@@ -297,6 +298,7 @@ class MainWindow(QMainWindow):
                 Entry("Open &prompt…", self.intake.open_prompt),
                 Entry("Open t&race…", self.recorded.ask, "Ctrl+Shift+O"),
                 Entry("&Copy lane's text", lanes.copy, "Ctrl+Shift+C"),
+                Entry("&Export the race…", self.page.export.open, "Ctrl+E; Ctrl+Shift+E", "export"),
                 LINE,
                 Entry("&Quit", self.close, "Ctrl+Q"),
             ),
@@ -549,6 +551,7 @@ class MainWindow(QMainWindow):
             self._keep_looks()
             self.hide()
             self.recorded.shut()
+            self.page.export.shut()
             self.tabs.shut()
             self.thread_ended = self.controller.close(CLOSE_TIMEOUT_S)
             self._files.close()
