@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ def main(argv: Sequence[str]) -> int:
 
 def open_window(traces: Sequence[Path] = ()) -> int:
     """Open the window, on recorded traces if there are any; return its exit code."""
+    gc.disable()  # nothing of what is read now is garbage; the window has a collector of its own
     try:
         from specview.gui.shell.app import main as window_main
     except ImportError as error:
