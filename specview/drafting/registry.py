@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Collection
 from importlib import import_module
 from typing import get_args
 
@@ -13,7 +14,9 @@ from specview.drafting.plain import BASELINE
 DEFAULT_METHOD = "draft-model"
 """What a lane drafts with where no method is named."""
 FIRST_METHODS = (BASELINE, DEFAULT_METHOD, "prompt-lookup")
-"""The lanes of a first start, and of a comparison that names none."""
+"""The lanes of a comparison that names none."""
+BEST_FIRST = (DEFAULT_METHOD, "eagle3", "prompt-lookup", "medusa", "suffix", "auto")
+"""What tends to pay, the best first: of these a first start takes its lanes and the menu what it leads with."""
 
 
 def collect() -> None:
@@ -34,6 +37,15 @@ def title(name: str, method: str) -> str:
     """A lane's name as it is read: where it begins with its method's name, that method's label."""
     known, rest = METHODS.get(method), name.removeprefix(method)
     return f"{known.label}{rest}" if known is not None and name.startswith(method) and rest[:1] in ("", " ") else name
+
+
+def fitting(heads: Collection[str], problems: Collection[str] = (), there: Collection[str] = ()) -> list[str]:
+    """What to draft with on a target, the best first: heads are the kinds trained for it that are here.
+
+    Left out: methods that cannot run (problems), those that are there already, and those that seldom pay.
+    """
+    every = dict.fromkeys((*BEST_FIRST, *(name for name, one in METHODS.items() if one.drafts and not one.seldom_pays)))
+    return [name for name in every if METHODS[name].head in (None, *heads) and name not in problems and name not in there]
 
 
 collect()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -42,12 +42,13 @@ _DEEPEST = 3
 
 @dataclass(frozen=True, slots=True)
 class FoundHead:
-    """A trained head on this machine: what goes into the settings, its kind, its name and a line about it."""
+    """A trained head on this machine: what goes into the settings, its kind, its name, a line about it, and its target."""
 
     ref: str
     kind: str
     name: str
     detail: str
+    target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,13 @@ def needs_choice(method: str) -> bool:
     """Whether a lane of this method has to be told its head: none comes with specview, nor surely with the target."""
     info = METHODS.get(method)
     return info is not None and info.head is not None and not has_bundled(info.head)
+
+
+def heads_for(target: str, engine: str, found: Iterable[FoundHead] = ()) -> set[str]:
+    """Kinds of heads that are here for a target: the bundled ones where they pay, those of `found` that name it."""
+    if target == BUNDLED:
+        return {kind for kind in KIND_WORDS if has_bundled(kind)} if engine == "transformers" else set()
+    return {head.kind for head in found if head.target and _short(head.target).casefold() == _short(target).casefold()}
 
 
 def heads_folder() -> Path:
@@ -138,7 +146,7 @@ def _try(ref: str, folder: Path, place: str, name: str = "") -> FoundHead | None
     if facts.kind == INSIDE:
         return None
     trained = f"for {_short(facts.target_name)}" if facts.target_name else ""
-    return FoundHead(ref, facts.kind, name or folder.name, " · ".join(part for part in (trained, place) if part))
+    return FoundHead(ref, facts.kind, name or folder.name, " · ".join(part for part in (trained, place) if part), facts.target_name)
 
 
 def head_in(folder: Path) -> FoundHead | None:

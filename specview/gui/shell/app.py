@@ -17,15 +17,15 @@ from PySide6.QtCore import QEvent, QObject, Qt, QTimer, QtMsgType, qInstallMessa
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QWidget
 
-from specview.drafting.registry import FIRST_METHODS
 from specview.gui.link.engine_thread import Backend, EngineThread
 from specview.gui.link.library import Library, default_workload
 from specview.gui.link.open_run import Pick
 from specview.gui.link.pace import every
 from specview.gui.parts import theme
+from specview.gui.shell.lane_setup import first_lanes
 from specview.gui.shell.main_window import MainWindow
 from specview.gui.state.settings_store import SettingsStore
-from specview.settings.run import LaneSettings, RunSettings
+from specview.settings.run import RunSettings
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ def first_settings() -> RunSettings:
         system=workload.system if workload else "",
         workload=workload.name if workload else None,
         max_tokens=FIRST_MAX_TOKENS,
-        lanes=tuple(LaneSettings(method) for method in FIRST_METHODS),
+        lanes=first_lanes(),
     )
 
 

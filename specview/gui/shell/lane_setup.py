@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication, QDialog
 
 from specview.drafting.lanes import needs_draft
-from specview.drafting.registry import DEFAULT_METHOD, METHODS, methods_for
+from specview.drafting.plain import BASELINE
+from specview.drafting.registry import DEFAULT_METHOD, METHODS, fitting, methods_for
 from specview.errors import SpecviewError
 from specview.gui.lanes.menu import LaneMenu, known_problems
 from specview.gui.lanes.panel import LanePanel
-from specview.gui.link.head_checks import FoundHead, needs_choice
+from specview.gui.link.head_checks import FoundHead, heads_for, needs_choice
 from specview.gui.race.foreign_models import SetupWindow
 from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings
 
 FULL = "All lanes are taken. Remove one first."
+RECOMMENDED = 3
+"""Methods that the menu leads with."""
+
+
+def first_lanes(target: str = BUNDLED, engine: str = "transformers", problems: Collection[str] = ()) -> tuple[LaneSettings, ...]:
+    """The lanes of a first start: plain, and the two that fit the target best."""
+    return tuple(LaneSettings(name) for name in (BASELINE, *fitting(heads_for(target, engine), problems)[:2]))
 
 
 class LaneSetup:
@@ -26,6 +34,7 @@ class LaneSetup:
     def __init__(self, window: SetupWindow, menu: LaneMenu, edited: Callable[[], None]) -> None:
         self._window, self._menu, self._edited = window, menu, edited
         self._lanes = window.lane_settings
+        self._first, self._fits = first_lanes(), (BUNDLED, "transformers")
 
     @property
     def can_add(self) -> bool:
@@ -38,12 +47,27 @@ class LaneSetup:
         known = self._window.controller.target_known(picker.engine, picker.target)
         return dict(known_problems(picker.engine) if known is None else known.problems)
 
+    def recommended(self) -> list[str]:
+        """What fits the chosen target best, of what is not there yet."""
+        picker = self._window.setup.target
+        heads = heads_for(picker.target, picker.engine, self._window.library.found.heads)
+        return fitting(heads, self.problems(), {lane.method for lane in self._lanes})[:RECOMMENDED]
+
+    def follow_target(self) -> None:
+        """Where the lanes are still those of a first start, make them fit another target that was chosen."""
+        picker = self._window.setup.target
+        if (picker.target, picker.engine) != self._fits:
+            self._fits = picker.target, picker.engine
+            before, self._first = self._first, first_lanes(*self._fits, self.problems())
+            if tuple(self._lanes) == before:
+                self._lanes[:] = self._first
+
     # -- adding ------------------------------------------------------------------------------------
 
     def open_menu(self) -> None:
         """Open the menu of methods under the + Lane button."""
         if self.can_add:
-            self._menu.fill(self.problems())
+            self._menu.fill(self.problems(), self.recommended())
             self._menu.open_under(self._window.setup.add_lane)
 
     def add_method(self, name: str) -> None:

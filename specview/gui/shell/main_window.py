@@ -401,6 +401,8 @@ class MainWindow(QMainWindow):
         setup.add_lane_requested.connect(self.lanes.open_menu)
         self.lane_menu.method_chosen.connect(self.lanes.add_method)
         self.lane_menu.editor_asked.connect(self.lanes.set_up)
+        self.lane_menu.tuning_asked.connect(self.show_tuning)
+        setup.changed.connect(self.lanes.follow_target)
         setup.changed.connect(self._settings_changed)
         setup.prompt_changed.connect(self._ask_count)
         page.edit_lane.connect(self.lanes.edit)

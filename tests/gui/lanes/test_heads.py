@@ -87,12 +87,12 @@ def test_trained_heads_are_a_group_that_says_which_need_a_choice(qtbot):
     qtbot.addWidget(parent)
     menu = LaneMenu(parent)
     menu.fill({})
-    found = menu.actions_by_name()
+    found = {row.name: row for row in menu.shown() if row.name}
     group = dict(by_family(found))["trained head"]
     assert {"x-head", "x-medusa"} <= set(group) and all(METHODS[name].head for name in group)
-    assert found["x-head"].text() == "x head…" and "to choose one" in found["x-head"].whatsThis()
-    assert found["x-medusa"].text() == "x medusa" and needs_choice("x-head") and not needs_choice("x-medusa")
-    assert "ship inside the target" in found["mtp"].whatsThis()
+    assert found["x-head"].title == "x head…" and "to choose one" in found["x-head"].words
+    assert found["x-medusa"].title == "x medusa" and needs_choice("x-head") and not needs_choice("x-medusa")
+    assert "ship inside the target" in found["mtp"].words
 
 
 def test_a_head_that_is_bundled_is_one_click_another_opens_the_chooser(window, qtbot, monkeypatch):

@@ -11,11 +11,12 @@ from PySide6.QtWidgets import QApplication, QDialogButtonBox, QFileDialog, QLabe
 from specview.decoding.interfaces import Declared, End
 from specview.drafting.lanes import needs_draft
 from specview.drafting.policies import POLICIES
-from specview.drafting.registry import METHODS
+from specview.drafting.registry import METHODS, fitting
 from specview.gui.lanes.editor import LaneEditor
-from specview.gui.lanes.menu import LaneMenu, by_family, known_problems
+from specview.gui.lanes.menu import FAMILIES, RECOMMENDED, LaneMenu, Row, by_family, known_problems
 from specview.gui.lanes.option_form import OptionForm
-from specview.gui.link.head_checks import needs_choice
+from specview.gui.link.head_checks import FoundHead, heads_for, needs_choice
+from specview.gui.link.library import Found
 from specview.settings.run import LaneSettings
 from tests.gui.methods_fake import PRESETS
 
@@ -34,37 +35,120 @@ def wait_ended(qtbot, window) -> None:
 # -- the menu ---------------------------------------------------------------------------------------------
 
 
-def test_the_menu_lists_every_method_by_family(qtbot):
+@pytest.fixture
+def menu(qtbot):
+    """A menu under a widget of its own."""
     parent = QWidget()
     qtbot.addWidget(parent)
-    menu = LaneMenu(parent)
-    menu.fill({"x-suffix": "no room"})
-    found = menu.actions_by_name()
+    parent.show()
+    yield LaneMenu(parent)
+    parent.hide()
+
+
+def listed(menu: LaneMenu) -> dict[str, Row]:
+    return {row.name: row for row in menu.shown() if row.name}
+
+
+def test_the_menu_lists_every_method_what_fits_first_then_by_family(menu, qtbot):
+    menu.fill({"x-suffix": "no room"}, ["x-window", "draft-model", "x-cascade"])
+    found = listed(menu)
     assert set(found) == {name for name, info in METHODS.items() if info.drafts}
-    for name, action in found.items():
+    for name, row in found.items():
         info = METHODS[name]
-        asks = "…" if needs_choice(name) else ""
-        assert action.text().replace("&&", "&") == info.label + asks
-        assert info.description in action.whatsThis() and action.toolTip()
-        assert action.isEnabled() == (name != "x-suffix")
-    assert "Not here: no room" in found["x-suffix"].whatsThis()
-    order = [name for _, names in by_family(found) for name in names]
-    assert list(found) == order
+        assert row.title == info.label + ("…" if needs_choice(name) else "") and info.description in row.note
+        assert bool(row.problem) == (name == "x-suffix")
+    order = list(found)
+    assert order[:3] == ["x-window", "draft-model", "x-cascade"] and all(found[name].first for name in order[:3])
+    assert order[3:] == [name for _, names in by_family(order[3:]) for name in names]
     assert [family for family, _ in by_family(found)] == [
         "draft model", "trained head", "n-gram", "self", "combined",
     ]
-    # its words are plain text, and follow the line the keyboard is on
-    menu._describe(found["x-cascade"])
-    assert menu._words.text() == METHODS["x-cascade"].description
-    # and the mouse, on lines that cannot be chosen too
-    menu.open_under(parent)
-    qtbot.mouseMove(menu, menu.actionGeometry(found["x-window"]).center())
-    qtbot.mouseMove(menu, menu.actionGeometry(found["x-suffix"]).center())
-    qtbot.waitUntil(lambda: menu._words.text() == "Not here: no room")
-    qtbot.mouseMove(menu, menu.actionGeometry(found["x-window"]).center())
-    qtbot.waitUntil(lambda: menu._words.text() == METHODS["x-window"].description)
-    menu.hide()
+    assert [row.title for row in menu.shown() if not row.name] == [RECOMMENDED, *FAMILIES.values()]
+    # its words are plain text, and follow the line that is chosen, with the keyboard or the mouse
+    menu.open_under(menu.parentWidget())
+    assert menu.current is found["x-window"] and menu.about.text() == METHODS["x-window"].description
+    place = menu.shown().index(found["x-cascade"])
+    qtbot.mouseMove(menu.list.viewport(), menu.list.visualItemRect(menu.list.item(place)).center())
+    menu.list.itemEntered.emit(menu.list.item(place))
+    assert menu.about.text() == METHODS["x-cascade"].description in menu.filter.accessibleDescription()
     assert all(label.textFormat() == Qt.TextFormat.PlainText for label in menu.findChildren(QLabel))
+    menu.grab()
+    menu.hide()
+
+
+def test_typing_hides_what_does_not_match_and_enter_takes_the_first(menu, qtbot):
+    menu.fill({"x-suffix": "no room"}, ["draft-model"])
+    menu.open_under(menu.parentWidget())
+    chosen = []
+    menu.method_chosen.connect(chosen.append)
+    qtbot.keyClicks(menu.filter, "suffix")
+    assert {"suffix", "x-suffix"} <= set(listed(menu)) and "eagle3" not in listed(menu)
+    assert menu.current is not None and menu.current.name == "suffix", "one that cannot run is not chosen"
+    assert all(row.name or later.name for row, later in zip(menu.shown(), menu.shown()[1:], strict=False)), "no empty heading"
+    for _ in "suffix":
+        qtbot.keyClick(menu.filter, Qt.Key.Key_Backspace)
+    qtbot.keyClicks(menu.filter, "window of guesses")
+    assert list(listed(menu)) == ["x-window"], "what it says counts too"
+    qtbot.keyClick(menu.filter, Qt.Key.Key_Escape)
+    assert menu.isVisible() and menu.filter.text() == "" and len(listed(menu)) > 9
+    qtbot.keyClicks(menu.filter, "no such thing")
+    assert menu.current is None and "No method" in menu.about.text()
+    qtbot.keyClick(menu.filter, Qt.Key.Key_Return)
+    assert menu.isVisible() and chosen == []
+    menu.filter.clear()
+    qtbot.keyClicks(menu.filter, "eagle-3")
+    qtbot.keyClick(menu.filter, Qt.Key.Key_Return)
+    assert chosen == ["eagle3"] and not menu.isVisible()
+
+
+def test_a_method_that_cannot_run_is_reached_its_reason_read_and_not_taken(menu, qtbot):
+    reason = "its cache is a <b>sliding</b> window, " * 6
+    menu.fill({"x-suffix": reason})
+    menu.open_under(menu.parentWidget())
+    qtbot.keyClicks(menu.filter, "x-suffix")
+    assert list(listed(menu)) == ["x-suffix"] and menu.about.text() == f"Not here: {reason}"
+    chosen = []
+    menu.method_chosen.connect(chosen.append)
+    qtbot.keyClick(menu.filter, Qt.Key.Key_Return)
+    menu.list.itemClicked.emit(menu.list.currentItem())
+    assert chosen == [] and menu.isVisible()
+    assert "&lt;b&gt;" in menu.list.currentItem().toolTip()
+    menu.hide()
+
+
+def test_the_menu_leads_to_the_editor_and_to_tuning(menu, qtbot):
+    menu.fill({})
+    menu.open_under(menu.parentWidget())
+    for one, signal in ((menu.editor, menu.editor_asked), (menu.tune, menu.tuning_asked)):
+        menu.open_under(menu.parentWidget())
+        with qtbot.waitSignal(signal):
+            one.setFocus()
+            qtbot.keyClick(one, Qt.Key.Key_Space)
+        assert not menu.isVisible()
+
+
+def test_what_fits_a_target_is_told_by_what_is_here(window):
+    assert fitting({"eagle3", "medusa"})[:2] == ["draft-model", "eagle3"]
+    assert fitting(())[:3] == ["draft-model", "prompt-lookup", "suffix"]
+    assert "suffix" not in fitting((), problems={"suffix"}, there={"draft-model"})
+    assert not any(METHODS[name].seldom_pays for name in fitting({"eagle3"}))
+    window.library.found = Found(heads=(FoundHead("/h", "eagle", "my head", "", "owner/Some-Model"),))
+    assert heads_for("bundled", "transformers") >= {"eagle3", "medusa"} and heads_for("bundled", "llama.cpp") == set()
+    assert heads_for("/models/some-model", "transformers", window.library.found.heads) == {"eagle"}
+    there = {lane.method for lane in window.lane_settings}
+    assert len(window.lanes.recommended()) == 3 and not there & set(window.lanes.recommended())
+
+
+def test_lanes_of_a_first_start_follow_the_target_until_they_are_changed(make_window):
+    window = make_window()
+    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "eagle3"]
+    window.setup.target.choose("/models/other.gguf")
+    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "prompt-lookup"]
+    window.setup.target.choose("bundled")
+    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "eagle3"]
+    window.lanes.add_method("suffix")
+    window.setup.target.choose("/models/other.gguf")
+    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "eagle3", "suffix"]
 
 
 def test_a_method_is_a_lane_one_click_away(window, qtbot):
@@ -72,8 +156,8 @@ def test_a_method_is_a_lane_one_click_away(window, qtbot):
     qtbot.mouseClick(window.setup.add_lane, Qt.MouseButton.LeftButton)
     menu = window.lane_menu
     assert menu.isVisible()
-    menu.actions_by_name()["x-cascade"].trigger()
-    menu.hide()
+    menu.choose("x-cascade")
+    assert not menu.isVisible()
     assert window.lane_settings == [*before, LaneSettings(method="x-cascade")]
     assert [panel.lane.name for panel in window.page.panels][-1] == "x-cascade"
     assert window.run_settings().lanes[-1].options["members"] == "x-simple+draft-model"
@@ -88,32 +172,34 @@ def test_the_menu_is_reached_and_used_with_the_keyboard(window, qtbot):
     qtbot.keyClick(window, Qt.Key.Key_L, Qt.KeyboardModifier.ControlModifier)
     menu = window.lane_menu
     qtbot.waitUntil(menu.isVisible)
-    first = menu.activeAction()
-    assert first is not None and first.data() == "draft-model"
-    enabled = [name for name, action in menu.actions_by_name().items() if action.isEnabled()]
-    for name in enabled[1 : enabled.index("prompt-lookup") + 1]:
-        qtbot.keyClick(menu, Qt.Key.Key_Down)
-        chosen = menu.activeAction()
-        assert chosen is not None and chosen.data() == name
-    qtbot.keyClick(menu, Qt.Key.Key_Return)
-    assert window.lane_settings[-1] == LaneSettings(method="prompt-lookup")
+    qtbot.waitUntil(menu.filter.hasFocus)
+    names = list(listed(menu))
+    assert menu.current is not None and menu.current.name == names[0] == window.lanes.recommended()[0]
+    for name in names[1:4]:
+        qtbot.keyClick(menu.filter, Qt.Key.Key_Down)
+        assert menu.current.name == name
+    taken = menu.current.name
+    qtbot.keyClick(menu.filter, Qt.Key.Key_Return)
+    assert window.lane_settings[-1] == LaneSettings(method=taken)
     assert not menu.isVisible()
     # space on the button opens it too
     window.setup.add_lane.setFocus()
     qtbot.keyClick(window.setup.add_lane, Qt.Key.Key_Space)
     assert menu.isVisible()
-    menu.hide()
+    qtbot.keyClick(menu.filter, Qt.Key.Key_Escape)
+    assert not menu.isVisible()
 
 
 def test_what_cannot_run_on_the_engine_says_why_before_and_after_loading(window, qtbot, script):
     assert "early-exit" in known_problems("llama.cpp")
+    assert all(isinstance(reason, str) for reason in known_problems("llama.cpp").values())
     assert known_problems("transformers") == {}
     window.setup.target.set_values("llama.cpp", "bundled")
     assert "early-exit" in window.lanes.problems()
     window.lanes.open_menu()
-    actions = window.lane_menu.actions_by_name()
-    assert not actions["early-exit"].isEnabled() and "Not here" in actions["early-exit"].whatsThis()
-    assert actions["x-suffix"].isEnabled()
+    rows = listed(window.lane_menu)
+    assert rows["early-exit"].problem and "Not here" in rows["early-exit"].words
+    assert not rows["x-suffix"].problem
     window.lane_menu.hide()
     # once loaded, the target itself says
     script.facts = ("cpu", {"x-suffix": "its cache is a <b>sliding</b> window"}, Declared())
@@ -122,9 +208,6 @@ def test_what_cannot_run_on_the_engine_says_why_before_and_after_loading(window,
     wait_ended(qtbot, window)
     qtbot.waitUntil(lambda: bool(window.lanes.problems()))
     assert window.lanes.problems() == {"x-suffix": "its cache is a <b>sliding</b> window"}
-    window.lane_menu.fill(window.lanes.problems())
-    tip = window.lane_menu.actions_by_name()["x-suffix"].toolTip()
-    assert "&lt;b&gt;" in tip
 
 
 def test_a_loaded_target_tells_what_its_files_declare(window, qtbot, script):
@@ -161,7 +244,7 @@ def test_the_editor_can_come_first(window, qtbot, monkeypatch):
     asked = []
     monkeypatch.setattr(window.lanes, "ask", lambda lane, title: asked.append(lane.method) or replace(lane, k=3))
     window.lane_menu.fill({})
-    window.lane_menu.editor.trigger()
+    window.lane_menu.editor.click()
     assert asked and window.lane_settings[-1].k == 3
     assert asked[0] not in [lane.method for lane in window.lane_settings[:-1]]
 

@@ -51,7 +51,7 @@ def test_the_first_start_runs_on_real_weights(qtbot, qapp, config, monkeypatch):
         qtbot.waitUntil(lambda: controller.state == "ended", timeout=WAIT_MS)
         assert window.banner.message == ""
         lanes = controller.race.lanes
-        assert [lane.name for lane in lanes] == ["plain", "draft-model", "prompt-lookup"]
+        assert [lane.name for lane in lanes] == ["plain", "draft-model", "eagle3"]
         assert [lane.error for lane in lanes] == ["", "", ""]
         assert {lane.emitted for lane in lanes} == {12}
         assert {lane.end for lane in lanes} == {"limit"}

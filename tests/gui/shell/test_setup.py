@@ -18,13 +18,13 @@ def test_lanes_move_and_go_but_plain_stays(window, qtbot):
     race = ran(qtbot, window)
     lookup = race.lanes[2]
     window.page.panels[2].move_requested.emit(-1)
-    assert [lane.name for lane in race.lanes] == ["plain", "prompt-lookup", "draft-model"]
+    assert [lane.name for lane in race.lanes] == ["plain", "eagle3", "draft-model"]
     assert race.lanes[1] is lookup
     assert lookup.rounds
     assert not window.controller.can_continue
     window.lanes.move(1, -1)
     window.lanes.remove(0)
-    assert [lane.name for lane in race.lanes] == ["plain", "prompt-lookup", "draft-model"]
+    assert [lane.name for lane in race.lanes] == ["plain", "eagle3", "draft-model"]
     window.page.panels[1].remove_requested.emit()
     assert [panel.lane.name for panel in window.page.panels] == ["plain", "draft-model"]
     ran(qtbot, window)
@@ -69,7 +69,7 @@ def test_lanes_cannot_change_while_a_race_runs(window, qtbot, script):
     window.lanes.add_method("prompt-lookup")
     window.lanes.set_up()
     window.lanes.edit(1)
-    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "prompt-lookup"]
+    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "eagle3"]
     window.controller.stop()
     wait_state(qtbot, window, "ended")
 

@@ -23,8 +23,8 @@ from tests.gui.shell_fake import ran, round_of, wait_state
 def test_first_start_is_one_key_from_a_result(window, qtbot, script):
     assert window.setup.target.target == "bundled"
     assert window.setup.prompt.toPlainText().strip()
-    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "prompt-lookup"]
-    assert [panel.lane.name for panel in window.page.panels] == ["plain", "draft-model", "prompt-lookup"]
+    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model", "eagle3"]
+    assert [panel.lane.name for panel in window.page.panels] == ["plain", "draft-model", "eagle3"]
     assert window.controller.state == "ready"
     assert window.setup.run.text() == "Run"
     qtbot.keyClick(window.setup.prompt, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
