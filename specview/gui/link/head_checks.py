@@ -81,7 +81,8 @@ def needs_choice(method: str) -> bool:
 def heads_for(target: str, engine: str, found: Iterable[FoundHead] = ()) -> set[str]:
     """Kinds of heads that are here for a target: the bundled ones where they pay, those of `found` that name it."""
     if target == BUNDLED:
-        return {kind for kind in KIND_WORDS if has_bundled(kind)} if engine == "transformers" else set()
+        kinds = {info.head for info in METHODS.values() if info.head is not None and engine == "transformers"}
+        return {kind for kind in kinds if has_bundled(kind)}
     return {head.kind for head in found if head.target and _short(head.target).casefold() == _short(target).casefold()}
 
 

@@ -174,7 +174,8 @@ def test_figures_of_the_run_before_are_marked_as_such(window, qtbot):
         ran(qtbot, window)
         assert not any(stale(window))
         change()
-        assert [lane.stale for lane in window.controller.race.lanes if lane.rounds] == [True] * 3 or change is None
+        kept = [lane.stale for lane in window.controller.race.lanes if lane.rounds]
+        assert len(kept) > 1 and all(kept)
         if window.setup.target.target != "bundled":
             window.setup.target.choose("bundled")
     ran(qtbot, window)
