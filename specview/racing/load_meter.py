@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psutil
 
 BUSY_SHARE = 0.15
@@ -22,6 +25,14 @@ class LoadMeter:
         idle = times["idle"] + times.get("iowait", 0.0)
         own = self._process.cpu_times()
         return total, total - idle, own.user + own.system
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """What other programs do meanwhile (a race waits for its viewer) takes nothing from the race."""
+        before = self._times()
+        yield
+        total, busy, own = (begin + now - then for begin, now, then in zip(self._begin, self._times(), before, strict=True))
+        self._begin = total, busy, own
 
     def others_share(self) -> float | None:
         """Share (0..1) of the machine's processor time that other programs used; None if too short."""

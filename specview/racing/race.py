@@ -30,6 +30,7 @@ from specview.racing.equality import compare_outputs
 from specview.racing.lane import Lane
 from specview.racing.load_meter import LoadMeter
 from specview.racing.oracle import Oracle, oracle_of
+from specview.racing.pacer import Pacer
 from specview.racing.pool import EngineKey, HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
 from specview.racing.resolve import checked_run
 from specview.racing.turns import after
@@ -80,6 +81,7 @@ class Race:
         self.prompt_ids: list[int] = []
         self.oracles: dict[int, Oracle] = {}
         self.trouble = ""
+        self.pacer: Pacer | None = None  # of who looks on
         self._asks_oracles = oracles
         self._owns_models = models is None
         self._lease = self.models.lease()  # it may be continued as long as it is open, whatever runs meanwhile
@@ -252,7 +254,13 @@ class Race:
         running = {index for index, lane in enumerate(self.lanes) if lane.record.end is None}
         if not running and all(lane.record.end == "error" for lane in self.lanes):
             raise SpecviewError(self.lanes[0].record.error or "no lane could run.")
+        waited = 0.0
         while running:
+            if self.pacer is not None and self.pacer.holds:
+                stood = self._clock()
+                with meter.left_out():
+                    self.pacer.wait(self._should_stop)
+                waited += self._clock() - stood
             self._stop_here()
             index = min(running, key=lambda i: (self.lanes[i].clock, i))
             lane, round_ = self.lanes[index], None
@@ -264,7 +272,7 @@ class Race:
             running.discard(index)
             if lane.record.end != "error":
                 self._emit_end(index)
-        wall = self._clock() - begin
+        wall = self._clock() - begin - waited
         virtual = max(
             (lane.clock - start for lane, start in zip(self.lanes, clock_at_begin, strict=True)), default=0.0
         )

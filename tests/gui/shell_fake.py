@@ -60,6 +60,7 @@ class FakeRace:
         self.settings, self.run_id, self.script = settings, run_id, script
         self.tables = []
         self.made = []
+        self.pacer = None
         self.next = []
 
     def _wait(self, seconds, should_stop):
@@ -140,6 +141,8 @@ class FakeRace:
             for index, made in enumerate(self.made):
                 if index == script.fail_lane:
                     continue
+                if self.pacer is not None and self.pacer.holds:
+                    self.pacer.wait(should_stop)
                 self._wait(script.round_s, should_stop)
                 if script.ignore_stop_s:
                     time.sleep(script.ignore_stop_s)

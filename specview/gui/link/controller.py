@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from PySide6.QtCore import QObject, Signal
@@ -21,6 +22,7 @@ from specview.gui.link import messages
 from specview.gui.link.engine_thread import EngineThread
 from specview.gui.link.job import Job
 from specview.gui.link.pace import Later, every
+from specview.gui.state.playhead import Playhead
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.settings.events import Failed, Progress, RaceStarted
 from specview.settings.run import LaneSettings, RunSettings
@@ -51,6 +53,18 @@ SLOWEST = 2.5
 """Redraws are put off by this factor at most: text 12 times a second, plots 4 times."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """The live race while a recorded one is on screen in its place."""
+
+    race: RaceModel
+    settings: RunSettings | None
+    ran: RunSettings | None
+    started_id: int
+    lanes_touched: bool
+    live_since: tuple[float, float, float] | None
+
+
 class Controller(QObject):
     """Owns the engine thread and the `RaceModel`; every method is called on the Qt thread."""
 
@@ -77,6 +91,9 @@ class Controller(QObject):
         self._wanted: RunSettings | None = None
         self.recorded: Any = None  # what is on screen where it is no live race (`open_run.Opened`)
         self._recorded_lanes: list[LaneSettings] | None = None  # as they were set up when it was opened
+        self._keeping = False
+        self._live: _Live | None = None  # while a recorded race is on screen
+        self._playhead: Playhead | None = None
         self.progress: Progress | None = None
         self.preloaded = False
         self._busy: dict[int, messages.Command] = {}
@@ -89,7 +106,7 @@ class Controller(QObject):
         self._lanes_touched = False
         self._raced = False
         self._started_id = -1
-        self._live_since: tuple[float, float] | None = None
+        self._live_since: tuple[float, float, float] | None = None  # real time, the lead's clock, seconds waited by then
         self._pace_mark: tuple[float, float] | None = None
         self._slower = 1.0
         self._state: State = "ready"
@@ -125,11 +142,41 @@ class Controller(QObject):
             return ended.real_time_fraction
         if self._live_since is None:
             return None
-        wall = time.perf_counter() - self._live_since[0]
+        wall = time.perf_counter() - self._live_since[0] - (self.engine.pacer.waited_s - self._live_since[2])
         return (self._lead_clock() - self._live_since[1]) / wall if wall >= LIVE_AFTER_S else None
 
     def _lead_clock(self) -> float:
         return max((lane.clock_s for lane in self.race.lanes), default=0.0)
+
+    @property
+    def playhead(self) -> Playhead | None:
+        """Plays the race on screen again; None while one runs, and where nothing was decoded."""
+        if self.racing:
+            return None
+        if self._playhead is None or self._playhead.lanes != self.race.lanes:
+            self.show_whole()
+            self._playhead = Playhead(self.race.lanes)
+        return self._playhead if self._playhead.length > 0 else None
+
+    def show_whole(self) -> None:
+        """Let the lanes be as they were in the end; what comes is another race to play."""
+        head, self._playhead = self._playhead, None
+        if head is not None:
+            head.to_end()
+
+    @property
+    def moment(self) -> str | None:
+        """What happens in the moment that is on screen ('' where nothing is said of it); None for the finished race."""
+        return None if self._playhead is None or self._playhead.at_end else self._playhead.words
+
+    @property
+    def paused(self) -> bool:
+        """Whether the race under way waits for its viewer."""
+        return self.racing and self.engine.pacer.paused
+
+    def _end_of(self, lane: LaneModel) -> str | None:
+        """How a lane ended, at whatever moment it is shown."""
+        return lane.end if self._playhead is None else self._playhead.end_of(lane)
 
     @property
     def can_stop(self) -> bool:
@@ -146,7 +193,7 @@ class Controller(QObject):
             and self.race.ended is not None
             and self.race.ended.end != "error"
             and self._started_id == self.race.run_id
-            and any(lane.end in ("limit", "stopped") and lane.rounds for lane in self.race.lanes)
+            and any(self._end_of(lane) in ("limit", "stopped") and lane.decoded for lane in self.race.lanes)
         )
 
     @property
@@ -160,7 +207,7 @@ class Controller(QObject):
             and self._started_id == self.race.run_id
             and self.race.ended is not None
             and plain is not None
-            and bool(plain.rounds)
+            and plain.decoded
         )
 
     # -- wishes --------------------------------------------------------------------------------
@@ -185,6 +232,7 @@ class Controller(QObject):
     def continue_(self, max_tokens: int) -> None:
         """Go on past the limit, in the same sessions."""
         if self.can_continue:
+            self.show_whole()
             command = messages.Continue(max_tokens, run_id=self.race.run_id)
             self.engine.send(command)
             self.race.ended = None
@@ -196,6 +244,7 @@ class Controller(QObject):
             self._race(messages.FollowUp(text, settings), settings)
 
     def _race(self, command: messages.Run | messages.FollowUp, settings: RunSettings) -> None:
+        self.show_whole()
         self.settings, self._lanes_touched = settings, False
         self.race.begin(self.engine.send(command))
         self._began(command, "race")
@@ -213,11 +262,14 @@ class Controller(QObject):
         settings has changed; one that holds nothing yet shows the settings as they are now.
         """
         self._wanted = settings
-        if self.racing:
-            return
-        if self.recorded is not None and self.lanes == self._recorded_lanes:
+        if self.racing or (self.recorded is not None and (self._keeping or self.lanes == self._recorded_lanes)):
             return  # a recorded run stays on screen until lanes are edited or a race begins
-        self._leave_recorded()
+        if self.recorded is not None:
+            self._leave_recorded()
+        else:
+            self._show_wanted(settings)
+
+    def _show_wanted(self, settings: RunSettings) -> None:
         before, old = list(self.race.lanes), list(self.race.lanes)
         made: list[LaneModel] = []
         for wanted, checked in zip(self.lanes, settings.lanes, strict=True):
@@ -227,10 +279,12 @@ class Controller(QObject):
             else:
                 old.remove(model)
             shown = shown_settings(settings, checked)
-            if not model.rounds and (model.name, model.settings) != (checked.label, shown):
+            if not model.decoded and (model.name, model.settings) != (checked.label, shown):
                 model.name, model.settings = checked.label, shown
                 model.version += 1
             made.append(model)
+        if made != before:
+            self.show_whole()
         self.race.lanes = made
         self._mark_stale()
         if made != before:
@@ -247,7 +301,7 @@ class Controller(QObject):
         stale = self.ran is not None and self._wanted is not None and _asked(self.ran) != _asked(self._wanted)
         changed = False
         for lane in self.race.lanes:
-            if lane.stale != (stale and bool(lane.rounds)):
+            if lane.stale != (stale and lane.decoded):
                 lane.stale = not lane.stale
                 lane.version += 1
                 changed = True
@@ -255,19 +309,19 @@ class Controller(QObject):
             self.text_tick.emit()
             self.number_tick.emit()
 
-    def show_recorded(self, race: RaceModel, opened: Any, shown: Sequence[LaneSettings]) -> None:
-        """Show a recorded race until the lanes as set up change; no model is touched, and Run goes back to live.
-
-        shown are those of the lanes set up that the race's own stand for, in order, as far as they do.
-        """
+    def show_recorded(self, race: RaceModel, opened: Any) -> None:
+        """Show a recorded race until the lanes as set up change or one begins; no model and no setting is touched."""
         if self.racing:
             return
+        self.show_whole()
+        if self._live is None:
+            live = RaceModel()
+            live.show(self.race)
+            self._live = _Live(live, self.settings, self.ran, self._started_id, self._lanes_touched, self._live_since)
         self.race.show(race)
-        for lane, wanted in zip(self.race.lanes, shown, strict=False):
-            lane.wanted = wanted
         self.recorded, self._recorded_lanes = opened, list(self.lanes)
         self._lanes_touched, self._started_id = False, -1
-        self.settings = self.ran = None
+        self.settings = self.ran = self._live_since = None
         self.progress = None
         self.redraw()
         self.recorded_changed.emit()
@@ -275,14 +329,19 @@ class Controller(QObject):
         self.state_changed.emit()
 
     def close_recorded(self) -> None:
-        """Forget a recorded run that is on screen; the next `show_lanes` shows lanes anew."""
+        """Take a recorded run off the screen: the live race is back as it was, but for lanes that were edited since."""
         if self.recorded is not None and not self.racing:
-            empty = RaceModel()
-            empty.lanes = [LaneModel(name=lane.name, settings=lane.settings) for lane in self.race.lanes]
-            self.race.show(empty)
-            self._live_since = None
             self._leave_recorded()
-            self._follow()
+
+    @contextmanager
+    def keeping_recorded(self) -> Iterator[None]:
+        """Let the recorded run stay on screen while other lanes are set up."""
+        self._keeping = True
+        try:
+            yield
+        finally:
+            self._keeping = False
+            self._recorded_lanes = list(self.lanes)
 
     def redraw(self) -> None:
         """Let every view of the race look at it anew."""
@@ -292,9 +351,20 @@ class Controller(QObject):
         self.number_tick.emit()
 
     def _leave_recorded(self) -> None:
-        if self.recorded is not None:
-            self.recorded = self._recorded_lanes = None
-            self.recorded_changed.emit()
+        live, self._live = self._live, None
+        if live is None:
+            return
+        self.show_whole()
+        self.race.show(live.race)
+        self.settings, self.ran, self._live_since = live.settings, live.ran, live.live_since
+        self._started_id, self._lanes_touched = live.started_id, live.lanes_touched
+        self.recorded = self._recorded_lanes = None
+        if self._wanted is not None:
+            self._show_wanted(self._wanted)
+        self.redraw()
+        self.recorded_changed.emit()
+        self._follow()
+        self.state_changed.emit()
 
     def count_tokens(self, settings: RunSettings | None) -> None:
         """Ask for the prompt's length, a moment after the last change; None tells that it is unknown."""
@@ -363,6 +433,7 @@ class Controller(QObject):
             return
         self.progress = None
         if moment == "race":
+            self.engine.pacer.reset()
             self._live_since = self._pace_mark = None
             self._plot_timer.start()
             self._number_timer.start()
@@ -480,7 +551,7 @@ class Controller(QObject):
         state = after or rest
         if self._state in states and state != self._state:
             if state == "running" and self._live_since is None:
-                self._live_since = time.perf_counter(), self._lead_clock()
+                self._live_since = time.perf_counter(), self._lead_clock(), self.engine.pacer.waited_s
             self._state = state
             self.state_changed.emit()
 

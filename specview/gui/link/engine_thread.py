@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from specview.decoding.interfaces import Declared
 from specview.errors import SpecviewError, Stopped
 from specview.gui.link import messages
+from specview.racing.pacer import Pacer
 from specview.settings.events import Event, Failed, Progress, RaceEnded
 from specview.settings.run import RunSettings
 
@@ -40,6 +41,8 @@ def keep_in_library(settings: RunSettings, on_trouble: Callable[[str], None]) ->
 
 class RaceLike(Protocol):
     """What the thread needs of a race (`specview.racing.race.Race`)."""
+
+    pacer: Pacer | None
 
     def run(self, emit: Callable[[Event], None], should_stop: messages.ShouldStop) -> None:
         """Run all lanes to their ends."""
@@ -81,7 +84,7 @@ class Backend(Protocol):
 
 
 class EngineThread:
-    """Runs commands one after the other on a thread of its own."""
+    """Runs commands one after the other on a thread of its own; `pacer` slows and holds the race under way."""
 
     def __init__(
         self,
@@ -99,6 +102,7 @@ class EngineThread:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._last_id = 0
+        self.pacer = Pacer()
         # A daemon, so that native code that does not come back cannot keep the process alive.
         self._thread = threading.Thread(target=self._work, name="specview-engine", daemon=True)
 
@@ -131,6 +135,7 @@ class EngineThread:
             for command in self._pending:
                 if isinstance(command, kinds) if kinds else not isinstance(command, messages.Count):
                     command.stop.set()
+        self.pacer.wake()
 
     def drain(self, limit: int = 2000) -> list[messages.WindowEvent]:
         """Take up to `limit` events that have arrived."""
@@ -216,6 +221,7 @@ class EngineThread:
         kept = partial(messages.RunKept, command.run_id, None)
         self._keeper = self._make_keeper(settings, lambda line: self._events.append(kept(line)))
         self._race = self._get_backend().start(settings, command.run_id)
+        self._race.pacer = self.pacer
         self._race.run(self._tell_race, command.stop.is_set)
         self._tell_target(command.run_id, settings)
 

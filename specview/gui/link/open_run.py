@@ -15,7 +15,7 @@ from specview.gui.link.background import Background
 from specview.gui.state.view_model import RaceModel
 from specview.racing.resolve import checked_run
 from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded
-from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
+from specview.settings.run import MAX_LANES, RunSettings
 
 if TYPE_CHECKING:
     from specview.library.beside import Beside
@@ -51,8 +51,7 @@ class Opened:
     """a recorded run, or several compared, ready to be shown.
 
     settings are those of the only (or first) run, None where this specview knows no such ones, and `problem` then
-    says why. own are the lane settings that the race's lanes stand for. words say on one line what is on screen,
-    remarks what its user must know of it.
+    says why. words say on one line what is on screen, remarks what its user must know of it.
     """
 
     picks: tuple[Pick, ...]
@@ -60,7 +59,6 @@ class Opened:
     words: str
     remarks: tuple[str, ...] = ()
     settings: RunSettings | None = None
-    own: tuple[LaneSettings, ...] = ()
     problem: str = ""
     traces: list[Trace] = field(default_factory=list)
 
@@ -104,7 +102,7 @@ def beside_race(lanes: Sequence[Beside]) -> RaceModel:
 def open_picks(picks: Sequence[Pick], traces: Sequence[Trace]) -> Opened:
     """Fold traces that were read; raises SpecviewError where there is nothing to show."""
     first = traces[0]
-    settings, own, problem = _settings(first)
+    settings, problem = _settings(first)
     if len(picks) == 1 and picks[0].lanes is None:
         race = recorded_race(first)
         remarks = _remarks(first)
@@ -113,7 +111,7 @@ def open_picks(picks: Sequence[Pick], traces: Sequence[Trace]) -> Opened:
             remarks.append(f"{left} more lanes are in the file, and {MAX_LANES} fit here")
         if problem:
             remarks.append(problem)
-        return Opened(tuple(picks), race, _words(picks[0], first), tuple(remarks), settings, own, problem, list(traces))
+        return Opened(tuple(picks), race, _words(picks[0], first), tuple(remarks), settings, problem, list(traces))
     from specview.library.beside import difference, lay_beside
 
     numbered = [(str(place), trace, pick.lanes) for place, (pick, trace) in enumerate(zip(picks, traces, strict=True), 1)]
@@ -126,18 +124,18 @@ def open_picks(picks: Sequence[Pick], traces: Sequence[Trace]) -> Opened:
     if others:
         remarks.append(f"not comparable with run 1, so without a speedup: {', '.join(others)}")
     words = "; ".join(f"{place}: {pick.title}" for place, pick in enumerate(picks, 1)) if len(picks) > 1 else picks[0].title
-    return Opened(tuple(picks), beside_race(shown), words, tuple(dict.fromkeys(remarks)), settings, (), problem, list(traces))
+    return Opened(tuple(picks), beside_race(shown), words, tuple(dict.fromkeys(remarks)), settings, problem, list(traces))
 
 
-def _settings(trace: Trace) -> tuple[RunSettings | None, tuple[LaneSettings, ...], str]:
-    """The run's settings as a race takes them (with a plain lane), and the lane settings of its own lanes."""
+def _settings(trace: Trace) -> tuple[RunSettings | None, str]:
+    """The run's settings as a race takes them (with a plain lane), or why there are none."""
     from specview.library.repeat import settings_of_trace
 
     try:
         settings = settings_of_trace(trace)
-        return checked_run(replace(settings, baseline=True)), settings.lanes, ""
+        return checked_run(replace(settings, baseline=True)), ""
     except SpecviewError as error:
-        return None, (), f"Run uses the settings above: this run's cannot be taken over ({error})"
+        return None, f"its settings cannot be taken over: {error}"
 
 
 def _remarks(trace: Trace) -> list[str]:

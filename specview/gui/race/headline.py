@@ -116,6 +116,7 @@ class Headline(QWidget):
         return Situation(
             controller.state, controller.job, controller.outcome, controller.progress, controller.real_time_fraction,
             controller.recorded is not None, controller.stale, controller.preloaded, controller.race_running,
+            controller.paused, controller.moment,
         )
 
     def _show_progress(self, now: Situation) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QResizeEvent
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
+from PySide6.QtGui import QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
 from specview.gui.lanes.panel import LanePanel
@@ -17,6 +17,7 @@ from specview.gui.race.conversation import Conversation
 from specview.gui.race.headline import Headline
 from specview.gui.race.inspector import Inspector
 from specview.gui.race.legend import Legend
+from specview.gui.race.transport import Transport, TransportBar
 from specview.gui.share.button import ExportButton
 from specview.gui.state.view_model import FINAL, LaneModel
 
@@ -29,6 +30,7 @@ FOLD_WIDTH_PX, FOLD_HEIGHT_PX = 1000, 480
 class RacePage(QWidget):
     """Builds panels for the lanes of the controller's race and passes their wishes on.
 
+    transport  plays a finished race, and holds back one under way
     foot  the row at the bottom, for what plays, exports and presents a race
     branch_requested(lane, round, token, alternative or None): a token is to be another one, and the race goes on from there
     """
@@ -72,9 +74,10 @@ class RacePage(QWidget):
         self.plots = PlotStrip(controller.race)
         self.inspector = Inspector()
         self.export = ExportButton(controller)
+        controller.lanes_changed.connect(self.rebuild)  # the panels first: what else follows may lay the page out
+        self.transport = Transport(controller, self)
         self._lay_out()
         self.conversation.left.connect(lambda: self.panels and self.panels[0].view.setFocus())
-        controller.lanes_changed.connect(self.rebuild)
         self.selection.round_selected.connect(self._select_round)
         controller.text_tick.connect(self._on_text)
         controller.number_tick.connect(self._on_numbers)
@@ -100,7 +103,7 @@ class RacePage(QWidget):
         self.side = side
         self.columns = layout.split(Qt.Orientation.Horizontal, (self.rows, 1, 1100), (side, 0, INSPECTOR_PX))
         holder = QWidget()
-        self.foot = layout.row(on=holder, gap=8, margins=(10, 0, 10, 4))
+        self.foot = layout.row((TransportBar(self.transport), 1), on=holder, gap=8, margins=(10, 0, 10, 4))
         self.foot.addWidget(self.export, 0, Qt.AlignmentFlag.AlignRight)
         layout.column(self.headline, (self.columns, 1), holder, on=self, gap=0)
 
@@ -158,6 +161,16 @@ class RacePage(QWidget):
             self._on_plots()
             self.folded.emit()
 
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Play the race by the window's keys that nothing took which has the keyboard."""
+        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress and self.isVisible():
+            return self.transport.take_key(event)
+        return super().eventFilter(watched, event)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.window().installEventFilter(self)
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fold()
@@ -200,7 +213,7 @@ class RacePage(QWidget):
         panel = LanePanel(self._controller.race, index)
         panel.view.set_ghosts(self._ghosts)
         panel.view.set_marks(self._whitespace)
-        panel.set_editable(not self._controller.racing)
+        panel.set_editable(not self._controller.racing and self._controller.recorded is None)
         panel.edit_requested.connect(lambda: self.edit_lane.emit(panel.index))
         panel.remove_requested.connect(lambda: self.remove_lane.emit(panel.index))
         panel.move_requested.connect(lambda step: self.move_lane.emit(panel.index, step))
@@ -317,4 +330,4 @@ class RacePage(QWidget):
     def refresh_actions(self) -> None:
         """Let lanes be changed where they can be now."""
         for panel in self.panels:
-            panel.set_editable(not self._controller.racing)
+            panel.set_editable(not self._controller.racing and self._controller.recorded is None)

@@ -19,6 +19,8 @@ SHORTCUTS = (
     ("Live draft tree of the lane with the focus", "Ctrl+D"), ("In a tree: along it, zoom, go on live", "arrow keys, + - 0, Space"),
     ("Spaces and newlines as marks", "Ctrl+W"), ("Font larger, smaller, normal", "Ctrl++, Ctrl+-, Ctrl+0"),
     ("Open a target model", "Ctrl+O"), ("Open a recorded run", "Ctrl+Shift+O"), ("Runs: open, rename, delete, undo", "Enter, F2, Del, Ctrl+Z"),
+    ("Play or pause a race again, or one under way", "Space"), ("A phase back, on; a round back, on", ", . < >"),
+    ("Play slower, faster", "[ ]"), ("Scrubber: by phases, by the leader's rounds, to an end", "arrow keys, Page Up/Down, Home/End"),
     ("Train a drafter", "Ctrl+T"), ("Export the race", "Ctrl+E, Ctrl+Shift+E"),
     ("Tune: the fastest method here", "Ctrl+Shift+Y"), ("Run a prompt set", "Ctrl+Shift+P"),
 )

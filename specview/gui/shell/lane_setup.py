@@ -128,7 +128,7 @@ class LaneSetup:
 
     def edit(self, index: int | None) -> None:
         """Open the editor of a lane."""
-        if index is None or self._window.controller.racing or not 0 <= index < len(self._lanes):
+        if index is None or self._window.controller.racing or self._foreign() or not 0 <= index < len(self._lanes):
             return
         if self._lanes[index].plain:
             self._window.show_message("Plain decoding has nothing to set: it is the baseline, and always there.", "warning")
@@ -175,7 +175,14 @@ class LaneSetup:
             self._window.page.panels[to].setFocus()
 
     def _movable(self, index: int) -> bool:
-        return not self._window.controller.racing and 0 < index < len(self._lanes)
+        return not self._window.controller.racing and 0 < index < len(self._lanes) and not self._foreign()
+
+    def _foreign(self) -> bool:
+        """Whether the lanes on screen are a recorded run's: they are not set up here."""
+        recorded = self._window.controller.recorded is not None
+        if recorded:
+            self._window.show_message("These are lanes of a recorded run. Close it, or take over its settings.", "warning")
+        return recorded
 
     # -- the lane with the focus ---------------------------------------------------------------------
 

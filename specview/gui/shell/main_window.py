@@ -333,6 +333,7 @@ class MainWindow(QMainWindow):
                     for name in theme.CHOICES
                 ),
             ),
+            "&Play": tuple(Entry(words, do) for words, do in self.page.transport.entries),
             "&Go": (
                 Entry("&Menu", self.menu.open, "F10"),
                 Entry("&Prompt", self.go_to_prompt, "Ctrl+P"),
@@ -549,7 +550,6 @@ class MainWindow(QMainWindow):
                 event.ignore()
                 return
             self._closing = True
-            self.recorded.close_run()  # what is kept for the next start is the user's own setup
             self._keep_looks()
             self.hide()
             self.recorded.shut()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from specview.decoding.ledger import Round
+from specview.decoding.ledger import End, Round
 from specview.decoding.phases import Stage, stages
 from specview.decoding.round_table import RoundTable
 from specview.gui.state.view_model import LaneModel, UnderWay, ViewToken, view_tokens
@@ -149,18 +149,23 @@ class Playhead:
         self.seconds = self.length
         self._tracks: list[Track] = []  # empty at the end
         self._spoken: Track | None = None  # the lane in which something came last
+        self.quiet = False  # it goes too fast for words
 
     @property
     def at_end(self) -> bool:
         """Whether the race is the finished one."""
         return not self._tracks
 
+    def end_of(self, lane: LaneModel) -> End | None:
+        """How a lane ended, at whatever moment it is shown."""
+        return next((track.whole["end"] for track in self._tracks if track.lane is lane), lane.end)
+
     @property
     def words(self) -> str:
-        """What came last, in which lane: one plain sentence; '' at the end and at the start."""
+        """What came last, in which lane: one plain sentence; '' at the end and at the start, and where it is `quiet`."""
         track = self._spoken
         stage = None if track is None else track.stage
-        return "" if track is None or stage is None else f"{track.lane.name}: {stage.words}"
+        return "" if track is None or stage is None or self.quiet else f"{track.lane.name}: {stage.words}"
 
     @property
     def next_s(self) -> float | None:
@@ -178,7 +183,7 @@ class Playhead:
             track.seek(seconds)
         self._show(seconds)
 
-    def step_stage(self, by: int) -> None:
+    def step_phase(self, by: int) -> None:
         """Go to the next thing that happens in any lane, or back to the one before."""
         self._begin()
         for _ in range(abs(by)):

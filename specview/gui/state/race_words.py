@@ -25,7 +25,10 @@ _STARTING = {
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What goes on around a race: the controller's state and outcome, the job under way, whether models are loaded."""
+    """What goes on around a race: the controller's state and outcome, the job under way, whether models are loaded.
+
+    moment: what happens in the moment that is played again, None where the race is the finished one.
+    """
 
     state: str
     job: str = ""
@@ -36,6 +39,8 @@ class Situation:
     stale: bool = False
     preloaded: bool = False
     race_running: bool = False
+    paused: bool = False
+    moment: str | None = None
 
 
 def headline(race: RaceModel, now: Situation) -> Verdict:
@@ -44,8 +49,8 @@ def headline(race: RaceModel, now: Situation) -> Verdict:
         return _running(race, now)
     if now.state in _STARTING or now.state == "working":
         return _waiting(now)
-    if any(lane.state == "running" for lane in race.lanes):  # a replay that is under way
-        return _running(race, now)
+    if now.moment is not None:
+        return Verdict(_running(race, now).sentence, now.moment)
     if any(lane.rounds for lane in race.lanes) or race.ended is not None:
         return _ended(race, now)
     rest = "models are loaded: it starts at once" if now.preloaded else "the first run loads the models"
@@ -93,7 +98,7 @@ def _running(race: RaceModel, now: Situation) -> Verdict:
         return Verdict("The first round is under way.")
     count = max(len(lane.rounds) for lane in race.lanes)
     rated = sorted((lane for lane in lanes if lane.speedup is not None), key=lambda lane: -lane.speedup.value)  # type: ignore[union-attr]
-    words = "Stopping, round" if now.state == "stopping" else "Round"
+    words = "Stopping, round" if now.state == "stopping" else "Paused at round" if now.paused else "Round"
     if rated and (best := rated[0]).speedup is not None:
         ahead = best.speedup.value > 1
         leads = (f"{best.name} leads, {times_short(best.speedup.value)} so far" if ahead

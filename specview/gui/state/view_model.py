@@ -161,6 +161,11 @@ class LaneModel:
         return "".join(token.text for token in self.tokens if token.position is not None)
 
     @property
+    def decoded(self) -> bool:
+        """Whether it has rounds, at whatever moment it is shown."""
+        return bool(self._starts)
+
+    @property
     def settled(self) -> int:
         """How many of `tokens` stand for good: those after them are of the round under way."""
         return len(self.tokens) if self.under_way is None else self._starts[len(self.rounds)]

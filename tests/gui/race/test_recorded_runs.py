@@ -134,51 +134,46 @@ def test_a_kept_race_opens_as_it_ended_without_a_model(window, qtbot, script):
     script.log.clear()
     open_in(qtbot, window, entry.path)
     assert window.controller.recorded is not None and window.page.headline.said.sentence.startswith("Recorded: ")
-    assert "Recorded run" in window.recorded.bar.words and "No model is loaded" in window.recorded.bar.words
+    assert "Recorded run" in window.recorded.bar.words
     assert window.recorded.bar.isVisible() and script.log == []
     for before, after in zip(told, shown(window.controller.race), strict=True):
         assert after[:-1] == before[:-1]  # the made-up race's badge says 128 whatever was compared
     assert [panel.number.accessibleDescription() for panel in window.page.panels] == panels
-    assert window.setup.prompt.toPlainText() == entry.prompt
+    assert window.setup.prompt.toPlainText() == "something else"
     assert not window.controller.can_continue and not window.controller.can_follow_up
     panel = window.page.panels[1]
     panel.token_selected.emit(3, 0)
     assert window.page.selected is panel.lane
 
 
-def test_run_goes_back_to_live(window, qtbot, tmp_path, script):
+def test_run_races_what_is_set_up(window, qtbot, tmp_path, script):
+    setup = window.own_settings()
     open_in(qtbot, window, write_trace(tmp_path / "a.jsonl"))
     assert [lane.name for lane in window.controller.race.lanes] == ["plain", "draft-model", "prompt-lookup"]
     assert window.controller.race.facts["target_model_name"] == FACTS["target_model_name"]
     window.run()
     assert window.controller.recorded is None and not window.recorded.bar.isVisible()
     ended(window, qtbot)
-    assert [len(lane.rounds) for lane in window.controller.race.lanes] == [script.rounds] * 3
-    assert window.controller.settings.prompt == SETTINGS.prompt and window.controller.settings.lanes[1].k == 4
+    assert [len(lane.rounds) for lane in window.controller.race.lanes] == [script.rounds] * len(setup.lanes)
+    assert window.controller.settings.prompt == setup.prompt != SETTINGS.prompt
     assert window.controller.can_continue
 
 
-def test_a_recorded_run_stays_until_lanes_are_edited(window, qtbot, tmp_path):
+def test_a_recorded_run_stays_until_lanes_are_set_up_and_its_own_cannot_be_changed(window, qtbot, tmp_path):
     open_in(qtbot, window, write_trace(tmp_path / "a.jsonl"))
     held = [lane.tokens for lane in window.controller.race.lanes]
     window.setup.set_prompt("typed on")
     window._settings_changed()
     assert [lane.tokens for lane in window.controller.race.lanes] == held and window.controller.recorded is not None
-    window.lanes.remove(2)
-    assert window.controller.recorded is None and len(window.page.panels) == 2
-    assert [lane.tokens for lane in window.controller.race.lanes] == held[:2]
-
-
-def test_close_shows_the_lanes_as_set_up(window, qtbot, tmp_path):
-    paths = [write_trace(tmp_path / f"{name}.jsonl") for name in ("a", "b")]
-    for change in (window.controller.recorded_changed, window.controller.state_changed):  # whoever looks meanwhile
-        change.connect(lambda: [panel.lane for panel in window.page.panels])
-    for count in (1, 2):
-        open_in(qtbot, window, *paths[:count])
-        qtbot.mouseClick(window.recorded.bar.close_button, Qt.MouseButton.LeftButton)
-        assert window.controller.recorded is None and not window.recorded.bar.isVisible()
-        assert [len(lane.rounds) for lane in window.controller.race.lanes] == [0, 0, 0]
-        assert window.controller.state == "ready"
+    count = len(window.lane_settings)
+    for change in (lambda: window.lanes.remove(2), lambda: window.lanes.edit(1), lambda: window.lanes.move(1, 1)):
+        window.clear_message()
+        change()
+        assert "recorded run" in window.banner.message
+    assert len(window.lane_settings) == count and not window.page.panels[1]._editable
+    window.lanes.add_method("suffix")
+    assert window.controller.recorded is None and len(window.page.panels) == count + 1
+    assert not any(lane.rounds for lane in window.controller.race.lanes) and window.page.panels[1]._editable
 
 
 SET_UP = replace(
@@ -188,36 +183,73 @@ SET_UP = replace(
 )  # fmt: skip
 
 
-def test_close_brings_back_the_setup_that_opening_replaced(window, qtbot, tmp_path):
+def setup_of(window) -> tuple:
+    return window.own_settings(), window.setup.rule.value(), window.setup.prompt.toPlainText(), list(window.lane_settings)
+
+
+def test_opening_and_closing_leave_the_setup_as_it_is(window, qtbot, tmp_path):
     window.show_setup(SET_UP, "match")
-    before = window.own_settings(), window.setup.rule.value()
-    assert before[0].sampling == SET_UP.sampling and before[0].lanes == SET_UP.lanes and before[0].history == SET_UP.history
-    open_in(qtbot, window, write_trace(tmp_path / "a.jsonl"))
-    assert window.setup.prompt.toPlainText() == SETTINGS.prompt and len(window.lane_settings) == 3
-    open_in(qtbot, window, write_trace(tmp_path / "b.jsonl", settings=replace(SETTINGS, prompt="another")))
-    open_in(qtbot, window, tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    assert window.setup.prompt.toPlainText() == "another"
-    qtbot.mouseClick(window.recorded.bar.close_button, Qt.MouseButton.LeftButton)
-    assert (window.own_settings(), window.setup.rule.value()) == before
-    assert [panel.lane.name for panel in window.page.panels] == ["plain", "my lane"]
-    window.recorded.close_run()  # nothing is open
-    assert (window.own_settings(), window.setup.rule.value()) == before
-
-
-def test_close_leaves_what_was_changed_since_and_edited_lanes_are_the_setup_now(window, qtbot, tmp_path):
-    window.show_setup(SET_UP, "auto")
-    path = write_trace(tmp_path / "a.jsonl")
-    open_in(qtbot, window, path)
+    before = setup_of(window)
+    paths = [write_trace(tmp_path / f"{name}.jsonl") for name in ("a", "b")]
+    for change in (window.controller.recorded_changed, window.controller.state_changed):  # whoever looks meanwhile
+        change.connect(lambda: [panel.lane for panel in window.page.panels])
+    for count in (1, 2):
+        open_in(qtbot, window, *paths[:count])
+        assert setup_of(window) == before and len(window.page.panels) > 2
+        qtbot.mouseClick(window.recorded.bar.close_button, Qt.MouseButton.LeftButton)
+        assert window.controller.recorded is None and not window.recorded.bar.isVisible()
+        assert setup_of(window) == before and window.controller.state == "ready"
+        assert [panel.lane.name for panel in window.page.panels] == ["plain", "my lane"]
+        assert [len(lane.rounds) for lane in window.controller.race.lanes] == [0, 0]
+    open_in(qtbot, window, paths[0])
     window.setup.set_prompt("typed while it was open")
     window.recorded.close_run()
-    found = window.own_settings()
-    assert found.prompt == "typed while it was open"
-    assert found == replace(SET_UP, prompt=found.prompt, workload=found.workload, history=found.history)
-    open_in(qtbot, window, path)
-    window.lanes.remove(2)
+    assert window.setup.prompt.toPlainText() == "typed while it was open"
+    window.recorded.close_run()  # nothing is open
+    assert [panel.lane.name for panel in window.page.panels] == ["plain", "my lane"]
+
+
+def test_closing_brings_the_live_race_back(window, qtbot, tmp_path):
+    run(window, qtbot)
+    race, controller = window.controller.race, window.controller
+    before = shown(race), list(race.lanes), race.ended, controller.ran, controller.settings, window.page.headline.said
+    texts = [panel.view.accessibleName() for panel in window.page.panels]
+    for paths in (["a"], ["a", "b"]):
+        open_in(qtbot, window, *(write_trace(tmp_path / f"{name}.jsonl", rounds=7) for name in paths))
+        assert race.lanes != before[1] and not controller.can_continue
+        window.page.transport.seek(0.1)
+        window.recorded.close_run()
+        assert (shown(race), race.lanes, race.ended, controller.ran, controller.settings, window.page.headline.said) == before
+        assert [panel.view.accessibleName() for panel in window.page.panels] == texts
+        assert controller.can_continue and controller.can_follow_up and not controller.stale
+    open_in(qtbot, window, tmp_path / "a.jsonl")
+    window.setup.set_prompt("another prompt")
     window.recorded.close_run()
-    assert [lane.method for lane in window.lane_settings] == ["plain", "draft-model"]
-    assert window.setup.prompt.toPlainText() == SETTINGS.prompt
+    assert controller.stale
+    window.continue_run()
+    qtbot.waitUntil(lambda: len(race.lanes[0].rounds) == 40 and controller.state == "ended", timeout=10_000)
+
+
+def test_its_settings_are_taken_over_on_wish_and_it_stays_on_screen(window, qtbot, tmp_path, script):
+    run(window, qtbot)
+    live = list(window.controller.race.lanes)
+    path = write_trace(tmp_path / "a.jsonl", settings=replace(SETTINGS, prompt="another"))
+    open_in(qtbot, window, path)
+    lanes = list(window.controller.race.lanes)
+    qtbot.mouseClick(window.recorded.bar.take, Qt.MouseButton.LeftButton)
+    assert window.setup.prompt.toPlainText() == "another"
+    assert [lane.method for lane in window.lane_settings] == [lane.method for lane in SETTINGS.lanes]
+    assert window.controller.recorded is not None and window.controller.race.lanes == lanes
+    window.recorded.close_run()
+    assert window.setup.prompt.toPlainText() == "another"
+    assert [panel.lane.name for panel in window.page.panels] == ["plain", "draft-model", "prompt-lookup"]
+    assert window.controller.race.lanes[0] is live[0] and window.controller.stale  # plain is set up still
+    open_in(qtbot, window, path)
+    window.recorded.take_over()
+    run(window, qtbot)
+    assert window.controller.settings.prompt == "another" and window.controller.settings.lanes[1].k == 4
+    open_in(qtbot, window, path, path)
+    assert not window.recorded.bar.take.isEnabled()
 
 
 def test_a_window_that_closes_keeps_its_users_setup(window, qtbot, tmp_path):
@@ -257,7 +289,7 @@ def test_reading_a_long_trace_can_be_stopped(window, qtbot, tmp_path, monkeypatc
     bar = window.recorded.bar
     window.recorded.open([Pick(tmp_path / "a.jsonl")])
     qtbot.waitUntil(lambda: bar.isVisible() and "50%" in bar.words, timeout=5000)
-    assert bar.close_button.text() == "Stop" and not bar.play.isVisible()
+    assert bar.close_button.text() == "Stop" and not bar.take.isVisible()
     qtbot.mouseClick(bar.close_button, Qt.MouseButton.LeftButton)
     assert not bar.isVisible()
     qtbot.waitUntil(lambda: not window.recorded.opener.busy, timeout=5000)
@@ -279,6 +311,11 @@ def foreign(window, qtbot, tmp_path, script, monkeypatch):
     return asked, answers
 
 
+def test_a_strangers_run_names_nothing_before_its_settings_are_taken_over(window, foreign):
+    assert len(window.page.panels) == 4 and window.controller.recorded is not None
+    assert window.foreign.waiting == {} and not names_of(window) & {*NAMED, "/any/path"}
+
+
 def names_of(window) -> set:
     settings = window.run_settings()
     return {settings.target, *(lane.draft for lane in settings.lanes), *(str(v) for lane in settings.lanes for v in lane.options.values())}
@@ -289,11 +326,12 @@ NAMED = {"owner/name", "owner/draft", "//host/head"}
 
 def test_what_a_stranger_names_is_in_no_setting_before_it_was_asked_about(window, qtbot, foreign):
     asked, _ = foreign
+    window.recorded.take_over()
     assert len(window.page.panels) == 4 and window.controller.recorded is not None and asked == []
     assert not names_of(window) & {*NAMED, "/any/path"} and not window.run_settings().trust_remote_code
-    words = window.recorded.bar.words
+    words = window.banner.message
     assert "Run asks first" in words and all(name in words for name in NAMED) and "/any/path" not in words
-    window.recorded.close_run()
+    window.setup.target.choose("mine.gguf")
     assert window.foreign.waiting == {}
     window.open_race(replace(window.own_settings(), target="owner/name"))  # as a cell of a sweep's file is
     assert "Run asks first" in window.banner.message and "owner/name" in window.banner.message
@@ -303,6 +341,7 @@ def test_what_a_stranger_names_is_in_no_setting_before_it_was_asked_about(window
 def test_run_asks_about_the_models_that_a_file_named(window, qtbot, script, foreign, answer, names):
     asked, answers = foreign
     answers.append(answer)
+    window.recorded.take_over()
     window.setup.field("temperature").set_value(0.5)
     window.run()
     assert len(asked) == 1 and all(name in asked[0] for name in NAMED)
@@ -339,6 +378,7 @@ def test_a_run_of_one_lane_opens_alone_and_run_adds_plain(window, qtbot, tmp_pat
     open_in(qtbot, window, write_trace(tmp_path / "a.jsonl", settings=single))
     assert [panel.lane.name for panel in window.page.panels] == ["prompt-lookup"]
     assert window.controller.race.speedup(window.controller.race.lanes[0]) is None
+    window.recorded.take_over()
     run(window, qtbot)
     assert [lane.name for lane in window.controller.race.lanes] == ["plain", "prompt-lookup"]
 
@@ -381,7 +421,7 @@ def test_settings_of_another_specview_leave_those_set_up(window, qtbot, tmp_path
     open_in(qtbot, window, path)
     assert [lane.method for lane in window.controller.race.lanes] == ["plain", "draft-model", "tomorrow"]
     assert (window.setup.prompt.toPlainText(), window.lane_settings) == before
-    assert "no method 'tomorrow'" in window.recorded.bar.words
+    assert "no method 'tomorrow'" in window.recorded.bar.words and not window.recorded.bar.take.isEnabled()
 
 
 def test_a_run_whose_model_is_gone_opens_and_run_says_which(window, qtbot, tmp_path, monkeypatch):
@@ -391,6 +431,7 @@ def test_a_run_whose_model_is_gone_opens_and_run_says_which(window, qtbot, tmp_p
     path = write_trace(tmp_path / "a.jsonl", settings=replace(SETTINGS, target=gone, engine="llama.cpp"))
     open_in(qtbot, window, path)
     assert len(window.page.panels[1].lane.rounds) == 12
+    window.recorded.take_over()
     monkeypatch.setattr(FakeBackend, "start", lambda self, run, run_id: Race(run, run_id))
     monkeypatch.setattr("specview.gui.race.foreign_models.ask", lambda *_, **__: "use")
     window.run()
@@ -420,24 +461,6 @@ def test_runs_stand_beside_one_another_and_say_what_differs(window, qtbot, tmp_p
     assert [race.speedup(lane) is None for lane in lanes] == [True, False, False, True, True]
     assert "Not comparable: other prompt" in window.page.panels[3].number.accessibleDescription()
     assert "not comparable" in str(lane_words.verdict(lanes[3])) and "1 lanes are left out" in window.recorded.bar.words
-
-
-def test_a_recording_plays_by_the_lanes_own_clocks(window, qtbot, tmp_path):
-    open_in(qtbot, window, write_trace(tmp_path / "a.jsonl", rounds=20))
-    whole = shown(window.controller.race)
-    player = window.recorded.player
-    window.recorded.toggle_play()
-    player._timer.stop()
-    done = window.controller.recorded.race.lanes
-    for seconds in (0.0, done[1].rounds[4].t, done[0].rounds[15].t):
-        player.advance(seconds)
-        for lane, full in zip(window.controller.race.lanes, done, strict=True):
-            assert lane.rounds == [round_ for round_ in full.rounds if round_.t <= seconds]
-    player.advance(1e9)
-    assert not player.playing and shown(window.controller.race) == whole
-    window.recorded.toggle_play()
-    run(window, qtbot)  # a race that begins ends the playing
-    assert not player.playing and len(window.controller.race.lanes[0].rounds) == 20
 
 
 # -- keeping -------------------------------------------------------------------------------------------------

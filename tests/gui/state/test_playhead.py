@@ -14,9 +14,12 @@ from specview.decoding.ledger import Round
 from specview.decoding.metrics import fold
 from specview.decoding.phases import stages
 from specview.decoding.round_table import RoundTable
+from specview.decoding.sampling import SamplingParams
 from specview.gui.state.inspection import inspect
 from specview.gui.state.playhead import Playhead
 from specview.gui.state.view_model import LaneModel, RaceModel
+from specview.racing.race import Race
+from specview.settings.run import LaneSettings, RunSettings
 from tests.decoding.test_phases import RULES, SHAPES, ledger
 from tests.gui.state.test_view_model import rounds
 from tests.gui.views_data import make_rounds
@@ -91,7 +94,7 @@ def test_steps_show_every_state_of_every_round_and_back(rule, shape):
     expected = [(index, stage) for index, round_ in enumerate(made) for stage in stages(round_)]
     seen = []
     while not head.at_end:
-        head.step_stage(1)
+        head.step_phase(1)
         if head.at_end or lane.under_way is None:  # the last stage of a round makes it a whole one
             index = len(lane.rounds) - 1
             assert lane.settled == len(lane.tokens)
@@ -106,7 +109,7 @@ def test_steps_show_every_state_of_every_round_and_back(rule, shape):
     assert [stage.states for _, stage in seen] == [stage.states for _, stage in expected]
     count = 0
     while head.seconds > 0 or lane.tokens:
-        head.step_stage(-1)
+        head.step_phase(-1)
         count += 1
     assert count == len(expected) and not lane.rounds
 
@@ -139,13 +142,13 @@ def test_steps_go_through_all_lanes_in_the_order_of_time_and_back_the_same_way()
 
     way, moments = [now()], [0.0]
     for _ in range(60):
-        head.step_stage(1)
+        head.step_phase(1)
         assert head.words.partition(":")[0] in {lane.name for lane in race.lanes}
         way.append(now())
         moments.append(head.seconds)
     assert moments == sorted(moments)
     for before in reversed(way[:-1]):
-        head.step_stage(-1)
+        head.step_phase(-1)
         assert now() == before
 
 
@@ -157,7 +160,7 @@ def test_rounds_and_the_leaders_pages():
     for end in ends[:-1]:
         head.step_round(1)
         assert head.seconds == end
-    head.step_stage(1)
+    head.step_phase(1)
     head.step_round(-1)
     assert head.seconds in ends[-3:-1]
     for _ in ends:
@@ -185,9 +188,9 @@ def test_a_lane_without_rounds_and_a_clock_that_falls_are_played_too():
     head.seek(0.5)
     assert len(lanes[0].rounds) == 2
     while not head.at_end:
-        head.step_stage(1)
+        head.step_phase(1)
     while head.seconds > 0:
-        head.step_stage(-1)
+        head.step_phase(-1)
     assert Playhead([]).length == 0.0
 
 
@@ -214,3 +217,35 @@ def test_seeking_in_a_long_race_is_quick():
         head.seek(moment)
         spent.append(time.perf_counter() - begin)
     assert sorted(spent)[20] < 0.05
+
+
+@pytest.mark.real_model
+@pytest.mark.timeout(600)
+def test_the_bundled_models_rounds_are_stepped_through_in_every_lane(model_pool):
+    """A chain and a tree of the bundled models, sampled: phase by phase to the end, and back."""
+    from specview.models import bundled
+    from specview.models.loading import engine_available
+
+    if engine_available("transformers") is not None or bundled.find_target() is None:
+        pytest.skip("the bundled models or their engine are not installed")
+    lanes = (LaneSettings(), LaneSettings("draft-model", k=3), LaneSettings("eagle3", k=2, options={"tree": "dynamic"}))
+    run = RunSettings(prompt="Why is the sky blue?", max_tokens=10, lanes=lanes, sampling=SamplingParams(0.8, seed=3))
+    shown = RaceModel()
+    race = Race(run, 1, model_pool)
+    race.run(lambda event: shown.apply(event) and None)
+    race.close()
+    assert [lane.error for lane in shown.lanes] == [""] * 3 and any(round_.parents for round_ in shown.lanes[2].rounds)
+    whole = kept(shown)
+    head = Playhead(shown.lanes)
+    head.seek(0.0)
+    steps, seen = 0, {lane.name: set() for lane in shown.lanes}
+    while not head.at_end:
+        head.step_phase(1)
+        steps += 1
+        for lane in shown.lanes:
+            seen[lane.name] |= {token.kind for token in lane.tokens}
+    assert steps == sum(len(stages(round_)) for lane in shown.lanes for round_ in lane.rounds) and kept(shown) == whole
+    assert seen["plain"] == {"plain"} and all(seen[lane.name] >= {"drafted", "accepted"} for lane in shown.lanes[1:])
+    for _ in range(steps):
+        head.step_phase(-1)
+    assert head.seconds == 0.0 and not any(lane.tokens for lane in shown.lanes)
