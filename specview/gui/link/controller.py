@@ -154,12 +154,18 @@ class Controller(QObject):
         if self.racing:
             return None
         if self._playhead is None or self._playhead.lanes != self.race.lanes:
-            self.show_whole()
+            self._play_another()
             self._playhead = Playhead(self.race.lanes)
         return self._playhead if self._playhead.length > 0 else None
 
     def show_whole(self) -> None:
-        """Let the lanes be as they were in the end; what comes is another race to play."""
+        """Let the race be the finished one, where another moment of it is on screen."""
+        if self._playhead is not None and not self._playhead.at_end:
+            self._playhead.to_end()
+            self.redraw()
+
+    def _play_another(self) -> None:
+        """The lanes are about to be others: they are as they were in the end."""
         head, self._playhead = self._playhead, None
         if head is not None:
             head.to_end()
@@ -232,7 +238,7 @@ class Controller(QObject):
     def continue_(self, max_tokens: int) -> None:
         """Go on past the limit, in the same sessions."""
         if self.can_continue:
-            self.show_whole()
+            self._play_another()
             command = messages.Continue(max_tokens, run_id=self.race.run_id)
             self.engine.send(command)
             self.race.ended = None
@@ -244,7 +250,7 @@ class Controller(QObject):
             self._race(messages.FollowUp(text, settings), settings)
 
     def _race(self, command: messages.Run | messages.FollowUp, settings: RunSettings) -> None:
-        self.show_whole()
+        self._play_another()
         self.settings, self._lanes_touched = settings, False
         self.race.begin(self.engine.send(command))
         self._began(command, "race")
@@ -284,7 +290,7 @@ class Controller(QObject):
                 model.version += 1
             made.append(model)
         if made != before:
-            self.show_whole()
+            self._play_another()
         self.race.lanes = made
         self._mark_stale()
         if made != before:
@@ -313,7 +319,7 @@ class Controller(QObject):
         """Show a recorded race until the lanes as set up change or one begins; no model and no setting is touched."""
         if self.racing:
             return
-        self.show_whole()
+        self._play_another()
         if self._live is None:
             live = RaceModel()
             live.show(self.race)
@@ -354,7 +360,7 @@ class Controller(QObject):
         live, self._live = self._live, None
         if live is None:
             return
-        self.show_whole()
+        self._play_another()
         self.race.show(live.race)
         self.settings, self.ran, self._live_since = live.settings, live.ran, live.live_since
         self._started_id, self._lanes_touched = live.started_id, live.lanes_touched

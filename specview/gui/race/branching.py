@@ -99,6 +99,7 @@ class Branching(QObject):
             window.show_message(found if isinstance(found, str) else "That lane is gone.", "warning")
             return
         base, run = found
+        controller.show_whole()
         lane = lanes[lane_index]
         position, rounds = position_at(lane, round_index, token_index), list(lane.rounds)
         likely = alternatives(rounds, position)
