@@ -129,7 +129,7 @@ class Conversation(QWidget):
         """There is a line after a run, and it stays while the next one is under way."""
         controller = self._controller
         if not controller.racing:
-            ran = controller.settings is not None and any(lane.rounds for lane in controller.race.lanes)
+            ran = controller.settings is not None and any(lane.decoded for lane in controller.race.lanes)
             left = controller.race.run_id == self._left
             self.setVisible((ran and not left) or self.line.hasFocus() or bool(self.line.text().strip()))
 

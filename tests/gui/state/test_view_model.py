@@ -177,6 +177,7 @@ def test_a_run_again_has_the_range_of_all_runs_around_its_own_speedup() -> None:
         made = lane_rounds(1, 4)
         for round_ in made:
             race.apply(LaneRound(run_id, 1, round_))
+        race.apply(LaneEnded(run_id, 0, "limit", fold([])))
         race.apply(LaneEnded(run_id, 1, "limit", fold(made), speedup=times(value - 0.3)))
         race.apply(LaneEnded(run_id, 1, "limit", fold(made), speedup=times(value)))  # told again at the race's end
         assert race.lanes[1].past_speedups[-1] == times(value) and len(race.lanes[1].past_speedups) == run_id
@@ -194,6 +195,7 @@ def test_a_run_that_goes_on_counts_once() -> None:
         race.apply(LaneRound(1, lane, first))
         race.apply(LaneEnded(1, lane, "limit", fold([first]), speedup=times(1.5)))
     race.apply(LaneRound(1, 1, second))
+    race.apply(LaneEnded(1, 0, "limit", fold([])))
     race.apply(LaneEnded(1, 1, "limit", fold([first, second]), speedup=times(1.7)))
     assert race.lanes[1].past_speedups == [times(1.7)] and race.lanes[2].past_speedups == [times(1.5)]
     found = race.speedup(race.lanes[1])
