@@ -203,32 +203,55 @@ class LaneView {
     if (lane.note) head.append(make("p", { class: lane.lossy ? "note lossy" : "note", text: lane.note }));
     head.append(make("div", { class: "bar", "aria-hidden": "true" }, this.fill));
     this.text = make("div", { class: "text", tabindex: 0, role: "group", "aria-label": `Output of ${lane.name}; arrow keys go through the tokens` });
-    this.settled = make("span"), this.now = make("span");
-    this.text.append(this.settled, this.now);
+    this.settled = make("div");
+    this.now = make("span");
+    if (race.given) this.text.append(make("span", { class: "given", text: race.given })); // of a branch: what it goes on from
+    this.text.append(this.settled);
     this.box = make("section", { class: lane.won ? "lane won" : "lane", "aria-labelledby": `lane-${lane.place}` }, head, this.text);
-    this.parts = lane.rounds.map((round) => {
-      const part = make("span", { hidden: "" }, ...round.accepted.flatMap((one) => pieces(one)));
-      let mark = null;
-      if (round.thrown.length) {
-        mark = make("span", { class: "thrown", text: `+${round.thrown.length}`, "aria-hidden": "true" });
-        mark.round = round;
-      }
-      part.append(...(round.final ? pieces(round.final, round.final.state, mark) : mark ? [mark] : []));
-      return part;
-    });
-    this.settled.append(...this.parts);
-    this.shown = 0;
+    this.line_ = null; // the paragraph that is being filled: one that is long past is not laid out again
+    this.parts = lane.rounds.map((round) => this.make(round));
+    this.shown = -1;
     this.stage = "";
-    this.following = true;
+    this.following = false; // it opens at its beginning; played, it stays at its end
     this.text.addEventListener("scroll", () => {
       this.following = this.text.scrollTop + this.text.clientHeight >= this.text.scrollHeight - 6;
     });
   }
 
+  make(round) { // what a round added to the text: one part in each paragraph that it has a piece of
+    const parts = [];
+    const part = () => {
+      if (!this.line_) this.settled.append(this.line_ = make("p"));
+      if (!parts.length || parts.at(-1).parentNode !== this.line_) {
+        parts.push(make("span", { class: "part", hidden: "" }));
+        this.line_.append(parts.at(-1));
+      }
+      return parts.at(-1);
+    };
+    const put = (token, mark) => {
+      part().append(...pieces(token, token.state, mark));
+      if (token.text.endsWith("\n")) this.line_ = null;
+    };
+    for (const token of round.accepted) put(token);
+    let mark = null;
+    if (round.thrown.length) {
+      mark = make("span", { class: "thrown", text: `+${round.thrown.length}`, "aria-hidden": "true" });
+      mark.round = round;
+    }
+    if (round.final) put(round.final, mark);
+    else if (mark) part().append(mark);
+    return parts;
+  }
+
   show(seconds) {
-    const done = this.lane.ended(seconds);
-    for (; this.shown < done; this.shown++) this.parts[this.shown].hidden = false;
-    for (; this.shown > done; this.shown--) this.parts[this.shown - 1].hidden = true;
+    const done = this.lane.ended(seconds), before = this.shown;
+    this.shown = Math.max(this.shown, 0);
+    for (; this.shown < done; this.shown++) for (const part of this.parts[this.shown]) part.hidden = false;
+    for (; this.shown > done; this.shown--) for (const part of this.parts[this.shown - 1]) part.hidden = true;
+    if (done !== before) {
+      const last = this.parts[done - 1]?.at(-1), next = this.parts[done]?.[0];
+      if (next) next.before(this.now); else if (last) last.after(this.now); else this.settled.prepend(this.now);
+    }
     const round = this.lane.rounds[done], stage = round ? this.lane.stage(done, seconds) : null;
     const key = stage ? `${done} ${stage.states.join()}` : "";
     if (key !== this.stage) {
@@ -424,6 +447,7 @@ function draw() {
 }
 
 function seek(seconds) {
+  for (const one of views) one.following = true;
   player.seconds = Math.min(Math.max(seconds, 0), length);
   [player.from, player.since] = [player.seconds, performance.now()];
   draw();
@@ -435,10 +459,8 @@ function play(on = !player.playing) {
   [player.from, player.since] = [player.seconds, performance.now()];
   $("play").textContent = player.playing ? "❚❚" : "▶";
   $("play").setAttribute("aria-label", player.playing ? "Pause" : "Play");
-  if (player.playing) {
-    for (const one of views) one.following = true;
-    requestAnimationFrame(tick);
-  }
+  for (const one of views) one.following = true;
+  if (player.playing) requestAnimationFrame(tick);
 }
 
 function tick(now) {
@@ -495,6 +517,9 @@ function build() {
   $("headline").textContent = race.headline;
   $("rest").textContent = race.rest;
   $("protocol").textContent = race.protocol;
+  $("prompt").hidden = !race.prompt;
+  $("prompt").firstElementChild.textContent = `Prompt: ${race.prompt.slice(0, 300).replace(/\s+/g, " ")}`;
+  $("prompt").lastElementChild.textContent = race.prompt;
   $("made").textContent = race.made;
   const legend = [["accepted", "accepted"], ["corrected", "corrected"], ["bonus", "bonus"], ["thrown", "+2 rejected"]];
   const tips = { accepted: "A drafted token that the rule accepted", corrected: "The target's token in place of the first rejected draft",

@@ -26,6 +26,7 @@ from specview.library.export_protocol import protocol
 from specview.library.exporters import equality_words, shown_rates
 from specview.library.replay import trace_document
 from specview.models.assets import asset_path
+from specview.settings.branch import known_branch
 
 LIKELIEST = 4
 """How many of the likeliest tokens of each place are shown."""
@@ -58,11 +59,12 @@ def page_data(trace: Trace, document: Json, title: str) -> Json:
     """
     stand = standings(document["lanes"])
     said, winner = verdict(stand), _winner(stand)
-    recorded = trace.run.get("recorded_at")
+    branch, recorded = known_branch(trace.run), trace.run.get("recorded_at")
     when = f", recorded {recorded[:10]}" if isinstance(recorded, str) else ""
     lanes = [{**_lane(trace, index, lane), "won": index == winner} for index, lane in enumerate(document["lanes"])]
     return {
         "title": _line(title), "headline": _line(said.sentence), "rest": _line(said.rest),
+        "prompt": printable(trace.prompt_text), "given": "" if branch is None else printable(branch.given),
         "made": f"Made by specview {__version__}{_line(when)}. Each lane's clock counts only its own work.", "lanes": lanes,
     }  # fmt: skip
 

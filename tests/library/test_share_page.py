@@ -56,7 +56,7 @@ def opened(page: Page, trace: Trace, folder: Path, **words: str) -> Page:
 
 def outputs(page: Page) -> list[str]:
     """What each lane shows of its output, without the marks."""
-    return list(page.evaluate("views.map((one) => [...one.settled.children].filter((part) => !part.hidden)"
+    return list(page.evaluate("views.map((one) => [...one.settled.querySelectorAll('.part:not([hidden])')]"
                               ".map((part) => [...part.childNodes].map((piece) => piece.className === 'thrown' ? '' : piece.textContent).join('')).join(''))"))  # fmt: skip
 
 
@@ -118,10 +118,20 @@ def test_it_opens_with_the_figures_of_the_end_and_asks_for_nothing(page: Page, t
         assert times_short(lane["speedup"]) in head if place > 1 else "1×" in head
         assert f"{rate(lane['speedup_over']['tokens_per_s'])} tok/s" in head if place > 1 else "tok/s" in head
         assert ("plain" in head and "in that time" in head) == (place > 1)  # the two gave different numbers of tokens
+    assert page.evaluate("views.every((one) => one.text.scrollTop === 0)")
     assert page.text("#protocol") == "" and "SHA-256" in page.evaluate("document.querySelector('#protocol').textContent")
     assert page.evaluate("[...document.querySelectorAll('button, input, [role]')].filter((one) => "
                          "!(one.ariaLabel || one.innerText || one.closest('svg') || one.id === 'tip')).length") == 0  # fmt: skip
     assert page.requests == [(tmp_path / "race.html").resolve().as_uri()] and page.problems == []
+
+
+def test_a_branch_shows_what_it_goes_on_from(page: Page, tmp_path: Path) -> None:
+    trace = recorded(tmp_path)
+    trace.run["branch"] = {"token_ids": [1, 2], "run": "r", "lane": "plain", "position": 1, "text": "Once <b>", "token": " upon"}
+    trace.prompt_text = "Tell\n<i>me</i>"
+    opened(page, trace, tmp_path)
+    assert page.text(".lane:nth-child(2) .given") == "Once <b> upon" and outputs(page) == [record.text for record in trace.records]
+    assert page.text("#prompt summary") == "Prompt: Tell <i>me</i>"
 
 
 def test_odd_text_is_shown_as_text(page: Page, tmp_path: Path) -> None:
@@ -287,3 +297,11 @@ def test_it_fits_a_screen_and_a_telephone(page: Page, tmp_path: Path, wide: int,
     assert below <= high + 1
     page.evaluate("document.querySelector('#about').open = true")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_long_text_still_plays(page: Page, tmp_path: Path) -> None:
+    opened(page, recorded(tmp_path, 2500), tmp_path)
+    page.evaluate("seek(length / 2)")
+    took = page.evaluate("(() => { const took = []; for (let i = 1; i < 40; i++) { const a = performance.now(); seek(length / 2 + i / 30);"
+                         " document.body.offsetHeight; took.push(performance.now() - a); } return took; })()")  # fmt: skip
+    assert median(took) < 60  # 2 ms of a quiet machine; as one paragraph it was 300
