@@ -179,6 +179,13 @@ def _bundled() -> Finding:
     return Finding("bundled pair", "ok", f"{target.name} and specview's draft")
 
 
+def _video() -> Finding:
+    version = _version("opencv-python-headless") or _version("opencv-python")
+    if version is None:
+        return Finding("video", "note", "OpenCV is not installed: races are exported as GIFs", "pip install 'specview[video]'")
+    return Finding("video", "ok", f"OpenCV {version}")
+
+
 def _cache() -> Finding:
     from specview.models.cache import cache_dir
 
@@ -213,6 +220,7 @@ _CHECKS: tuple[tuple[str, Callable[[], Finding]], ...] = (
     ("GPU", _gpu),
     ("llama.cpp", _llama_cpp),
     ("bundled pair", _bundled),
+    ("video", _video),
     ("cache", _cache),
     ("trainings", _trainings),
 )

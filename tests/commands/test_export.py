@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from specview import child, cli
+from specview.files.reader import read_trace
 from specview.library.exports import FORMS
 from specview.library.library import RunLibrary
+from specview.library.share_moving import Pace
+from tests import browser
 from tests.library.recorded import keep, write_trace
 
 
@@ -91,3 +94,22 @@ def test_stopped_it_leaves_no_file(tmp_path: Path, trace: str) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and err == "specview: stopped.\n"
     assert sorted(os.listdir(tmp_path)) == ["story.jsonl"]
+
+
+def test_a_browser_plays_the_video_and_the_gif_to_their_ends(tmp_path: Path, trace: str) -> None:
+    pytest.importorskip("cv2")
+    if browser.CHROMIUM is None:
+        pytest.skip(browser.MISSING)
+    files = str(tmp_path / "a.webm"), str(tmp_path / "a.gif")
+    command = child.command("specview", "export", trace, "--video", files[0], "--gif", files[1], "--size", "320x180", "--speed", "2")
+    subprocess.run(command, env=child.environment(), check=True, timeout=120)
+    (tmp_path / "player.html").write_text("<video src=a.webm muted></video><img src=a.gif>", encoding="utf-8")
+    with browser.browser() as chromium:
+        page = chromium.page()
+        page.open(tmp_path / "player.html")
+        page.evaluate("(window.video = document.querySelector('video')).play()")
+        page.wait("video.ended")
+        assert page.evaluate("[video.videoWidth, video.videoHeight]") == [320, 180]
+        assert page.evaluate("document.images[0].complete && document.images[0].naturalWidth") == 320
+        last = max(record.rounds[-1].t for record in read_trace(trace).records)
+        assert page.evaluate("video.duration") == pytest.approx(last / 2 + Pace(1.0).hold_s, abs=0.1)
