@@ -89,7 +89,7 @@ class BigNumber(Scaled):
         return round(QFontMetricsF(self._font()).horizontalAdvance(self.WIDEST) + words_)
 
     def high(self) -> int:
-        return round(QFontMetricsF(self._font()).capHeight() * 1.42)
+        return round(QFontMetricsF(self._font()).capHeight() * 1.3)
 
     def beside(self) -> list[tuple[str, str]]:
         """What stands beside the number at the present width, from the right: (words, tone)."""

@@ -26,7 +26,7 @@ from specview.gui.state.view_model import LaneModel, RaceModel
 
 LOW_PX, NARROW_PX, WIDE_PX = 230, 330, 340
 """Of a panel: below the first height its head takes less, below the width two lines; from the last on there is room for more."""
-_NUMBER, _LOW_NUMBER = 34, 19
+_NUMBER, _LOW_NUMBER = 32, 19
 
 
 class LanePanel(QFrame):
@@ -241,7 +241,7 @@ class LanePanel(QFrame):
     def _restyle(self) -> None:
         side = self._px(14)
         self._head.setContentsMargins(side, 0, side, 0)
-        self._foot.setContentsMargins(side, 0, side, self._px(4))
+        self._foot.setContentsMargins(side, 0, side, 0)
         self.view.setMinimumHeight(theme.px(48))  # or Qt's own least height crushes the figures where the why line shows too
         self._name.setFont(theme.ui_font(14 * self.scale, bold=True))
         self._more.setFixedSize(self._px(24), self._px(22))
@@ -253,7 +253,7 @@ class LanePanel(QFrame):
     def _arrange(self) -> None:
         """Less of a head in a low panel, its line in two where it is narrow; the name takes what the number leaves."""
         low = self.height() < self._px(LOW_PX)
-        top, gap, end = (4, 2, 4) if low else (8, 6, 9)
+        top, gap, end = (3, 2, 3) if low else (5, 3, 5)
         margins = self._head.contentsMargins()
         self._head.setContentsMargins(margins.left(), self._px(top), margins.right(), self._px(end))
         self._head.setSpacing(self._px(gap))

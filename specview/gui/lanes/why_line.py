@@ -12,7 +12,7 @@ from specview.gui.parts.widgets import set_tip
 from specview.gui.state.view_model import LaneModel, RaceModel
 
 MOST_LINES = 2
-_FONT = 12
+_FONT = 11
 _MORE = "Why ›"
 
 
@@ -55,7 +55,7 @@ class WhyLine(QAbstractButton):
         """Break the sentence at the present width and font."""
         font = theme.ui_font(_FONT * self._scale)
         self.lines = wrapped(self.sentence, font, self.width() - self._pad * 2 - self._more, MOST_LINES)
-        self.setFixedHeight(round(max(1, len(self.lines)) * QFontMetricsF(font).lineSpacing()) + self._pad)
+        self.setFixedHeight(round(max(1, len(self.lines)) * QFontMetricsF(font).height()))
         self.update()
 
     @property
@@ -77,8 +77,9 @@ class WhyLine(QAbstractButton):
         font, edge = theme.ui_font(_FONT * self._scale), QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
         metrics = QFontMetricsF(font)
         box(painter, edge, pen(QColor(now.focus), 1) if self.hasFocus() else None, QColor(now.field), 5)
-        top = (self.height() - len(self.lines) * metrics.lineSpacing()) / 2 + metrics.ascent()
+        pitch = self.height() / max(1, len(self.lines))
+        top = (pitch - metrics.height()) / 2 + metrics.ascent()
         for row, text in enumerate(self.lines):
-            words(painter, QPointF(self._pad, top + row * metrics.lineSpacing()), text, font, ink("warning"))
+            words(painter, QPointF(self._pad, top + row * pitch), text, font, ink("warning"))
         place = edge.adjusted(0, 0, -self._pad, 0)
         words_in(painter, place, _MORE, font, ink("" if self.underMouse() or self.hasFocus() else "muted"), RIGHT)

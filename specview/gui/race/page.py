@@ -59,7 +59,7 @@ class RacePage(QWidget):
 
         self.lanes = QWidget()
         self.lanes.setObjectName("scrolled")
-        self._row = layout.row(on=self.lanes, gap=10, margins=(10, 0, 10, 4))
+        self._row = layout.row(on=self.lanes, gap=10, margins=(10, 0, 10, 1))
         self.lane_scroll = QScrollArea()
         self.lane_scroll.setWidgetResizable(True)
         self.lane_scroll.setFrameShape(QFrame.Shape.NoFrame)
