@@ -17,7 +17,7 @@ from specview.gui.parts import theme
 from specview.gui.parts.lane_markers import paint_marker
 from specview.gui.parts.painted import Painted, box, ink, words, words_in, wrapped
 from specview.gui.state.display_text import tooltip, visible
-from specview.gui.state.lane_words import Headline, Mark, Piece
+from specview.gui.state.lane_words import BigFigure, Mark, Piece
 
 SMALL, LINE = 11, 12
 _GAP = " · "
@@ -68,9 +68,9 @@ class BigNumber(Scaled):
         super().__init__()
         self.colour_index = colour_index
         self.size_px = 34.0
-        self.shown = Headline(MISSING, muted=True)
+        self.shown = BigFigure(MISSING, muted=True)
 
-    def set_shown(self, shown: Headline) -> None:
+    def set_shown(self, shown: BigFigure) -> None:
         """Show this number."""
         if shown != self.shown:
             self.shown = shown
@@ -104,9 +104,10 @@ class BigNumber(Scaled):
         return shown
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        font, small = self._font(), self.font_of(SMALL)
+        small, none = self.font_of(SMALL), self.shown.text == MISSING
+        font = self.font_of(self.size_px / 2) if none else self._font()
         metrics = QFontMetricsF(font)
-        baseline = (self.height() + metrics.capHeight()) / 2
+        baseline = (self.height() + QFontMetricsF(self._font()).capHeight()) / 2
         x = self.width() - metrics.horizontalAdvance(self.shown.text)
         colour = ink("muted") if self.shown.muted else lane_colour(self.colour_index)
         words(painter, QPointF(x, baseline), self.shown.text, font, colour)
@@ -265,13 +266,17 @@ class LaneBar(Scaled):
         self.fraction: float | None = 0.0
         self.setAccessibleName("Progress")
 
-    def set_progress(self, fraction: float | None, text: str) -> None:
+    def set_progress(self, fraction: float | None) -> None:
         """Show a fraction 0..1, or None for unknown."""
         if fraction != self.fraction:
             self.fraction = fraction
             self.update()
-        self.setToolTip(tooltip(text))
-        self.setAccessibleDescription(text)
+
+    def set_words(self, text: str) -> None:
+        """Say it in words."""
+        if text != self.accessibleDescription():
+            self.setToolTip(tooltip(text))
+            self.setAccessibleDescription(text)
 
     def high(self) -> int:
         return self.px(4)
@@ -285,7 +290,7 @@ class LaneBar(Scaled):
             box(painter, area, None, lane_colour(self.colour_index), area.height() / 2)
 
 
-class StateLine(Painted):
+class StateLine(Scaled):
     """Words in one small line, cut where there is no room."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -302,16 +307,16 @@ class StateLine(Painted):
 
     def shown_text(self) -> str:
         """The words as they are painted at the present width: whole, the short ones, or cut."""
-        metrics, text = QFontMetricsF(theme.ui_font(SMALL)), visible(self.mark.text)
+        metrics, text = QFontMetricsF(self.font_of(SMALL)), visible(self.mark.text)
         if self.mark.short and metrics.horizontalAdvance(text) > self.width():
             text = self.mark.short
         return metrics.elidedText(text, _RIGHT_END, self.width())
 
     def high(self) -> int:
-        return round(QFontMetricsF(theme.ui_font(SMALL)).height()) + 2
+        return round(QFontMetricsF(self.font_of(SMALL)).height()) + 2
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        words_in(painter, QRectF(self.rect()), self.shown_text(), theme.ui_font(SMALL), ink(self.mark.tone))
+        words_in(painter, QRectF(self.rect()), self.shown_text(), self.font_of(SMALL), ink(self.mark.tone))
 
 
 class Notice(Scaled):

@@ -30,7 +30,7 @@ _NUMBER, _LOW_NUMBER = 32, 19
 
 
 class LanePanel(QFrame):
-    """A lane of the race; scale: its sizes, times the theme's.
+    """A lane of the race; scale: its sizes, times the theme's; number_px: its big number's.
 
     Signals: edit_requested (the name was pressed), remove_requested, move_requested(-1 or 1), token_selected (in
     the text or in the tree), token_chosen (clicked, or Enter), tree_toggled: the live draft tree was opened or closed here.
@@ -44,12 +44,12 @@ class LanePanel(QFrame):
     tree_toggled = Signal(bool)
     why_requested = Signal()
 
-    def __init__(self, race: RaceModel, index: int, parent: QWidget | None = None, *, scale: float = 1.0) -> None:
+    def __init__(self, race: RaceModel, index: int, parent: QWidget | None = None, *, scale: float = 1.0, number_px: float = _NUMBER) -> None:
         super().__init__(parent)
         self.setProperty("kind", "panel")
         self.race = race
         self.index = index
-        self.scale = scale
+        self.scale, self.number_px = scale, number_px
         self.winner = False
         self._shown: tuple[int, int] = (-1, -1)
         self._editable = True
@@ -69,7 +69,7 @@ class LanePanel(QFrame):
         self.shares = StateLine()
         self.notice = Notice()
         self.tree: TreePanel | None = None  # made when it is first asked for
-        for part in (self._dot, self.number, self.line, self.bar, self.notice):
+        for part in (self._dot, self.number, self.line, self.bar, self.shares, self.notice):
             part.scale = scale
         self._title = layout.row(self._dot, self._name, self._more, (self.number, 1), gap=0)
         self._head = layout.column(self._title, self.line, self.bar, self.why)
@@ -182,7 +182,7 @@ class LanePanel(QFrame):
             self._members = lane_words.members(lane.settings)
             self._arrange()
             self._show_members(self.race.metrics(lane))
-        self.bar.set_progress(*lane_words.progress(lane))
+        self.bar.set_progress(lane_words.progress(lane)[0])
         self.view.set_placeholder(lane_words.placeholder(lane))
         self.notice.set_mark(lane_words.notice(lane))
 
@@ -194,6 +194,7 @@ class LanePanel(QFrame):
         metrics = race.metrics(lane)
         self.number.set_shown(lane_words.headline(lane, race, metrics))
         self.line.set_pieces(lane_words.line(lane, race, metrics), faded=lane.stale)
+        self.bar.set_words(lane_words.progress(lane)[1])
         self.why.show_lane(lane, race)
         self._show_members(metrics)
         won = lane_words.winner(race) is lane and not lane.stale
@@ -257,7 +258,7 @@ class LanePanel(QFrame):
         margins = self._head.contentsMargins()
         self._head.setContentsMargins(margins.left(), self._px(top), margins.right(), self._px(end))
         self._head.setSpacing(self._px(gap))
-        self.number.size_px = _LOW_NUMBER if low else _NUMBER
+        self.number.size_px = _LOW_NUMBER if low else self.number_px
         self.number.changed()
         self.line.set_rows(2 if self.width() < self._px(NARROW_PX) and not low else 1)
         name, metrics = visible(self._name.accessibleName()), QFontMetricsF(self._name.font())

@@ -208,7 +208,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Headline:
+class BigFigure:
     """A lane's one number, its speedup: what stands small beside it, and what its tool tip says."""
 
     text: str
@@ -218,16 +218,16 @@ class Headline:
     tip: str = ""
 
 
-def headline(lane: LaneModel, race: RaceModel, metrics: Metrics) -> Headline:
+def headline(lane: LaneModel, race: RaceModel, metrics: Metrics) -> BigFigure:
     """The number that a lane is read by; metrics are its `race.metrics`."""
     figure, speedup, told = METRICS["speedup"], race.speedup(lane), lossy(lane.settings)
     if lane.differs:
-        return Headline(MISSING, muted=True, tip=figure.tooltip(f"Not comparable: {lane.differs}."))
+        return BigFigure(MISSING, muted=True, tip=figure.tooltip(f"Not comparable: {lane.differs}."))
     if lane.plain and lane is race.baseline:
-        return Headline("1×" if lane.rounds else MISSING, muted=True, tip=figure.tooltip("This lane is plain decoding itself."))
+        return BigFigure("1×" if lane.rounds else MISSING, muted=True, tip=figure.tooltip("This lane is plain decoding itself."))
     value, spread = (None, "") if speedup is None else (speedup.value, figures.spread(speedup))
     tip = figure.tooltip(figures.speedup_details(speedup, metrics))
-    return Headline(
+    return BigFigure(
         times_short(value), spread and f"{spread}×", bool(told), lane.stale or value is None, "\n".join(filter(None, (tip, told)))
     )
 
@@ -244,7 +244,7 @@ def line(lane: LaneModel, race: RaceModel, metrics: Metrics) -> tuple[Piece, ...
 
     over = _over(speedup)
     speed = figure("decode_tokens_per_s", figures.shown_rate(speedup, metrics), figures.beside(speedup),
-                  after=f"tok/s over {over}" if over else "tok/s", short=f"tok/s over {over.split(' ')[0]} tok" if over else "tok/s")  # fmt: skip
+                  after=f"tok/s over {over}" if over else "tok/s", short=f"tok/s over {over.split(' ')[0]}" if over else "tok/s")  # fmt: skip
     found = [speed]
     if not lane.plain:
         k, policy = lane.settings.get("k"), str(lane.settings.get("policy") or "constant")

@@ -225,6 +225,7 @@ def test_nothing_jumps_as_numbers_change(qtbot: QtBot) -> None:
     race.lanes[1].state = "loading"
     race.apply(Progress(1, "prefill", "Prefill 9 of 131 tokens", 0.1, lane=1))
     shown.refresh()
+    shown.refresh_figures()
     assert shown.bar.fraction == 0.1 and "Prefill" in shown.bar.accessibleDescription()
     stream(race, 0.5)
     shown.refresh()
@@ -256,6 +257,7 @@ def test_an_error_is_told_in_full_beneath_the_text(qtbot: QtBot) -> None:
     assert shown.view.geometry().top() == top
     race.apply(LaneEnded(1, 1, "limit", fold(race.lanes[1].rounds)))
     shown.refresh()
+    shown.refresh_figures()
     assert not shown.notice.isVisible() and "token limit reached" in shown.bar.accessibleDescription()
 
 
@@ -284,6 +286,19 @@ def test_the_head_leaves_the_room_to_the_text(qtbot: QtBot, width: int, height: 
     panels = [panel(qtbot, race, index, width, height) for index in range(3)]
     heads = {one.view.geometry().top() for one in panels}
     assert len(heads) == 1 and heads.pop() <= most, "texts of all lanes begin at one height"
+
+
+def test_a_panel_is_shown_larger_to_a_room(qtbot: QtBot) -> None:
+    race = make_race(2)
+    stream(race, 1.0)
+    usual = panel(qtbot, race, 1, 410, 480)
+    large = LanePanel(race, 1, scale=2.0, number_px=60)
+    qtbot.addWidget(large)
+    large.resize(820, 960)
+    with qtbot.waitExposed(large):
+        large.show()
+    assert large.line.height() > 1.8 * usual.line.height() and large.number.height() > 3 * usual.number.height()
+    assert large.line.shown_text() == usual.line.shown_text()
 
 
 def test_a_figures_tip_is_under_the_mouse(qtbot: QtBot) -> None:
