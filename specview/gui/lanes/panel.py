@@ -262,8 +262,8 @@ class LanePanel(QFrame):
         self.number.changed()
         self.line.set_rows(2 if self.width() < self._px(NARROW_PX) and not low else 1)
         name, metrics = visible(self._name.accessibleName()), QFontMetricsF(self._name.font())
-        room = self.width() - 2 * self._px(14) - self._dot.sizeHint().width() - self._more.width() - self.number.least_width()
-        room -= 2 * theme.px(5) + 6  # of the button's own
+        room = self.width() - 2 - 2 * self._px(14) - self._dot.sizeHint().width() - self._more.width() - self.number.least_width()
+        room -= 2 * theme.px(5) + 7  # of the button's own
         shown = metrics.elidedText(name, Qt.TextElideMode.ElideRight, max(room, self._px(24)))
         self._name.setText(shown.replace("&", "&&"))
         self._name.setFixedWidth(round(metrics.horizontalAdvance(shown)) + 2 * theme.px(5) + 6)
