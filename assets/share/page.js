@@ -556,7 +556,9 @@ function listen() {
   const wish = matchMedia("(prefers-color-scheme: light)");
   setTheme(wish.matches);
   wish.addEventListener("change", () => setTheme(wish.matches));
-  addEventListener("beforeprint", () => { play(false); seek(length); });
+  let before = false;
+  addEventListener("beforeprint", () => { play(false); seek(length); before = isLight(); setTheme(true); });
+  addEventListener("afterprint", () => setTheme(before));
   new ResizeObserver(() => { for (const one of plots) { one.fit(); one.show(player.seconds); } }).observe($("plots"));
   for (const view of views) {
     view.text.addEventListener("pointerover", (event) => { if (!tip.pinned) point(event.target.closest(".t, .thrown")); });

@@ -299,6 +299,26 @@ def test_it_fits_a_screen_and_a_telephone(page: Page, tmp_path: Path, wide: int,
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_printed_it_is_dark_on_light_and_whole(page: Page, tmp_path: Path) -> None:
+    opened(page, recorded(tmp_path, 40), tmp_path)
+    page.evaluate("seek(0.1)")
+    page.send("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("isLight() && player.seconds === length && getComputedStyle(document.querySelector('#transport')).display") == "none"
+    assert page.evaluate("views.every((one) => one.text.scrollHeight <= one.text.clientHeight + 1)")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not page.evaluate("isLight()")
+
+
+def test_a_plot_is_read_with_the_pointer(page: Page, tmp_path: Path) -> None:
+    opened(page, recorded(tmp_path, 20), tmp_path)
+    page.hover(".plot:nth-child(1) svg")
+    said = page.text(".plot:nth-child(1) output")
+    assert "draft model 0." in said and "plain" not in said
+    page.evaluate("seek(length / 2)")
+    assert page.evaluate("plots[0].curves.every((one) => one.count < one.points.length)")
+
+
 def test_a_long_text_still_plays(page: Page, tmp_path: Path) -> None:
     opened(page, recorded(tmp_path, 2500), tmp_path)
     page.evaluate("seek(length / 2)")

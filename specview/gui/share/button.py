@@ -10,6 +10,7 @@ from PySide6.QtGui import QDesktopServices, QGuiApplication
 from PySide6.QtWidgets import QDialog, QFileDialog, QMenu, QToolButton
 
 from specview.gui.link.controller import Controller
+from specview.gui.parts import theme
 from specview.gui.parts.widgets import set_tip
 from specview.gui.share.process import Ended, ExportProcess
 from specview.gui.share.source import Held, Source
@@ -43,7 +44,12 @@ class ExportButton(QToolButton):
         self.source.work.failed.connect(lambda line: self.told.emit(line, "error"))
         for signal in (controller.state_changed, controller.lanes_changed, controller.recorded_changed, controller.run_kept):
             signal.connect(lambda *_: self.refresh())
+        theme.signals.changed.connect(self._restyle)
+        self._restyle()
         self.refresh()
+
+    def _restyle(self) -> None:
+        self.setFixedHeight(theme.px(26))
 
     def open(self) -> None:
         """Open the menu, from the keyboard too."""
