@@ -287,7 +287,7 @@ function describe(element) {
     const list = round.thrown.slice(0, 12).map((one) => `${quoted(one.text)} ${one.state}`);
     if (round.thrown.length > 12) list.push(`and ${round.thrown.length - 12} more`);
     return [make("p", { class: "what", text: `${round.thrown.length} drafts thrown away in round ${round.index}` }),
-      make("p", { text: list.join(", ") }), ...(rejected.length ? numbers(rejected[0]) : [])];
+      make("p", { text: list.join(", ") }), ...(rejected.length ? numbers(rejected[0], `${quoted(rejected[0].text)}: `) : [])];
   }
   const { token } = element, { round } = token, { lane } = round;
   const position = round.first + (token.place < 0 ? round.accepted.length : Math.max(0, round.accepted.indexOf(token)));
@@ -301,13 +301,13 @@ function describe(element) {
   return [...what, ...numbers(token)];
 }
 
-function numbers(token) {
+function numbers(token, name = "") {
   const { rule } = token.round.lane, parts = [], found = [];
   if (known(token.p)) parts.push(`p ${probability(token.p)}`);
   if (known(token.q)) parts.push(`q ${probability(token.q)}`);
   if (known(token.accept)) parts.push(rule === "rejection" || rule === "naive" ? `accept = min(1, p/q) = ${probability(token.accept)}` : `accept ${probability(token.accept)}`);
   if (known(token.u)) parts.push(`u ${probability(token.u)} → ${token.state}`);
-  if (parts.length) found.push(make("p", { text: parts.join(" · ") }));
+  if (parts.length) found.push(make("p", { text: name + parts.join(" · ") }));
   const q = new Map(token.qTop || []), rows = new Map((token.pTop || []).map(([text, p]) => [text, p]));
   for (const text of q.keys()) if (!rows.has(text)) rows.set(text, null);
   if (rows.size) {

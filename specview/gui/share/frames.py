@@ -24,6 +24,7 @@ SHEET = 720
 SCALE = 1.4
 """Of the theme: a token's text is then 18 of the sheet's 720 high, small print 16."""
 _MARGIN, _GAP, _TOP, _HEAD, _FOOT = 22, 14, 60, 112, 52
+_NARROW = 250
 _SPEEDS = {1 / 8: "an eighth of true speed", 1 / 4: "a quarter of true speed", 1 / 2: "half speed", 1.0: "true speed"}
 LEGEND = (
     ("accepted", "accepted: the draft was right"), ("corrected", "corrected: the target's own token"),
@@ -101,14 +102,21 @@ class Frames:
         painted.box(painter, card.adjusted(0.5, 0.5, -0.5, -0.5), painted.pen(QColor(edge), 1.5), QColor(now.panel), 10)
         area = card.adjusted(18, 0, -18, 0)
         metrics = race.metrics(lane)
-        big, large = lane_words.headline(lane, race, metrics).text, font(46, bold=True)
-        room = area.width() - QFontMetricsF(large).horizontalAdvance(big) - 34
-        painted.words_in(painter, QRectF(area.left(), card.top() + 8, area.width(), 58), big, large, tint, painted.RIGHT)
-        paint_marker(painter, place, QPointF(area.left() + 6, card.top() + 44), 12, tint)
-        name = QRectF(area.left() + 20, card.top() + 30, room, 28)
+        narrow = area.width() < _NARROW  # then the name has a line of its own
+        head = lane_words.headline(lane, race, metrics)
+        big, large = head.text, font(32 if narrow else 46, bold=True)
+        room = area.width() - 20 if narrow else area.width() - QFontMetricsF(large).horizontalAdvance(big) - 34
+        number = QRectF(area.left(), card.top() + (32 if narrow else 8), area.width(), 36 if narrow else 58)
+        painted.words_in(painter, number, big, large, tint, painted.RIGHT)
+        name = QRectF(area.left() + 20, card.top() + (8 if narrow else 30), room, 28)
+        paint_marker(painter, place, QPointF(area.left() + 6, name.center().y()), 12, tint)
         _one_line(painter, name, lane_words.title(lane), font(18, bold=True), QColor(now.ink))
         line = QRectF(area.left(), card.top() + 66, area.width(), 24)
-        _one_line(painter, line, _fitting(lane_words.line(lane, race, metrics), area.width()), font(16), QColor(now.muted))
+        pieces = lane_words.line(lane, race, metrics)
+        if head.lossy:  # it is said wherever the figures are
+            pieces = tuple(piece for piece in pieces if piece.tone is None)
+            line.setLeft(line.left() + _one_line(painter, line, f"{lane_words.LOSSY} · ", font(16), QColor(now.warning)))
+        _one_line(painter, line, _fitting(pieces, line.width()), font(16), QColor(now.muted))
         bar = QRectF(area.left(), card.top() + 96, area.width(), 5)
         painted.box(painter, bar, None, QColor(now.border), 2.5)
         if lane.emitted:

@@ -45,7 +45,8 @@ def plots(race: RaceModel) -> list[Chart]:
         for index, lane in enumerate(race.lanes):
             if len(lane.table) and not (name == "acceptance_rate" and lane.plain):
                 x, y = thinned(*curve(lane, name, _OVER))
-                value = METRICS[name].text(last(y))
+                lossy = f" {lane_words.LOSSY}" if lane_words.lossy(lane.settings) else ""
+                value = f"{METRICS[name].text(last(y))}{lossy}"
                 chart.curve(str(index), x, y, title=visible(lane_words.title(lane)), lane=index, head=True, width_px=1.8, value=value)
         if floor and chart.names:
             top = max(max(chart.values(one)[1]) for one in chart.names)

@@ -115,6 +115,12 @@ def test_plots_are_drawings_of_every_lane(trace: Trace) -> None:
     assert any("<script>x</script>" in (text or "") for text in words) and any("lookup" in (text or "") for text in words)
 
 
+def test_a_lossy_rule_is_called_so_beside_its_figures(trace: Trace, said: list[str]) -> None:
+    trace.records[1].settings["rule"] = "typical"
+    draw("png", trace, "x", Look(size=(320, 180)), ".png", print)
+    assert "lossy · " in said
+
+
 def test_a_race_without_rounds_is_painted(trace: Trace) -> None:
     for record in trace.records:
         record.rounds.clear()
