@@ -56,7 +56,8 @@ class Verdict:
     @property
     def text(self) -> str:
         """Both in one line."""
-        return " ".join(filter(None, (self.sentence, self.rest)))
+        between = " " if self.sentence.endswith((".", "…")) else " · "
+        return between.join(filter(None, (self.sentence, self.rest)))
 
 
 def standings(lanes: Iterable[Mapping[str, Any]]) -> list[Standing]:

@@ -7,7 +7,7 @@ from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent, QColor, QFo
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from specview.files.verdict import Verdict
-from specview.gui.link.controller import Controller
+from specview.gui.link.controller import RESTING, Controller
 from specview.gui.parts import layout, theme
 from specview.gui.parts.painted import Painted, baseline, ink, words
 from specview.gui.state.display_text import visible
@@ -96,7 +96,7 @@ class Headline(QWidget):
         self.sentence.detail = detail(controller.race, now)
         self.sentence.say(headline(controller.race, now))
         self._show_progress(now)
-        if controller.racing != self._racing:
+        if controller.racing != self._racing and (controller.racing or controller.state in RESTING):
             self._racing = controller.racing
             self.announce(f"The race has begun. {self.said.text}" if self._racing else self.said.text)
 

@@ -1,0 +1,228 @@
+"""The race page: the sentence over the lanes, the inspector, the conversation, and where things stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QAccessible, QGuiApplication
+from PySide6.QtWidgets import QWidget
+
+from specview.gui.state import conversation
+from specview.gui.state.race_words import Situation, headline
+from specview.gui.state.view_model import RaceModel
+from specview.settings.run import RunSettings
+from tests.gui.shell_fake import ran, wait_state
+from tests.gui.views_data import make_race, stream
+
+
+def top(window, widget: QWidget) -> int:
+    return widget.mapTo(window, QPoint(0, 0)).y()
+
+
+# -- where things stand ----------------------------------------------------------------------------
+
+
+def test_from_top_to_bottom(window, qtbot):
+    page = window.page
+    ran(qtbot, window)
+    parts = (window.tabs, window.setup, page.headline, page.panels[0], page.conversation.line, page.plots)
+    places = [top(window, part) for part in parts]
+    assert places == sorted(places) and len(set(places)) == len(places)
+    assert page.legend.mapTo(window, QPoint(0, 0)).x() > window.width() // 2 and abs(top(window, page.legend) - top(window, page.headline)) < 12
+    assert window.findChildren(QWidget, "qt_statusbar") == [] and 110 <= page.plots.height() <= 145
+    assert [card.isVisible() for card in (*page.plots.cards.values(), page.plots.phases)] == [True, True, True, False]
+
+
+def test_the_foot_has_room_for_others(window, qtbot):
+    from PySide6.QtWidgets import QPushButton
+
+    page, before = window.page, window.page.foot.count()
+    page.foot.addWidget(QPushButton("Export ▾"))
+    assert page.foot.count() == before + 1
+    qtbot.waitUntil(lambda: page.foot.itemAt(before).widget().isVisible())
+    assert top(window, page.foot.itemAt(before).widget()) > top(window, page.plots)
+
+
+@pytest.mark.parametrize("size", [(1270, 760), (1356, 728)])
+def test_tokens_have_the_stage(window, qtbot, size):
+    """With three lanes and the plots on; the rows that others add at the foot are not counted here."""
+    window.resize(*size)
+    ran(qtbot, window)
+    area = sum(panel.view.width() * panel.view.height() for panel in window.page.panels)
+    assert area >= 0.45 * window.width() * window.height()
+
+
+# -- the sentence ----------------------------------------------------------------------------------
+
+
+def test_the_sentence_follows_a_race(make_window, qtbot, script):
+    script.load_s, script.prefill_s, script.round_s, script.rounds = 0.5, 1.5, 0.005, 40
+    window = make_window()
+    told, line = [], window.page.headline
+    line.announce = told.append
+    assert line.said.sentence == "Press Run to race these lanes on the prompt."
+    window.run()
+    seen: dict[str, str] = {}
+    while window.controller.state != "ended":
+        qtbot.wait(10)
+        seen[window.controller.state] = line.said.text
+        if window.controller.state == "loading" and window.controller.progress is not None:
+            assert line.waiting
+    assert seen["loading"].startswith("Loading… Loading SmolLM2") and seen["prefill"].startswith("Reading the prompt… Prefill of")
+    assert seen["running"].startswith("Round ") and "leads, " in seen["running"] and "so far" in seen["running"]
+    assert not line.waiting and "faster than plain decoding" in line.said.sentence
+    assert told[0].startswith("The race has begun.") and told[-1] == line.said.text
+    interface = QAccessible.queryAccessibleInterface(line.sentence)
+    assert interface.text(QAccessible.Text.Name) == f"Race: {line.said.text}"
+
+
+def test_a_lane_that_failed_is_named(window, qtbot, script):
+    script.fail_lane = 1
+    ran(qtbot, window)
+    said = window.page.headline.said
+    assert "prompt lookup" in said.sentence.lower() and "draft model failed: The draft has another tokenizer" in said.rest
+    assert said.tone == "warning"
+
+
+def test_words_for_what_goes_on():
+    race = make_race(3)
+    for lane in race.lanes:
+        lane.state = "idle"
+    assert headline(RaceModel(), Situation("ready")).text == ""
+    assert "starts at once" in headline(race, Situation("ready", preloaded=True)).rest
+    assert headline(race, Situation("preloading")).sentence == "Getting ready…"
+    assert headline(race, Situation("working", job="sweep")).sentence == "Sweep…"
+    stream(race, 2.0)
+    now = Situation("running", real_time_fraction=0.34, race_running=True)
+    assert headline(race, now).rest == "shown at 0.34× real time, lanes take turns"
+    assert headline(race, Situation("stopping", race_running=True)).sentence.startswith("Stopping, round ")
+    # a replay in the middle of a recorded run
+    race.lanes[0].state = "running"
+    assert headline(race, Situation("ended", recorded=True)).sentence.startswith("Round ")
+    for lane in race.lanes:
+        lane.state, lane.end = "ended", "limit"
+    assert headline(race, Situation("ended", recorded=True)).sentence.startswith("Recorded: ")
+    assert headline(race, Situation("ended", stale=True)).rest.startswith("Figures of the run before")
+
+
+def test_a_long_sentence_is_cut_and_the_tip_has_it_whole(window, qtbot):
+    line = window.page.headline.sentence
+    line.say(replace(line.said, sentence="A lane with <b>a very long</b> name " * 12, rest="and more"))
+    line.grab()
+    assert "<b>" in line.tip_at(QPoint(1, 1).toPointF()) and "and more" in line.tip_at(QPoint(1, 1).toPointF())
+    assert line.width() < window.width()
+
+
+# -- the inspector ---------------------------------------------------------------------------------
+
+
+def test_the_inspector_opens_when_a_token_is_chosen(window, qtbot):
+    ran(qtbot, window)
+    page, view = window.page, window.page.panels[1].view
+    window.activateWindow()
+    view.setFocus()
+    qtbot.waitUntil(view.hasFocus)
+    qtbot.keyClick(view, Qt.Key.Key_Home)
+    qtbot.keyClick(view, Qt.Key.Key_Right)
+    assert not page.shown("inspector"), "moving over tokens chooses none"
+    qtbot.keyClick(view, Qt.Key.Key_Return)
+    assert page.shown("inspector") and page.inspector.inspection is not None
+    assert window.actions_by_name["inspector"].isChecked()
+    qtbot.keyClick(view, Qt.Key.Key_Escape)
+    assert not page.shown("inspector") and view.hasFocus()
+    qtbot.mouseClick(view.viewport(), Qt.MouseButton.LeftButton, pos=QPoint(24, 14))
+    assert page.shown("inspector")
+    window.actions_by_name["ghosts"].trigger()
+    assert page.shown("inspector"), "what else is ticked leaves it alone"
+    window.actions_by_name["inspector"].trigger()
+    assert not page.shown("inspector")
+    page.open_inspector(2)
+    assert page.shown("inspector") and page.selected is page.panels[2].lane
+
+
+def test_escape_closes_the_inspector_before_it_stops_a_race(window, qtbot, script):
+    script.rounds, script.round_s = 200, 0.01
+    window.run()
+    wait_state(qtbot, window, "running")
+    window.page.open_inspector()
+    window.activateWindow()
+    qtbot.waitUntil(window.isActiveWindow)
+    qtbot.keyClick(window, Qt.Key.Key_Escape)
+    assert not window.page.shown("inspector") and window.controller.racing
+    qtbot.keyClick(window, Qt.Key.Key_Escape)
+    wait_state(qtbot, window, "ended")
+    assert window.controller.race.ended.end == "stopped"
+
+
+def test_an_inspector_that_a_token_opened_is_not_open_at_the_next_start(make_window):
+    first = make_window(start=False)
+    first.page.open_inspector()
+    first.close()
+    second = make_window(start=False)
+    assert not second.page.shown("inspector")
+    second.actions_by_name["inspector"].trigger()  # asked for, it is
+    second.close()
+    assert make_window(start=False).page.shown("inspector")
+
+
+# -- the conversation ------------------------------------------------------------------------------
+
+
+def test_the_line_comes_after_a_run_and_the_turns_stay_above_it(window, qtbot):
+    talk = window.page.conversation
+    assert talk.isHidden()
+    prompt = window.setup.prompt.toPlainText()
+    ran(qtbot, window)
+    assert talk.isVisible() and talk.past.isHidden()
+    window.activateWindow()
+    talk.line.setFocus()
+    qtbot.keyClicks(talk.line, "and why?")
+    qtbot.keyClick(talk.line, Qt.Key.Key_Return)
+    wait_state(qtbot, window, "loading", "running", "prefill")
+    assert talk.isVisible() and talk.line.hasFocus()
+    wait_state(qtbot, window, "ended")
+    assert talk.line.hasFocus() and talk.line.text() == ""
+    assert [one.who for one in talk.turns.said] == ["You", "Plain's reply"] and talk.turns.said[0].text == prompt
+    assert talk.past.isVisible() and "You: " in talk.turns.toPlainText() and "1 earlier turn" in talk.fold.text()
+    talk.fold.click()
+    assert talk.turns.isHidden() and talk.fold.accessibleName() == "Show 1 earlier turn"
+    talk.fold.click()
+    assert talk.turns.isVisible()
+    talk.copy()
+    copied = QGuiApplication.clipboard().text()
+    assert copied.count("**You**") == 2 and "and why?" in copied and window.controller.race.lanes[0].text in copied
+
+
+def test_a_new_conversation_forgets_the_turns(window, qtbot):
+    ran(qtbot, window)
+    window.next_turn("and why?")
+    wait_state(qtbot, window, "ended")
+    talk = window.page.conversation
+    assert talk.new.isVisible() and len(window.run_settings().history) == 2
+    talk.new.click()
+    assert window.run_settings().history == () and talk.isHidden()
+    ran(qtbot, window)
+    assert talk.isVisible() and talk.past.isHidden()
+
+
+def test_what_was_said_is_text(window, qtbot):
+    talk = window.page.conversation
+    settings = RunSettings(prompt="p", history=({"role": "user", "content": "<b>bold</b>\u202ex"}, {"role": "assistant", "content": "```\n<script>\n```"}))
+    said = conversation.earlier(settings)
+    talk.turns.show_turns(said)
+    assert "<b>bold</b>‹202E›x" in talk.turns.toPlainText() and "<script>" in talk.turns.toPlainText()
+    assert talk.turns.sizeHint().height() < 110
+    pasted = conversation.markdown(said)
+    assert pasted.startswith("**You**\n\n```text\n<b>bold</b>") and "````text\n```\n<script>\n```\n````" in pasted
+
+
+def test_continue_stays(window, qtbot, script):
+    ran(qtbot, window)
+    more = window.page.conversation.more
+    assert more.isVisible() and more.isEnabled()
+    more.setFocus()
+    more.click()
+    wait_state(qtbot, window, "ended")
+    assert "continue" in script.log[-1]
