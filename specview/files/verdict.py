@@ -79,8 +79,8 @@ def verdict(lanes: Sequence[Standing]) -> Verdict:
     if not rated:
         found = _alone(ran, plain, len(lanes) == 1)
     else:
-        found = _won(rated, stopped)
-    notes = [*found.rest, *(_failed(lane) for lane in failed)]
+        found = _won(rated, stopped, _tokens(ran))
+    notes = [*(_failed(lane) for lane in failed), *found.rest]
     tone: Tone = "warning" if failed and found.tone in ("good", "normal") else found.tone
     return Verdict(found.sentence, " · ".join(filter(None, notes)), tone)
 
@@ -118,13 +118,13 @@ class _Found:
     tone: Tone
 
 
-def _won(rated: Sequence[Standing], stopped: bool) -> _Found:
+def _won(rated: Sequence[Standing], stopped: bool, tokens: str) -> _Found:
     """Of lanes with a speedup, the fastest first."""
     best, others = rated[0], rated[1:]
     assert best.speedup is not None
     low, high = best.speedup.spread or (best.speedup.value, best.speedup.value)
     until, number = "Stopped: " if stopped else "", times_short(best.speedup.value)
-    facts = (_tokens(rated), _rates(best))
+    facts = (tokens, _rates(best))
     unsure = "" if best.speedup.spread else "too few rounds for a range"
     if round(high, 2) < 1:
         words = f"{until}{PLAIN} is fastest here: {best.name}{_lossy(best)} {number}."

@@ -84,14 +84,14 @@ def test_a_stopped_race_and_one_of_other_lengths():
     assert found.sentence.startswith("Stopped: EAGLE-3 was 1.9× faster than plain decoding")
     shared = Speedup(40, 20, 2.0, 1.9, 2.1)
     found = verdict([PLAIN, replace(lane("EAGLE-3", 2), speedup=shared, tokens=40, end="eos")])
-    assert "40 tokens · 20.0 against 10.0 tok/s over the 2.0 s that both ran" in found.rest
+    assert "40 to 128 tokens · 20.0 against 10.0 tok/s over the 2.0 s that both ran" in found.rest
     assert verdict([replace(PLAIN, tokens=0, end="stopped")]).sentence == "Stopped before the first token."
 
 
 def test_lanes_that_failed():
     broken = Standing("draft model", 0, None, end="error", error="The draft has another tokenizer.")
     found = verdict([PLAIN, lane("EAGLE-3", 1.9), broken])
-    assert "EAGLE-3 is 1.9×" in found.sentence and found.rest.endswith("draft model failed: The draft has another tokenizer.")
+    assert "EAGLE-3 is 1.9×" in found.sentence and found.rest.startswith("draft model failed: The draft has another tokenizer. · 128 tokens")
     assert found.tone == "warning"
     found = verdict([replace(broken, name="plain", plain=True), broken])
     assert (found.sentence, found.rest, found.tone) == ("No lane could run.", "The draft has another tokenizer.", "bad")

@@ -43,7 +43,7 @@ class Headline(Painted):
         return QSize(self.title_width() + math.ceil(formula) + theme.px(8), self.high())
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(theme.px(40), self.high())
+        return QSize(self.title_width() if self._narrow else 10, self.high())
 
     def title_width(self) -> int:
         """The width of the title alone."""
@@ -116,6 +116,9 @@ class ChartKey(Painted):
         super().__init__(parent)
         self.entries: tuple[KeyEntry, ...] = ()
         self._live = live
+        self._least = 10
+        if live:
+            self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self._placed: list[tuple[QPointF, str]] = []
         self.arrange()
 
@@ -126,6 +129,7 @@ class ChartKey(Painted):
             self.setAccessibleName("Key: " + ", ".join(entry.words for entry in entries))
             self.setToolTip(tooltip("\n".join(entry.words for entry in entries if entry.value)))
             self.arrange()
+            self._claim()
 
     def high(self) -> int:
         return self.maximumHeight()
@@ -133,21 +137,35 @@ class ChartKey(Painted):
     def sizeHint(self) -> QSize:
         return QSize(theme.px(60), self.height())
 
+    def minimumSizeHint(self) -> QSize:
+        """Of a live key the figures' width: what stands beside it gives way."""
+        return QSize(self._least if self._live else 10, self.height())
+
+    def _claim(self) -> None:
+        """Ask for the room that a live key's figures need, in steps: digits that change move nothing."""
+        step = theme.px(12)
+        least = step * math.ceil(self._across([entry.value for entry in self.entries], theme.px(5)) / step)
+        if self._live and least != self._least:
+            self._least = least
+            self.updateGeometry()
+
+    def _widths(self, texts: Sequence[str]) -> list[float]:
+        metrics = QFontMetricsF(theme.ui_font(10.5))
+        return [entry.sample() + theme.px(6) + metrics.horizontalAdvance(text)
+                for entry, text in zip(self.entries, texts, strict=True)]  # fmt: skip
+
+    def _across(self, texts: Sequence[str], gap: int) -> float:
+        return sum(self._widths(texts)) + gap * max(len(texts) - 1, 0)
+
     def arrange(self) -> None:
         """Place the entries for the present width and font."""
-        metrics = QFontMetricsF(theme.ui_font(10.5))
         room, gap, high = max(self.width(), theme.px(60)), theme.px(12), theme.px(16)
         texts = [entry.words for entry in self.entries]
-
-        def widths() -> list[float]:
-            return [entry.sample() + theme.px(6) + metrics.horizontalAdvance(text)
-                    for entry, text in zip(self.entries, texts, strict=True)]  # fmt: skip
-
-        if self._live and sum(widths()) + gap * (len(texts) - 1) > room:
+        if self._live and self._across(texts, gap) > room:
             texts = [entry.value for entry in self.entries]
             gap = theme.px(5)
         x, line, self._placed = 0.0, 0, []
-        for text, width in zip(texts, widths(), strict=True):
+        for text, width in zip(texts, self._widths(texts), strict=True):
             if x and x + width > room and line < (0 if self._live else MOST_LINES - 1):
                 x, line = 0.0, line + 1
             self._placed.append((QPointF(x, line * high), text))
@@ -167,8 +185,8 @@ class ChartKey(Painted):
         metrics = QFontMetricsF(font)
         for entry, (place, text) in zip(self.entries, self._placed, strict=True):
             middle, left = place.y() + theme.px(16) / 2, place.x() + entry.sample() + theme.px(6)
-            if left > self.width():
-                break
+            if left > self.width() or (self._live and left + metrics.horizontalAdvance(text) > self.width() + 1):
+                break  # a figure is never cut; the tool tip has all
             entry.paint(painter, place.x(), middle)
             shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, self.width() - left)
             words(painter, QPointF(left, baseline(metrics, middle)), shown, font, ink)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from PySide6 import QtCore, QtGui, QtWidgets
@@ -90,19 +92,32 @@ class PlotStrip(QWidget):
         self.third = "speed"
         self._thirds = (self.cards["decode_tokens_per_s"], self.phases, self.lengths)
         self._choosers = {card: self._chooser_button() for card in self._thirds}
-        self._lane_button, menu = menu_button("", "The lane whose round times are shown")
-        self._lane_button.setProperty("kind", "caption")
-        menu.aboutToShow.connect(self._fill_lanes)
         self._build()
         theme.signals.changed.connect(self._restyle)
         self._name_options()
 
-    @staticmethod
-    def _chooser_button() -> QToolButton:
+    def _chooser_button(self) -> QToolButton:
         """Stands in the title of the third plot, and chooses what it shows."""
-        made, menu = menu_button("", "What this plot shows: speed, time per round, or draft length k over time")
+        made, menu = menu_button("", "What this plot shows: speed, time per round of a lane, or draft length k over time")
         made.setProperty("kind", "caption")
+        menu.aboutToShow.connect(lambda: self._fill_chooser(menu))
         return made
+
+    def _fill_chooser(self, menu: QMenu) -> None:
+        menu.clear()
+        for name, text in THIRD.items():
+            self._add_choice(menu, text, name == self.third, partial(self.set_third, name))
+        menu.addSeparator()
+        for lane in self.race.lanes if self.third == "time" else ():
+            text = visible(lane_words.title(lane)).replace("&", "&&")
+            self._add_choice(menu, f"Round times of {text}", lane is self._phase_lane(), partial(self.select_lane, lane))
+
+    @staticmethod
+    def _add_choice(menu: QMenu, text: str, on: bool, choose: Callable[[], object]) -> None:
+        action = menu.addAction(text)
+        action.setCheckable(True)
+        action.setChecked(on)
+        action.triggered.connect(lambda: choose())
 
     def _build(self) -> None:
         row = layout.row(on=self, gap=8)
@@ -112,21 +127,14 @@ class PlotStrip(QWidget):
             row.addWidget(card, 1)
         for card, chooser in self._choosers.items():
             card.head.insertWidget(1, chooser)
-            for name, text in THIRD.items():
-                action = chooser.menu().addAction(text)
-                action.setCheckable(True)
-                action.setData(name)
-                action.triggered.connect(lambda _=False, name=name: self._third_chosen(name))
-        self._lane_button.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
-        self.phases.head.insertWidget(1, self._lane_button)
         self._name_third()
         self._arrange()
         self._fit()
 
     def _fit(self) -> None:
         """Follow the font: what stands in a title makes it no higher."""
-        for one in (*self._choosers.values(), self._lane_button):
-            one.setFixedHeight(theme.px(18))
+        for chooser in self._choosers.values():
+            chooser.setFixedHeight(theme.px(18))
 
     def _all_cards(self) -> list[Chart]:
         return [*self.cards.values(), self.phases, self.lengths]
@@ -165,14 +173,8 @@ class PlotStrip(QWidget):
             self._add_option(menu, f"Rates of the last {rounds} rounds", window=rounds)
 
     def _add_option(self, menu: QMenu, text: str, **change: Any) -> None:
-        action = menu.addAction(text)
-        action.setCheckable(True)
-        action.setChecked(all(getattr(self.options, key) == value for key, value in change.items()))
-        action.triggered.connect(lambda: self.set_options(**change))
-
-    def _third_chosen(self, name: str) -> None:
-        self.set_third(name)
-        self._name_third()  # choosing what is on already must not take its tick away
+        on = all(getattr(self.options, key) == value for key, value in change.items())
+        self._add_choice(menu, text, on, lambda: self.set_options(**change))
 
     def set_third(self, name: str) -> None:
         """Let the third plot show tokens/s ('speed'), time per round ('time'), k of each round ('k') or its mean ('mean-k')."""
@@ -197,10 +199,9 @@ class PlotStrip(QWidget):
 
     def _name_third(self) -> None:
         for card, chooser in self._choosers.items():
-            chooser.setText("· time per round ▾" if card is self._thirds[0] else "· speed ▾")
+            if card is not self.phases:
+                chooser.setText("· time per round ▾" if card is self._thirds[0] else "· speed ▾")
             chooser.setAccessibleName(f"What the third plot shows: {THIRD[self.third]}")
-            for action in chooser.menu().actions():
-                action.setChecked(action.data() == self.third)
         if self.third in _LENGTH_TIPS:
             formula, tip = _LENGTH_TIPS[self.third]
             self.lengths.headline.set_formula(formula)
@@ -220,29 +221,15 @@ class PlotStrip(QWidget):
         for card in self._all_cards():
             card.name_axes(x=X_NAMES[self.options.over])
 
-    def _fill_lanes(self) -> None:
-        menu = self._lane_button.menu()
-        menu.clear()
-        for lane in self.race.lanes:
-            action = menu.addAction(visible(lane.name).replace("&", "&&"))
-            action.setCheckable(True)
-            action.setChecked(lane is self._phase_lane())
-            action.triggered.connect(lambda _=False, lane=lane: self.select_lane(lane))
-
     def _name_lane(self) -> None:
         """Name the lane whose times are shown, cut where the card is narrow: the title needs the room."""
-        lane = self._phase_lane()
-        name = "" if lane is None else visible(lane.name)
-        chooser = self._choosers[self.phases]
-        metrics = self._lane_button.fontMetrics()
-        around = self._lane_button.sizeHint().width() - metrics.horizontalAdvance(self._lane_button.text())
-        room = self.phases.width() - chooser.sizeHint().width() - self.phases.headline.title_width() - around - theme.px(40)
-        shown = metrics.elidedText(name, Qt.TextElideMode.ElideRight, room - metrics.horizontalAdvance(" ▾"))
-        text = f"{shown} ▾"
-        if text != self._lane_button.text():
-            self._lane_button.setText(text)
-            self._lane_button.setAccessibleName(f"Lane whose round times are shown: {name}")
-            self._lane_button.setVisible(bool(name))
+        lane, chooser = self._phase_lane(), self._choosers[self.phases]
+        name = "speed" if lane is None else visible(lane_words.title(lane))
+        room = max(self.phases.width() - self.phases.headline.title_width(), 0) // 2
+        shown = chooser.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
+        if chooser.text() != f"· {shown} ▾":
+            chooser.setText(f"· {shown} ▾")
+            chooser.setAccessibleName(f"What the third plot shows: {THIRD['time']} of {name}")
 
     def select_lane(self, lane: LaneModel | None) -> None:
         """Show this lane's round times."""
@@ -354,7 +341,7 @@ class PlotStrip(QWidget):
 
     def _curve(self, card: Chart, kind: str, index: int, x: Any, y: Any) -> None:
         if len(x):
-            name = self.race.lanes[index].name
+            name = lane_words.title(self.race.lanes[index])
             card.curve(str(index), x, y, title=name, lane=index, head=True, width_px=line_width())
             self._last[kind, index] = last(y)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from PySide6.QtCore import QPointF, QRect, QSize, Qt
 from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent, QColor, QFontMetricsF, QPainter
 from PySide6.QtWidgets import QSizePolicy, QWidget
@@ -17,7 +19,7 @@ UNKNOWN = 0.33
 """The part of the line that is filled while nothing tells how far work is."""
 _COLOURED = ("warning", "bad")
 """Tones in which what stands beside the sentence is coloured; its words say the same."""
-_GAP = 8
+_GAP, _SIZE, _SHARE = 8, 14, 0.62
 
 
 class Sentence(Painted):
@@ -27,7 +29,7 @@ class Sentence(Painted):
         super().__init__()
         self.said = Verdict("")
         self.detail = ""  # the tool tip's alone
-        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setAccessibleName("Race")
 
     def say(self, said: Verdict) -> None:
@@ -43,11 +45,17 @@ class Sentence(Painted):
     def sizeHint(self) -> QSize:
         return QSize(theme.px(400), self.high())
 
+    def minimumSizeHint(self) -> QSize:
+        """Of the row the sentence has what it needs, before what stands at the right; up to most of it."""
+        needed = QFontMetricsF(theme.ui_font(_SIZE, bold=True)).horizontalAdvance(visible(self.said.sentence))
+        row = self.parentWidget()
+        return QSize(min(math.ceil(needed) + 1, round(_SHARE * row.width())) if row is not None else 10, self.high())
+
     def tip_at(self, at: QPointF) -> str:
         return "\n".join(filter(None, (self.said.sentence, self.said.rest, self.detail)))
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        bold, small = theme.ui_font(14, bold=True), theme.ui_font(12)
+        bold, small = theme.ui_font(_SIZE, bold=True), theme.ui_font(12)
         metrics, room = QFontMetricsF(bold), float(self.width())
         sentence = metrics.elidedText(visible(self.said.sentence), Qt.TextElideMode.ElideRight, room)
         level = baseline(metrics, self.height() / 2)

@@ -15,12 +15,13 @@ SHARE_FROM = 0.005
 """Below it no clock has moved yet."""
 STALE = "Figures of the run before: target, prompt, lanes or sampling have changed since."
 _STARTING = {
-    "preloading": ("Getting ready", "loading libraries and the models, so that Run starts at once"),
-    "loading": ("Loading", "libraries first"),
+    "preloading": ("Loading libraries", "so that Run starts at once"),
+    "loading": ("Loading libraries", ""),
     "prefill": ("Reading the prompt", ""),
     "stopping": ("Stopping", ""),
     "closing": ("Closing", ""),
 }
+"""What is said before something tells more: a sentence, and what stands beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,15 @@ def standing(race: RaceModel, lane: LaneModel) -> Standing:
 
 
 def _waiting(now: Situation) -> Verdict:
-    sentence, rest = _STARTING.get(now.state, (now.job[:1].upper() + now.job[1:] or "Working", ""))
-    return Verdict(f"{sentence}…", now.progress.text if now.progress is not None else rest)
+    progress, done = now.progress, ""
+    if progress is not None and progress.fraction is not None:
+        done = f"{progress.fraction:.0%}"
+    if now.state in _STARTING:
+        sentence, rest = _STARTING[now.state]
+        sentence = progress.text if progress is not None and progress.text and now.state != "stopping" else sentence
+    else:
+        sentence, rest = now.job[:1].upper() + now.job[1:] or "Working", progress.text if progress is not None else ""
+    return Verdict(f"{sentence.rstrip('.…')}…", " · ".join(filter(None, (done, rest))))
 
 
 def _running(race: RaceModel, now: Situation) -> Verdict:

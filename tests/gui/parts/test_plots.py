@@ -19,6 +19,7 @@ from specview.gui.parts import theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.plot_data import MAX_POINTS, PlotOptions, bars, curve, step_up, steps, thinned
 from specview.gui.parts.plots import PlotStrip
+from specview.gui.state import lane_words
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.settings.events import RaceStarted
 from tests.gui.views_data import filled_lane, make_race, make_rounds, stream
@@ -61,7 +62,7 @@ def test_curves_are_the_metrics_of_every_prefix(strip: PlotStrip) -> None:
                 part = fold(lane.rounds[: place + 1])
                 assert x[place] == part.emitted
                 assert y[place] == pytest.approx(getattr(part, name))
-    assert key(strip.cards["acceptance_rate"])["draft-model"] == f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
+    assert key(strip.cards["acceptance_rate"])["draft model"] == f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
 
 
 def test_bars_are_the_phases_of_the_chosen_lane(strip: PlotStrip) -> None:
@@ -79,7 +80,7 @@ def test_bars_are_the_phases_of_the_chosen_lane(strip: PlotStrip) -> None:
         assert (top.tip == sum(s.y for s in series.values())).all()
         assert (top.x + top.width / 2)[-1] == lane.emitted and (top.x - top.width / 2)[0] == 0
         assert len(top.x) <= 64
-        assert strip._lane_button.text().startswith(lane.name)
+        assert lane_words.title(lane) in strip._chooser().text()
 
 
 def test_options_change_axis_and_window(strip: PlotStrip) -> None:
@@ -133,7 +134,7 @@ def test_drawing_is_put_off_but_never_lost(strip: PlotStrip, qtbot: QtBot) -> No
     card = strip.cards["acceptance_rate"]
     assert len(drawn(card)[1][0]) == len(lane.rounds)
     wanted = f"{fold(lane.rounds).acceptance_rate:.2f}"
-    qtbot.waitUntil(lambda: key(card)["draft-model"] == wanted, timeout=3000)
+    qtbot.waitUntil(lambda: key(card)["draft model"] == wanted, timeout=3000)
 
 
 def test_plain_alone_has_no_acceptance(qtbot: QtBot) -> None:
@@ -232,7 +233,7 @@ def test_values_of_the_last_rounds_are_shown_though_nothing_new_comes(strip: Plo
     strip._rest_until = 0.0
     assert not strip.refresh()
     expected = f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
-    qtbot.waitUntil(lambda: key(strip.cards["acceptance_rate"])["draft-model"] == expected)
+    qtbot.waitUntil(lambda: key(strip.cards["acceptance_rate"])["draft model"] == expected)
 
 
 # -- draft length ------------------------------------------------------------------------------------
@@ -262,7 +263,7 @@ def test_draft_length_is_a_step_curve_of_every_round(strip: PlotStrip, qtbot: Qt
     edges = [0.0, *lane.table.sums("emitted")]
     assert list(x) == [edge for pair in zip(edges, edges[1:], strict=False) for edge in pair]
     assert list(y) == [k for k in lengths for _ in range(2)]
-    assert key(strip.lengths) == {"draft-model": "8"}
+    assert key(strip.lengths) == {"draft model": "8"}
     # it goes on as rounds come
     changing_lane(strip.race, 2, [3])
     strip.refresh(now=True)
@@ -298,16 +299,22 @@ def test_third_plot_is_chosen_with_the_keyboard(strip: PlotStrip, qtbot: QtBot) 
     chooser = strip._chooser()
     assert chooser.focusPolicy() & Qt.FocusPolicy.TabFocus and "time per round" in chooser.text()
     chooser.setFocus()
-    actions = chooser.menu().actions()
-    assert [action.isChecked() for action in actions] == [True, False, False, False]
-    actions[0].trigger()
-    assert actions[0].isChecked() and strip.third == "speed"
-    actions[2].trigger()
+    def choose(place: int) -> list[bool]:
+        menu = strip._chooser().menu()
+        menu.aboutToShow.emit()
+        ticked = [action.isChecked() for action in menu.actions() if action.isCheckable()]
+        menu.actions()[place].trigger()
+        return ticked
+
+    assert choose(0) == [True, False, False, False] and strip.third == "speed"
+    assert choose(2) == [True, False, False, False]
     assert strip.third == "k" and strip._chooser() is not chooser and strip._chooser().hasFocus()
-    assert [action.isChecked() for action in strip._chooser().menu().actions()] == [False, False, True, False]
+    assert choose(2) == [False, False, True, False]
     assert "speed" in strip._chooser().text() and "Draft length" in strip._chooser().accessibleName()
     strip.set_third("nonsense")
     assert strip.third == "k"
+    choose(1)  # time per round: whose?
+    assert choose(7)[4:] == [False, True, False] and strip._phase_lane() is strip.race.lanes[2]
 
 
 def test_a_long_run_of_draft_lengths_is_thinned(strip: PlotStrip) -> None:
@@ -337,7 +344,8 @@ def test_a_long_lane_name_leaves_the_title_its_room(strip: PlotStrip, qtbot: QtB
     strip.set_third("time")
     strip.resize(800, 200)
     strip.refresh(now=True)
-    qtbot.waitUntil(lambda: "…" in strip._lane_button.text())
     chooser = strip._chooser()
-    assert chooser.width() >= chooser.sizeHint().width()
-    assert "very long name" in strip._lane_button.accessibleName()
+    qtbot.waitUntil(lambda: "…" in chooser.text())
+    qtbot.waitUntil(lambda: chooser.width() >= chooser.sizeHint().width())
+    assert strip.phases.headline.width() >= strip.phases.headline.title_width()
+    assert "very long name" in chooser.accessibleName()

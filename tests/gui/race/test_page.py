@@ -70,7 +70,8 @@ def test_the_sentence_follows_a_race(make_window, qtbot, script):
         seen[window.controller.state] = line.said.text
         if window.controller.state == "loading" and window.controller.progress is not None:
             assert line.waiting
-    assert seen["loading"].startswith("Loading… Loading SmolLM2") and seen["prefill"].startswith("Reading the prompt… Prefill of")
+    assert seen["loading"].startswith("Loading SmolLM2-135M-Instruct… ") and "%" in seen["loading"]
+    assert seen["prefill"].startswith("Prefill of ") and "131 tokens… " in seen["prefill"]
     assert seen["running"].startswith("Round ") and "leads, " in seen["running"] and "so far" in seen["running"]
     assert not line.waiting and "faster than plain decoding" in line.said.sentence
     assert told[0].startswith("The race has begun.") and told[-1] == line.said.text
@@ -92,7 +93,7 @@ def test_words_for_what_goes_on():
         lane.state = "idle"
     assert headline(RaceModel(), Situation("ready")).text == ""
     assert "starts at once" in headline(race, Situation("ready", preloaded=True)).rest
-    assert headline(race, Situation("preloading")).sentence == "Getting ready…"
+    assert headline(race, Situation("preloading")).sentence == "Loading libraries…"
     assert headline(race, Situation("working", job="sweep")).sentence == "Sweep…"
     stream(race, 2.0)
     now = Situation("running", real_time_fraction=0.34, race_running=True)

@@ -55,7 +55,7 @@ def test_nothing_heavy_is_read_before_the_window_is_shown():
 def test_preload_shows_its_phase_and_can_be_stopped(make_window, qtbot, script):
     script.preload_s = 20
     window = make_window(preload=True)
-    qtbot.waitUntil(lambda: "SmolLM2" in window.page.headline.said.rest)
+    qtbot.waitUntil(lambda: "SmolLM2" in window.page.headline.said.text)
     assert window.controller.state == "preloading"
     assert window.page.headline.waiting and window.page.headline.fraction is not None
     assert window.setup.run.text() == "Run" and window.actions_by_name["stop"].isEnabled()
