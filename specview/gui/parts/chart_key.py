@@ -116,7 +116,7 @@ class ChartKey(Painted):
         super().__init__(parent)
         self.entries: tuple[KeyEntry, ...] = ()
         self._live = live
-        self._least = 10
+        self._least, self._room = 10, 10_000
         if live:
             self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self._placed: list[tuple[QPointF, str]] = []
@@ -129,7 +129,7 @@ class ChartKey(Painted):
             self.setAccessibleName("Key: " + ", ".join(entry.words for entry in entries))
             self.setToolTip(tooltip("\n".join(entry.words for entry in entries if entry.value)))
             self.arrange()
-            self._claim()
+            self.claim()
 
     def high(self) -> int:
         return self.maximumHeight()
@@ -141,10 +141,12 @@ class ChartKey(Painted):
         """Of a live key the figures' width: what stands beside it gives way."""
         return QSize(self._least if self._live else 10, self.height())
 
-    def _claim(self) -> None:
-        """Ask for the room that a live key's figures need, in steps: digits that change move nothing."""
+    def claim(self, room: int | None = None) -> None:
+        """Ask for what a live key's figures need, in steps: digits that change move nothing. room: there is no more."""
+        self._room = self._room if room is None else room
         step = theme.px(12)
-        least = step * math.ceil(self._across([entry.value for entry in self.entries], theme.px(5)) / step)
+        needed = step * math.ceil(self._across([entry.value for entry in self.entries], theme.px(5)) / step)
+        least = max(min(needed, self._room), 0)
         if self._live and least != self._least:
             self._least = least
             self.updateGeometry()

@@ -131,7 +131,16 @@ class Chart(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Words above bars, and ticks, have another room then."""
         super().resizeEvent(event)
+        self.give_room()
         self._change()
+
+    def give_room(self) -> None:
+        """Tell a live key what its row has left when the title and what stands beside it have their room."""
+        beside = [item.widget() for place in range(self.head.count()) if (item := self.head.itemAt(place)) is not None]
+        taken = [one for one in beside if one is not None and not one.isHidden() and one not in (self.key, self.readout)]
+        widths = (one.minimumSizeHint().width() if one is self.headline else one.sizeHint().width() for one in taken)
+        margins = self._column.contentsMargins()
+        self.key.claim(self.width() - margins.left() - margins.right() - sum(widths) - self.head.spacing() * (len(taken) + 1))
 
     # -- data ------------------------------------------------------------------------------------
 

@@ -225,11 +225,12 @@ class PlotStrip(QWidget):
         """Name the lane whose times are shown, cut where the card is narrow: the title needs the room."""
         lane, chooser = self._phase_lane(), self._choosers[self.phases]
         name = "speed" if lane is None else visible(lane_words.title(lane))
-        room = max(self.phases.width() - self.phases.headline.title_width(), 0) // 2
+        room = max((self.phases.width() - self.phases.headline.title_width()) // 2 - theme.px(30), theme.px(24))
         shown = chooser.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
         if chooser.text() != f"· {shown} ▾":
             chooser.setText(f"· {shown} ▾")
             chooser.setAccessibleName(f"What the third plot shows: {THIRD['time']} of {name}")
+            self.phases.give_room()
 
     def select_lane(self, lane: LaneModel | None) -> None:
         """Show this lane's round times."""

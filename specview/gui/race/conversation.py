@@ -94,11 +94,18 @@ class Conversation(QWidget):
             on=self, gap=2, margins=(10, 0, 10, 0)
         )
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
+        self._fit()
+        theme.signals.changed.connect(self._fit)
         self.line.returnPressed.connect(self._send)
         self.line.textChanged.connect(self.refresh)
         controller.state_changed.connect(self.refresh)
         controller.lanes_changed.connect(self.refresh)
         self.refresh()
+
+    def _fit(self) -> None:
+        """A low row: the text has the room."""
+        for one in (self.line, self.send, self.more, self.menu_button):
+            one.setFixedHeight(theme.px(29))
 
     def refresh(self) -> None:
         """Show what there is, enable what can be done now, and say in the empty line why it cannot be."""

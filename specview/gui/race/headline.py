@@ -80,7 +80,7 @@ class Headline(QWidget):
         self.fraction: float | None = None
         self.waiting = False
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
-        self.row = layout.row((self.sentence, 1), on=self, gap=theme.px(12), margins=(12, 3, 12, 5))
+        self.row = layout.row((self.sentence, 1), on=self, gap=theme.px(12), margins=(12, 2, 12, 4))
         self._racing = False
         controller.state_changed.connect(self.refresh)
         controller.lanes_changed.connect(self.refresh)

@@ -22,7 +22,7 @@ from specview.gui.share.button import ExportButton
 from specview.gui.state.view_model import FINAL, LaneModel
 
 MIN_LANE_PX = 230
-INSPECTOR_PX, PLOTS_PX = 290, 140
+INSPECTOR_PX, PLOTS_PX, FOOT_PX = 290, 132, 31
 FOLD_WIDTH_PX, FOLD_HEIGHT_PX = 1000, 480
 """Below these the inspector and the plots fold by themselves, unless they were asked for."""
 
@@ -102,8 +102,8 @@ class RacePage(QWidget):
         side.hide()
         self.side = side
         self.columns = layout.split(Qt.Orientation.Horizontal, (self.rows, 1, 1100), (side, 0, INSPECTOR_PX))
-        holder = QWidget()
-        self.foot = layout.row((TransportBar(self.transport), 1), on=holder, gap=8, margins=(10, 0, 10, 4))
+        holder = self._foot_holder = QWidget()
+        self.foot = layout.row((TransportBar(self.transport), 1), on=holder, gap=8, margins=(10, 0, 10, 2))
         self.foot.addWidget(self.export, 0, Qt.AlignmentFlag.AlignRight)
         layout.column(self.headline, (self.columns, 1), holder, on=self, gap=0)
 
@@ -207,6 +207,7 @@ class RacePage(QWidget):
 
     def _fit(self) -> None:
         """Keep room for every lane's figures, whatever the font: beyond it the lanes scroll."""
+        self._foot_holder.setFixedHeight(theme.px(FOOT_PX) + 2)
         self.lanes.setMinimumWidth(len(self.panels) * (theme.px(MIN_LANE_PX) + 10) + 10)
 
     def _make(self, index: int) -> LanePanel:

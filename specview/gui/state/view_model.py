@@ -403,7 +403,7 @@ class RaceModel:
         plain = self.baseline
         if plain is None or lane is plain or lane.differs:
             return None
-        if lane.final_speedup is None or plain.state != "ended":  # or a replay has not come to plain's end
+        if lane.final_speedup is None or plain.state == "running":  # a replay that has not come to plain's end
             return speedup(lane.table, plain.table, ended="ended" == lane.state == plain.state)
         return lane.final_speedup.beside(lane.past_speedups if lane._counted else [])
 
