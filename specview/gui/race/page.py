@@ -22,7 +22,7 @@ from specview.gui.share.button import ExportButton
 from specview.gui.state.view_model import FINAL, LaneModel
 
 MIN_LANE_PX = 230
-INSPECTOR_PX, PLOTS_PX, FOOT_PX = 290, 132, 31
+INSPECTOR_PX, PLOTS_PX, FOOT_PX = 290, 140, 31
 FOLD_WIDTH_PX, FOLD_HEIGHT_PX = 1000, 480
 """Below these the inspector and the plots fold by themselves, unless they were asked for."""
 
