@@ -360,7 +360,7 @@ class TransportBar(QWidget):
         self.back = button(QToolButton, "", "Back by one phase (,); with Shift by a round (<)", lambda: self._step(-1), name="Step back")
         self.play = button(QToolButton, "", "", transport.toggle)
         self.step = button(QToolButton, "step ▸", "On by one phase: a draft, the target's pass, a judgement, the final token (.); with "
-                           "Shift by a round", lambda: self._step(1), name="Step")  # fmt: skip
+                           "Shift by a round. A race under way runs one round", lambda: self._step(1), name="Step")  # fmt: skip
         self.round = button(QToolButton, "round ▸", "On to where the next round of any lane is over (>)", lambda: transport.step_round(1),
                             name="Step by a round")  # fmt: skip
         self.speeds: dict[float, QToolButton] = {}

@@ -15,6 +15,7 @@ from typing import Any
 from specview.decoding.ledger import End, Round
 from specview.decoding.phases import Stage, stages
 from specview.decoding.round_table import RoundTable
+from specview.gui.state import lane_words
 from specview.gui.state.view_model import LaneModel, UnderWay, ViewToken, view_tokens
 
 _WHOLE = ("state", "progress_text", "progress", "end", "error", "rounds", "tokens", "table", "final_metrics", "final_speedup",
@@ -165,7 +166,7 @@ class Playhead:
         """What came last, in which lane: one plain sentence; '' at the end and at the start, and where it is `quiet`."""
         track = self._spoken
         stage = None if track is None else track.stage
-        return "" if track is None or stage is None or self.quiet else f"{track.lane.name}: {stage.words}"
+        return "" if track is None or stage is None or self.quiet else f"{lane_words.title(track.lane)}: {stage.words}"
 
     @property
     def next_s(self) -> float | None:

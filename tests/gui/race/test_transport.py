@@ -10,6 +10,7 @@ from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QApplication, QWidget
 
 from specview.gui.race.transport import SPEEDS, Transport, TransportBar, time_text
+from specview.gui.state import lane_words
 from specview.settings.events import RaceEnded
 from tests.decoding.toy import FakeClock
 from tests.gui.race.test_recorded_runs import ended, open_in, run, shown
@@ -140,7 +141,7 @@ def test_what_happens_is_said_where_it_can_be_read(played, qtbot):
     window, transport, clock = played
     transport.seek(0.0)
     transport.step_phase()
-    names = {lane.name for lane in window.controller.race.lanes}
+    names = {lane_words.title(lane) for lane in window.controller.race.lanes}
     assert transport.words.partition(":")[0] in names
     qtbot.waitUntil(lambda: window.page.headline.said.rest == transport.words, timeout=5000)
     transport.play()

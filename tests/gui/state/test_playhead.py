@@ -15,6 +15,7 @@ from specview.decoding.metrics import fold
 from specview.decoding.phases import stages
 from specview.decoding.round_table import RoundTable
 from specview.decoding.sampling import SamplingParams
+from specview.gui.state import lane_words
 from specview.gui.state.inspection import inspect
 from specview.gui.state.playhead import Playhead
 from specview.gui.state.view_model import LaneModel, RaceModel
@@ -143,7 +144,7 @@ def test_steps_go_through_all_lanes_in_the_order_of_time_and_back_the_same_way()
     way, moments = [now()], [0.0]
     for _ in range(60):
         head.step_phase(1)
-        assert head.words.partition(":")[0] in {lane.name for lane in race.lanes}
+        assert head.words.partition(":")[0] in {lane_words.title(lane) for lane in race.lanes}
         way.append(now())
         moments.append(head.seconds)
     assert moments == sorted(moments)
