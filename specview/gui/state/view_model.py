@@ -144,6 +144,7 @@ class LaneModel:
     version: int = 0
     _starts: list[int] = field(default_factory=list)
     _counted: bool = False
+    _folded: tuple[Any, Metrics] | None = None
 
     @property
     def method(self) -> str:
@@ -181,7 +182,10 @@ class LaneModel:
         """
         if self.final_metrics is not None:
             return self.final_metrics
-        return fold(self.table, plain_step_s=plain_step_s)
+        key = self.table, len(self.table), self.table.prefill_s, plain_step_s
+        if self._folded is None or self._folded[0] != key:  # several views ask for them, and 20,000 rounds take 20 ms
+            self._folded = key, fold(self.table, plain_step_s=plain_step_s)
+        return self._folded[1]
 
     @property
     def prefill_s(self) -> float | None:
