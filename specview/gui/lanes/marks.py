@@ -301,22 +301,17 @@ class StateLine(Scaled):
         """Show these words."""
         if mark != self.mark:
             self.mark = mark
-            self.setToolTip(tooltip(f"{mark.text}\n{mark.tip}" if mark.short else mark.tip))
+            self.setToolTip(tooltip(mark.tip))
             self.setAccessibleName(mark.text)
             self.update()
-
-    def shown_text(self) -> str:
-        """The words as they are painted at the present width: whole, the short ones, or cut."""
-        metrics, text = QFontMetricsF(self.font_of(SMALL)), visible(self.mark.text)
-        if self.mark.short and metrics.horizontalAdvance(text) > self.width():
-            text = self.mark.short
-        return metrics.elidedText(text, _RIGHT_END, self.width())
 
     def high(self) -> int:
         return round(QFontMetricsF(self.font_of(SMALL)).height()) + 2
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        words_in(painter, QRectF(self.rect()), self.shown_text(), self.font_of(SMALL), ink(self.mark.tone))
+        font = self.font_of(SMALL)
+        shown = QFontMetricsF(font).elidedText(visible(self.mark.text), _RIGHT_END, self.width())
+        words_in(painter, QRectF(self.rect()), shown, font, ink(self.mark.tone))
 
 
 class Notice(Scaled):
@@ -355,7 +350,7 @@ class Notice(Scaled):
         self.update()
 
     def high(self) -> int:
-        return round(len(self.lines) * QFontMetricsF(self.font_of(LINE)).lineSpacing())
+        return round(len(self.lines) * QFontMetricsF(self.font_of(LINE)).lineSpacing()) + self.px(4)
 
     def paint(self, painter: QPainter, region: QRect) -> None:
         font = self.font_of(LINE)

@@ -346,7 +346,7 @@ def state(lane: LaneModel) -> Mark:
     at, context = lane.table.draft_full
     tip = "\n".join(part for part in (draft_full_words(at, context), mark.tip) if part)
     tone: Tone = "bad" if mark.tone == "bad" else "warning"
-    return Mark(f"{mark.text} · no drafts from token {at + 1}", tone, tip, f"{mark.short or mark.text} · no drafts")
+    return Mark(f"{mark.text} · no drafts from token {at + 1}", tone, tip)
 
 
 def notice(lane: LaneModel) -> Mark:
@@ -370,8 +370,8 @@ def progress(lane: LaneModel) -> tuple[float | None, str]:
 
 
 _ENDS: Mapping[str | None, Mark] = {
-    "eos": Mark("ended by itself (EOS)", tip="The model gave its end-of-sequence token.", short="EOS"),
-    "limit": Mark("token limit reached", tip="Continue to go on past the limit.", short="limit"),
+    "eos": Mark("ended by itself (EOS)", tip="The model gave its end-of-sequence token."),
+    "limit": Mark("token limit reached", tip="Continue to go on past the limit."),
     "context": Mark("context full", "warning", "The target takes no more tokens, prompt and output together: a longer "
                     "context, or a shorter prompt, gives more."),
     "stopped": Mark("stopped", "warning", "Stopped by you; what was decoded is kept."),
@@ -392,7 +392,7 @@ def _state(lane: LaneModel) -> Mark:
 def placeholder(lane: LaneModel) -> str:
     """Return the words of an empty text area."""
     if lane.state == "ended":
-        return lane.error or "No tokens."
+        return "No tokens."
     if lane.state in ("loading", "prefill"):
         return "The text streams here once the prompt is read."
     if lane.state == "running":
