@@ -18,7 +18,7 @@ from specview.gui.state.display_text import clipboard, visible
 
 FIRST = ("html", "png", "gif", "video", "svg")
 DATA = ("markdown", "json", "csv", "parquet")
-_TIP = "Show this race to others: a page that plays it, a picture, a GIF, a video, plots, Markdown, data (Ctrl+E)"
+_TIP = "Show this race to others: a page that plays it, a picture, a GIF, a video, plots, Markdown, data (Ctrl+Shift+E)"
 
 
 class ExportButton(QToolButton):

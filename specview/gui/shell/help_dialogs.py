@@ -21,7 +21,7 @@ SHORTCUTS = (
     ("Open a target model", "Ctrl+O"), ("Open a recorded run", "Ctrl+Shift+O"), ("Runs: open, rename, delete, undo", "Enter, F2, Del, Ctrl+Z"),
     ("Play or pause a race again, or one under way", "Space"), ("A phase back, on; a round back, on", ", . < >"),
     ("Play slower, faster", "[ ]"), ("Scrubber: by phases, by the leader's rounds, to an end", "arrow keys, Page Up/Down, Home/End"),
-    ("Train a drafter", "Ctrl+T"), ("Export the race", "Ctrl+E, Ctrl+Shift+E"),
+    ("Train a drafter", "Ctrl+T"), ("Export the race", "Ctrl+Shift+E"),
     ("Tune: the fastest method here", "Ctrl+Shift+Y"), ("Run a prompt set", "Ctrl+Shift+P"),
 )
 

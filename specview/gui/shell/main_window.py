@@ -298,7 +298,7 @@ class MainWindow(QMainWindow):
                 Entry("Open &prompt…", self.intake.open_prompt),
                 Entry("Open t&race…", self.recorded.ask, "Ctrl+Shift+O"),
                 Entry("&Copy lane's text", lanes.copy, "Ctrl+Shift+C"),
-                Entry("&Export the race…", self.page.export.open, "Ctrl+E; Ctrl+Shift+E", "export"),
+                Entry("&Export the race…", self.page.export.open, "Ctrl+Shift+E", "export"),
                 LINE,
                 Entry("&Quit", self.close, "Ctrl+Q"),
             ),

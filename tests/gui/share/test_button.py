@@ -48,7 +48,7 @@ def test_it_waits_for_the_end_of_a_race(window, qtbot, script) -> None:
     button.open()
     assert window.banner.message == RUNNING
     wait_state(qtbot, window, "ended")
-    assert button.isEnabled() and "Ctrl+E" in button.accessibleDescription()
+    assert button.isEnabled() and "Ctrl+Shift+E" in button.accessibleDescription()
 
 
 def test_a_kept_race_becomes_a_page_and_the_banner_says_where(window, qtbot, tmp_path) -> None:
