@@ -130,7 +130,8 @@ def test_by_keyboard_alone(window, qtbot, tmp_path, monkeypatch) -> None:
         qtbot.keyClick(menu, Qt.Key.Key_4)
 
     QTimer.singleShot(50, choose)
-    qtbot.keyClick(window.page.panels[0].view, Qt.Key.Key_E, Qt.KeyboardModifier.ControlModifier)
+    both = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier
+    qtbot.keyClick(window.page.panels[0].view, Qt.Key.Key_E, both)
     ((form, path, words),) = wrote
     assert form == "video" and path == tmp_path / "mine.mp4" and words == ["--theme", "dark", "--size", "1280x720", "--speed", "1"]
     assert asked[0][2].endswith("code-edit.webm")
