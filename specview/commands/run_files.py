@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from specview.commands.outputs import Outputs
@@ -76,7 +77,7 @@ def write_runs(arguments: argparse.Namespace, refs: Sequence[str], library: RunL
         wanted = [form for form in WRITTEN if outputs.wants(form)]
         if "parquet" in wanted:
             load_arrow()
-        runs = read_all(refs, library, wanted)
+        runs = [replace(run, called=getattr(arguments, "title", "")) for run in read_all(refs, library, wanted)]
         for form in wanted:
             outputs.write(form, export_data(form, runs))
     return runs, outputs.to_stdout

@@ -63,17 +63,20 @@ def kept_for(forms: Iterable[str]) -> Keep:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A run to be shown or exported: its trace, and what the library knows of it (None for a file from elsewhere)."""
+    """A run to be shown or exported: its trace, what the library knows of it (None for a file from elsewhere), and what it is
+    to be called there, where that is not its name.
+    """
 
     ref: str
     path: Path
     trace: Trace
     entry: Entry | None = None
+    called: str = ""
 
     @property
     def name(self) -> str:
         """What it is called in tables: its title, else the file's name."""
-        return self.entry.title if self.entry is not None else self.path.stem
+        return self.called or (self.entry.title if self.entry is not None else self.path.stem)
 
     @property
     def key(self) -> str:

@@ -39,6 +39,8 @@ def test_a_page_markdown_and_data_of_a_kept_run(capsys: pytest.CaptureFixture[st
     assert '"title": "my race"' in Path(names["html"]).read_text(encoding="utf-8")
     assert Path(names["markdown"]).read_text(encoding="utf-8").startswith("# my race\n\n**")
     assert json.loads(Path(names["json"]).read_text(encoding="utf-8"))["id"] == run_id
+    assert typed(capsys, "last", "--html", names["html"], "--title", "<b>another</b>") == (0, "", "")
+    assert '"title": "\\u003cb>another\\u003c/b>"' in Path(names["html"]).read_text(encoding="utf-8")
     code, out, err = typed(capsys, "last", "--markdown", "-")
     assert (code, err) == (0, "") and out == Path(names["markdown"]).read_text(encoding="utf-8")
     assert cli.main(["runs", "export", "last", "--markdown", "-"]) == 0 and capsys.readouterr().out == out
