@@ -24,10 +24,10 @@ class VisualLine:
 
     def __init__(
         self, row: list[Fragment], styles: TokenStyles, right_to_left: bool, width: float,
-        format_of: Callable[[Fragment], QTextCharFormat | None],
+        format_of: Callable[[Fragment], QTextCharFormat | None], marks: bool,
     ) -> None:
         """`width` is what a right-to-left line is set flush with; format_of gives font and colour of a piece that is no
-        plain text: a change of format parts a ligature.
+        plain text: a change of format parts a ligature. marks: blanks are drawn as marks.
         """
         self._styles, self._right_to_left = styles, right_to_left
         self._text = ""
@@ -36,7 +36,7 @@ class VisualLine:
         thin = _thin(styles)
         for fragment in row:
             form = format_of(fragment)
-            drawn = _drawn(fragment, styles, form is not None)
+            drawn = _drawn(fragment, styles, marks)
             places.append((_units(self._text), _units(drawn)))
             if form is not None:
                 self._formats.append((*places[-1], form))
@@ -159,11 +159,13 @@ def _touch(before: _Box, after: _Box) -> bool:
     return abs(before[0] - after[1] if after[2] else after[0] - before[1]) < 1.0
 
 
-def _drawn(fragment: Fragment, styles: TokenStyles, marked: bool) -> str:
+def _drawn(fragment: Fragment, styles: TokenStyles, marks: bool) -> str:
     """What stands for a piece in the line's text: blanks for what has a width and no letters."""
-    if fragment.kind == "ghost":
-        return f"{_THIN}{fragment.text}{_THIN}"
-    if fragment.kind == "space" and marked:
+    if fragment.kind == "count":
+        return f"\u2066{fragment.text}\u2069"  # isolated: a plus sign and a number turn round among right-to-left letters
+    if fragment.kind == "ghost":  # isolated too: its blanks must stay beside it
+        return f"\u2068{_THIN}{fragment.text}{_THIN}\u2069"
+    if fragment.kind == "space" and marks:
         return "·" * len(fragment.text)
     if fragment.kind == "tab":
         return fragment.text.ljust(max(1, round(fragment.width / styles.cell)))

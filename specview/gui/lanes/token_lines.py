@@ -6,14 +6,18 @@ only the lines asked for are painted.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPointF, QRect, QRectF
-from PySide6.QtGui import QColor, QPainter, QTextCharFormat
+from dataclasses import dataclass
+from itertools import pairwise
+
+from PySide6.QtCore import QPointF, QRect, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter, QPolygonF, QTextCharFormat
 
 from specview.gui.lanes.token_bidi import VisualLine
 from specview.gui.parts import painted, theme
-from specview.gui.parts.token_paint import TokenStyles
+from specview.gui.parts.token_paint import AIR, TOKEN_PX, TokenStyles
 from specview.gui.state.display_text import is_plain
 from specview.gui.state.token_layout import Fragment, TokenLayout, clusters, nearest, turns
+from specview.gui.state.token_looks import TokenLooks
 from specview.gui.state.view_model import LaneModel
 
 PADDING_PX = 12
@@ -21,16 +25,29 @@ Place = tuple[int, int]
 """A place in the text: (token, character)."""
 Bounds = tuple[Place, Place]
 """Of a selection: its first place, and the one after its last."""
+_Span = tuple[int, float, float, bool]  # token, x, width, whether it is a count
+
+
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """Tokens that are pointed out: under the cursor, under the pointer, the one another lane's cursor is on, and the first
+    that differs from plain's.
+    """
+
+    current: int | None = None
+    hovered: int | None = None
+    echo: int | None = None
+    differs: int | None = None
 
 
 class TokenLines:
-    """The lines of a lane's tokens in a width, in the present theme and font size."""
+    """The lines of a lane's tokens in a width, in the present theme and font size; size is that of the text in pixels."""
 
-    def __init__(self, lane: LaneModel, width: int, *, ghosts: bool, marks: bool) -> None:
-        self._lane, self._marks = lane, marks
-        self.pad = theme.px(PADDING_PX)
-        self.styles = styles = TokenStyles()
-        self._visuals: dict[int, tuple[int, Fragment | None, VisualLine | None]] = {}
+    def __init__(self, width: int, looks: TokenLooks, size: float = TOKEN_PX) -> None:
+        self.looks, self._marks = looks, looks.whitespace
+        self.pad = theme.px(PADDING_PX * max(size / TOKEN_PX, 1.0))
+        self.styles = styles = TokenStyles(size)
+        self._visuals: dict[int, VisualLine | None] = {}
         cache: dict[tuple[str, bool], float] = {}
 
         def measure(text: str, ghost: bool) -> float:
@@ -40,7 +57,17 @@ class TokenLines:
             return found
 
         room = width - 2 * self.pad - styles.cell
-        self.layout = TokenLayout(measure, styles.cell, styles.ghost_cell, room, ghosts=ghosts, marks=marks)
+        self.layout = TokenLayout(
+            measure, styles.cell, styles.ghost_cell, room, count_cell=styles.count_cell, air=AIR * styles.cell,
+            ghosts="none" if "rejected" in looks.off else looks.ghosts, marks=looks.whitespace,
+        )  # fmt: skip
+
+    def show(self, lane: LaneModel, most: int = 10**9) -> int:
+        """Take in what the lane gained or lost, at most so many tokens; return the first line that changed."""
+        changed = self.layout.show(lane.tokens, lane.settled, most)
+        for line in [line for line in self._visuals if line >= changed]:
+            del self._visuals[line]
+        return changed
 
     @property
     def pitch(self) -> int:
@@ -60,14 +87,12 @@ class TokenLines:
 
     def visual(self, line: int) -> VisualLine | None:
         """A line set by its directions; None where all of it runs to the right."""
+        if line in self._visuals:
+            return self._visuals[line]
         row, layout = self.layout.lines[line], self.layout
         rtl = layout.paragraphs[line] in layout.right_to_left
-        key = (2 * len(row) + rtl, row[-1] if row else None)
-        kept = self._visuals.get(line)
-        if kept is not None and kept[:2] == key:
-            return kept[2]
-        made = VisualLine(row, self.styles, rtl, layout.width, self._format_of) if row and (rtl or turns(row)) else None
-        self._visuals[line] = (*key, made)
+        made = VisualLine(row, self.styles, rtl, layout.width, self._format_of, self._marks) if row and (rtl or turns(row)) else None
+        self._visuals[line] = made
         return made
 
     def row(self, line: int) -> list[Fragment]:
@@ -81,7 +106,52 @@ class TokenLines:
 
     def from_line(self, line: int) -> int | None:
         """The first token in this line or below it."""
-        return next((row[0].token for row in self.layout.lines[max(line, 0):] if row), None)
+        lines = self.layout.lines
+        return next((lines[place][0].token for place in range(max(line, 0), len(lines)) if lines[place]), None)
+
+    def _position_from(self, line: int) -> int:
+        """The first position of the output that begins in this line or below it; the one after the last where there is none."""
+        lines, tokens = self.layout.lines, self.layout.tokens
+        for place in range(max(line, 0), len(lines)):
+            for fragment in lines[place]:
+                position = tokens[fragment.token].position
+                if position is not None and self.layout.first_line[fragment.token] == place:
+                    return position
+        return self.layout.positions
+
+    def position_at(self, y: int) -> float:
+        """The position of the output that begins in the line at a height, with the part of that line that is above it."""
+        line, above = divmod(max(y - self.pad, 0), self.pitch)
+        here = self._position_from(line)
+        return here + above / self.pitch * (self._position_from(line + 1) - here)
+
+    def height_of(self, position: float) -> int | None:
+        """The height at which `position_at` gives this; None of what is not there."""
+        token = self.layout.at_position(int(position))
+        if token is None:
+            return None
+        line = self.layout.first_line[token]
+        here, below = self._position_from(line), self._position_from(line + 1)
+        return self.top(line) + round((position - here) / max(below - here, 1) * self.pitch)
+
+    def text(self, bounds: Bounds) -> str:
+        """A part of the output, without ghosts."""
+        (first, start), (last, stop) = bounds
+        parts = []
+        for index in range(first, min(last + 1, len(self.layout))):
+            token = self.layout.tokens[index]
+            if token.position is not None:
+                parts.append(token.text[start if index == first else 0 : stop if index == last else None])
+        return "".join(parts)
+
+    def shown_from(self, token: int, step: int) -> int | None:
+        """The next token that is shown, in one direction."""
+        token += step
+        while 0 <= token < len(self.layout):
+            if self.layout.first_line[token] >= 0:
+                return token
+            token += step
+        return None
 
     def edge(self, token: int, end: int) -> int | None:
         """The first (end 0) or last (-1) token in a token's line."""
@@ -104,6 +174,39 @@ class TokenLines:
             return None
         hit = nearest(self.row(target), fragment.x + fragment.width / 2)
         return None if hit is None else hit.token
+
+    def moved(self, here: int | None, key: Qt.Key, whole: bool, page: int, top: int | None) -> tuple[int | None] | None:
+        """Where an arrow, a page key, Home or End takes the cursor, in a tuple; None for any other key.
+
+        whole: to the end of the text. page: lines of a page. top: where to begin if the cursor is nowhere.
+        """
+        keys = Qt.Key
+        lines = {keys.Key_Down: 1, keys.Key_Up: -1, keys.Key_PageDown: page, keys.Key_PageUp: -page}.get(key)
+        step = {keys.Key_Right: 1, keys.Key_Left: -1}.get(key)
+        if key == keys.Key_Home:
+            return (self.shown_from(-1, 1) if whole or here is None else self.edge(here, 0),)
+        if key == keys.Key_End:
+            return (self.shown_from(len(self.layout), -1) if whole or here is None else self.edge(here, -1),)
+        if step is None and lines is None:
+            return None
+        if here is None:
+            return (top,)
+        if step is not None:
+            return (self.shown_from(here, -step if self.runs_left(here) else step),)
+        assert lines is not None
+        target = self.beneath(here, lines)
+        if target == here:  # it goes over several lines
+            target = self.shown_from(here, 1 if lines > 0 else -1)
+        return (target,)
+
+    def area_of(self, token: int) -> QRect:
+        """Where a token's first piece stands; empty where it is hidden."""
+        found = self.layout.fragments_of(token)
+        if not found:
+            return QRect()
+        line = found[0][0]
+        piece = next((one for one in self.row(line) if one.token == token and one.kind != "space"), found[0][1])
+        return QRect(round(self.pad + piece.x), self.top(line), max(round(piece.width), 1), self.pitch)
 
     # -- points -----------------------------------------------------------------------------------
 
@@ -147,86 +250,116 @@ class TokenLines:
 
     # -- painting ---------------------------------------------------------------------------------
 
-    def paint(
-        self, painter: QPainter, region: QRect, bounds: Bounds | None, current: int | None, hovered: int | None
-    ) -> None:
+    def paint(self, painter: QPainter, region: QRect, bounds: Bounds | None, pointed: Pointed) -> None:
         """Paint the lines that a region needs; bounds are those of the selection."""
         first = max((region.top() - self.pad) // self.pitch, 0)
         last = min((region.bottom() - self.pad) // self.pitch, len(self.layout.lines) - 1)
         for line in range(first, last + 1):
-            self._paint_line(painter, line, bounds, current, hovered)
+            self._paint_line(painter, line, bounds, pointed)
 
-    def _paint_line(
-        self, painter: QPainter, line: int, bounds: Bounds | None, current: int | None, hovered: int | None
-    ) -> None:
+    def _paint_line(self, painter: QPainter, line: int, bounds: Bounds | None, pointed: Pointed) -> None:
         row, visual, top = self.row(line), self.visual(line), self.top(line)
-        tokens, styles = self._lane.tokens, self.styles
+        tokens, styles, off = self.layout.tokens, self.styles, self.looks.off
         spans = self._spans(row)
-        for token, x, width in spans:
-            if tokens[token].kind != "plain":
-                styles.paint_under(painter, tokens[token].kind, x + self.pad, top, width)
+        chips = self._chips(spans)
+        for (token, _, _, count), (x, width) in zip(spans, chips, strict=True):
+            kind = tokens[token].kind
+            if kind != "plain" and kind not in off and not count:
+                styles.paint_under(painter, kind, x + self.pad, top, width)
         if bounds is not None:
             self._paint_selection(painter, row, top, bounds)
         if visual is None:
             self._paint_text(painter, row, top)
         else:
             visual.draw(painter, self.pad, top + styles.baseline)
-        for token, x, width in spans:
-            if tokens[token].kind == "rejected":
-                styles.paint_over(painter, "rejected", x + self.pad, top, width)
-            if token in (current, hovered):
-                box = QRectF(x + self.pad - 1, top + 0.5, max(width, styles.cell * 0.5) + 2, self.pitch - 1)
-                ink, wide = ("ink", 1.8) if token == current else ("muted", 1.0)
-                painted.box(painter, box, painted.pen(painted.ink(ink), wide), None)
+        for (token, inner, wide, count), (x, width) in zip(spans, chips, strict=True):
+            if tokens[token].kind == "rejected" and not count:
+                styles.paint_over(painter, "rejected", inner + self.pad, top, wide)
+            outline = (
+                ("ink", 1.8) if token == pointed.current else ("muted", 1.0) if token == pointed.hovered
+                else ("focus", 1.4) if token == pointed.echo else None
+            )  # fmt: skip
+            box = styles.chip(x + self.pad, top, width)
+            if outline is not None:
+                colour = QColor(styles.theme.focus) if outline[0] == "focus" else painted.ink(outline[0])
+                painted.box(painter, box.adjusted(-1, -1, 1, 1), painted.pen(colour, outline[1]), None)
+            if token == pointed.differs:
+                self._paint_difference(painter, box.left(), box.top())
 
-    def _spans(self, row: list[Fragment]) -> list[tuple[int, float, float]]:
-        """Return (token, x, width) of what to tint: leading spaces only in marks mode or on their own."""
-        spans: list[tuple[int, float, float]] = []
-        held: tuple[int, float, float] | None = None
+    def _paint_difference(self, painter: QPainter, x: float, y: float) -> None:
+        """A small wedge over a token's first corner: here the text leaves plain's."""
+        size = self.styles.pad * 1.8
+        painter.setPen(QColor(self.styles.theme.panel))
+        painter.setBrush(QColor(self.styles.theme.warning))
+        painter.drawPolygon(QPolygonF([QPointF(x - size / 2, y - size), QPointF(x + size, y - size), QPointF(x + size / 4, y + size / 3)]))
+
+    def _spans(self, row: list[Fragment]) -> list[_Span]:
+        """What to tint of a line: leading spaces only in marks mode or on their own."""
+        spans: list[_Span] = []
+        held: _Span | None = None
         for fragment in row:
-            token, x, width = fragment.token, fragment.x, fragment.width
-            part = fragment.length < len(self._lane.tokens[token].text)
+            token, x, width, count = fragment.token, fragment.x, fragment.width, fragment.kind == "count"
+            part = fragment.length < len(self.layout.tokens[token].text)
             space = fragment.kind == "space" and not self._marks and part
             if fragment.rtl and space:
                 continue  # the space before the word stands after it here
+            if count:
+                width -= 0.5 * self.styles.count_cell
             if spans and spans[-1][0] == token:
-                spans[-1] = (token, spans[-1][1], x + width - spans[-1][1])
+                spans[-1] = (token, spans[-1][1], x + width - spans[-1][1], count)
                 held = None
             elif space:
-                held = (token, x, width)
+                held = (token, x, width, False)
             else:
                 if held is not None and held[0] == token and fragment.kind not in ("word", "ghost"):
                     x, width = held[1], width + held[2]
-                spans.append((token, x, width))
+                spans.append((token, x, width, count))
                 held = None
         return spans
 
+    def _chips(self, spans: list[_Span]) -> list[tuple[float, float]]:
+        """x and width of the boxes around spans: past the word where there is room, a hair apart where there is none."""
+        if not spans:
+            return []
+        pad = self.styles.pad
+        gaps = [pad + 1.0]
+        for (_, x, width, before), (_, after_x, _, after) in pairwise(spans):
+            gap = after_x - x - width  # a count needs no box, its neighbour has the gap
+            gaps.append(gap if before or after else gap / 2)
+        gaps.append(pad + 1.0)
+        found = []
+        for place, (_, x, width, _) in enumerate(spans):
+            left, right = (min(pad, max(gap - 0.75, -0.5)) for gap in gaps[place : place + 2])
+            found.append((x - left, width + left + right))
+        return found
+
     def _paint_text(self, painter: QPainter, row: list[Fragment], top: int) -> None:
-        """Draw a line's text, neighbouring output tokens in one call."""
-        styles, tokens = self.styles, self._lane.tokens
+        """Draw a line's text, the pieces of a word in one call."""
+        styles, tokens = self.styles, self.layout.tokens
         ink, y = styles.styles["plain"].ink, top + styles.baseline
         painter.setFont(styles.font)
         painter.setPen(ink)
         run, run_x = "", 0.0
         special: list[Fragment] = []
         for fragment in row:
-            if fragment.kind in ("word", "space") and is_plain(fragment.text) \
-                    and tokens[fragment.token].position is not None and not (self._marks and fragment.kind == "space"):
+            if fragment.kind == "word" and is_plain(fragment.text):
                 if not run:
                     run_x = fragment.x
                 run += fragment.text
                 continue
-            if run.strip():
+            if run:
                 painter.drawText(QPointF(run_x + self.pad, y), run)
             run = ""
             special.append(fragment)
-        if run.strip():
+        if run:
             painter.drawText(QPointF(run_x + self.pad, y), run)
         for fragment in special:
             at = QPointF(fragment.x + self.pad, y)
             if fragment.kind == "ghost":
                 faint = styles.styles[tokens[fragment.token].kind].ink
                 painted.words(painter, at + QPointF(0.2 * styles.cell, 0), fragment.text, styles.ghost_font, faint)
+            elif fragment.kind == "count":
+                styles.paint_count(painter, at.x(), top, fragment.text)
             elif fragment.kind == "word":
                 painted.words(painter, at, fragment.text, styles.font, ink)
             elif self._marks and fragment.text:
@@ -234,13 +367,20 @@ class TokenLines:
                 painted.words(painter, at, text, styles.font, styles.faint)
 
     def _format_of(self, fragment: Fragment) -> QTextCharFormat | None:
-        """Font and colour of a ghost or a mark in a line that is set by its directions; None of plain text."""
-        ghost = fragment.kind == "ghost"
-        if not ghost and (fragment.kind == "word" or not self._marks):
+        """Font and colour of a ghost, a count or a mark, in a line that is set by its directions; None of plain text."""
+        styles, kind, form = self.styles, fragment.kind, QTextCharFormat()
+        if kind in ("ghost", "count"):
+            form.setFont(styles.ghost_font if kind == "ghost" else styles.font)
+            form.setForeground(styles.styles["rejected" if kind == "count" else self.layout.tokens[fragment.token].kind].ink)
+            if kind == "count":
+                form.setVerticalAlignment(QTextCharFormat.VerticalAlignment.AlignSuperScript)  # which makes it smaller too
+        elif kind == "space" and not self._marks and fragment.width > styles.cell * len(fragment.text) + 0.5:
+            form.setFont(styles.airy_font)
+        elif kind == "word" or not self._marks:
             return None
-        styles, form = self.styles, QTextCharFormat()
-        form.setFont(styles.ghost_font if ghost else styles.font)
-        form.setForeground(styles.styles[self._lane.tokens[fragment.token].kind].ink if ghost else styles.faint)
+        else:
+            form.setFont(styles.font)
+            form.setForeground(styles.faint)
         return form
 
     def _paint_selection(self, painter: QPainter, row: list[Fragment], top: int, bounds: Bounds) -> None:
@@ -249,7 +389,7 @@ class TokenLines:
         low, high = bounds
         for fragment in row:
             token, start, stop = fragment.token, fragment.start, fragment.start + fragment.length
-            if self._lane.tokens[token].ghost or not low[0] <= token <= high[0]:
+            if self.layout.tokens[token].ghost or not low[0] <= token <= high[0]:
                 continue
             start = max(start, low[1]) if token == low[0] else start
             stop = min(stop, high[1]) if token == high[0] else stop

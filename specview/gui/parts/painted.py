@@ -66,6 +66,7 @@ def ink(tone: str) -> QColor:
         "accepted": now.accepted, "good": now.accepted, "rejected": now.rejected, "corrected": now.corrected,
         "bonus": now.bonus, "warning": now.warning, "bad": now.error, "muted": now.muted, "neutral": now.muted,
         "ignored": now.muted, "faint": now.faint, "border": now.border,
+        "focus": now.focus,
     }.get(tone, now.ink))  # fmt: skip
 
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QFontMetricsF, QPainter, QResizeEvent
-from PySide6.QtWidgets import QFrame, QLabel, QScrollArea, QSizePolicy, QWidget
+from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QColor, QFocusEvent, QFontMetricsF, QKeyEvent, QMouseEvent, QPainter, QResizeEvent
+from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QScrollArea, QSizePolicy, QToolButton, QWidget
 
 from specview.files.figures import probability
+from specview.gui.lanes.token_view import BRANCH
 from specview.gui.lanes.tree_view import TreeView
 from specview.gui.parts import layout, painted, theme
 from specview.gui.parts.painted import Painted, ink
 from specview.gui.parts.token_paint import plain_font
-from specview.gui.parts.widgets import label
+from specview.gui.parts.widgets import button, label
 from specview.gui.state.display_text import quoted, visible
 from specview.gui.state.inspection import Bar, Inspection, Line, Row, inspect
 from specview.gui.state.view_model import LaneModel
 
 HINT = (
-    "Point at a token, or move over tokens with the arrow keys, to see why it is there: "
+    "Click a token, or move over tokens with the arrow keys, to see why it is there: "
     "target and draft probabilities, the rule's formula with its numbers, the draw, the residual."
 )
 
@@ -32,23 +33,80 @@ WINDOW_NOTE = (
     "tokens ahead; the pass gives the token after it, and a row of all levels then goes into the pool."
 )
 LAST = "last token"
+GONE = "The replay is before this token: it is not there yet."
+_INSET = 4
 
 
 class CandidateBars(Painted):
-    """Rows of candidate tokens, each with a bar for p (ink) over one for q (grey)."""
+    """Rows of candidate tokens, each with a bar for p (ink) over one for q (grey).
+
+    One may be picked, by the pointer or by the arrow keys: picked tells of it, asked that it was pressed twice, or Enter.
+    """
+
+    picked = Signal()
+    asked = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.rows: list[Row] = []
         self.has_q = False
+        self._place: int | None = None
+        self.setAccessibleName("Candidates")
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
 
     def show_rows(self, rows: Sequence[Row], has_q: bool) -> None:
         """Show these candidates."""
+        held = self.chosen
         self.rows, self.has_q = list(rows), has_q
-        self.setAccessibleName("; ".join(
-            f"{quoted(row.text)} {row.role} p {probability(row.p)} q {probability(row.q)}" for row in self.rows
-        ))
+        self._place = next((place for place, row in enumerate(self.rows) if held is not None and row.id == held.id), None)
+        self.setAccessibleName(f"Candidates: {self.text()}")
         self.changed()
+
+    def text(self) -> str:
+        """Return what is shown, as text."""
+        return "; ".join(f"{quoted(row.text)} {row.role} p {probability(row.p)} q {probability(row.q)}" for row in self.rows)
+
+    @property
+    def chosen(self) -> Row | None:
+        """The row that is picked."""
+        return None if self._place is None else self.rows[self._place]
+
+    def choose(self, place: int | None) -> None:
+        """Pick a row; None for none of them."""
+        if place is not None and not 0 <= place < len(self.rows):
+            return
+        if place != self._place:
+            self._place = place
+            row = self.chosen
+            self.setAccessibleDescription("" if row is None else f"{quoted(row.text)} is picked")
+            self.update()
+            self.picked.emit()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        step = {Qt.Key.Key_Down: 1, Qt.Key.Key_Up: -1}.get(Qt.Key(event.key()))
+        if step is not None and self.rows:
+            here = -1 if self._place is None and step > 0 else len(self.rows) if self._place is None else self._place
+            self.choose(min(max(here + step, 0), len(self.rows) - 1))
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.asked.emit()
+        else:
+            event.ignore()
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton:
+            self.choose(int(event.position().y() // self._row_height()))
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton and self.chosen is not None:
+            self.asked.emit()
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        self.update()
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self.update()
 
     def _row_height(self) -> int:
         return theme.px(30 if self.has_q else 22)
@@ -64,15 +122,18 @@ class CandidateBars(Painted):
         height, width, thick = self._row_height(), self.width(), theme.px(6)
         name_width = min(width * 0.32, theme.px(110))
         value_width = small.horizontalAdvance("0.000") + theme.px(4)
-        left, right = name_width + theme.px(8), width - value_width
+        left, right = _INSET + name_width + theme.px(8), width - value_width - 2
         room = right - left - theme.px(6)
         colours = [(QColor(now.p_ink), "p target"), (QColor(now.q_grey), "q draft")][: 2 if self.has_q else 1]
         for place, row in enumerate(self.rows):
             middle = place * height + height / 2
+            if place == self._place:
+                outline = painted.pen(ink("focus" if self.hasFocus() else "border"), 1.2)
+                painted.box(painter, QRectF(0.5, place * height + 1, width - 1, height - 2), outline, None)
             shown = quoted(row.text, 24) if row.text else f"token {row.id}"
             name = metrics.elidedText(shown, Qt.TextElideMode.ElideMiddle, name_width)
             baseline = painted.baseline(metrics, middle)
-            painted.words(painter, QPointF(0, baseline), name, text_font, ink(row.role))
+            painted.words(painter, QPointF(_INSET, baseline), name, text_font, ink(row.role))
             self._mark(painter, row, metrics.horizontalAdvance(name), baseline, metrics)
             for line, ((colour, _), value) in enumerate(zip(colours, (row.p, row.q), strict=False)):
                 y = middle + (line - (len(colours) - 1) / 2) * theme.px(11)
@@ -94,13 +155,13 @@ class CandidateBars(Painted):
         """Strike, underline or box a name as the token view does, so that colour is not the only cue."""
         colour = ink(row.role)
         if row.role == "rejected":
-            painted.strike(painter, 0, width, baseline, metrics, colour)
+            painted.strike(painter, _INSET, width, baseline, metrics, colour)
         elif row.role in ("corrected", "bonus"):
             painter.setPen(painted.pen(colour, 1.5, painted.DOTS if row.role == "corrected" else ()))
-            painter.drawLine(QPointF(0, baseline + 3), QPointF(width, baseline + 3))
+            painter.drawLine(QPointF(_INSET, baseline + 3), QPointF(_INSET + width, baseline + 3))
         elif row.role in ("accepted", "ignored"):
             outline = painted.pen(colour, 1.0, painted.DASHES if row.role == "ignored" else ())
-            painted.box(painter, QRectF(0.5, baseline - metrics.ascent(), width, metrics.height()), outline, None, 2.5)
+            painted.box(painter, QRectF(_INSET - 1.5, baseline - metrics.ascent(), width + 3, metrics.height()), outline, None, 2.5)
 
     def tip_at(self, at: QPointF) -> str:
         """A row's numbers in full."""
@@ -290,34 +351,52 @@ class WindowGrid(Painted):
         return ""
 
 
-class Inspector(QScrollArea):
-    """Shows one token of one lane, or a hint."""
+class Inspector(QFrame):
+    """Shows one token of one lane, or a hint; closed asks that it be closed, branch_requested(round_index, token_index,
+    id of another token or None) that the text goes on from the token in another way.
+    """
+
+    closed = Signal()
+    branch_requested = Signal(int, int, object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.inspection: Inspection | None = None
         self._shown: tuple[LaneModel, int, int, int] | None = None
-        self.setWidgetResizable(True)
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._moment: object = None  # of a replay: the stage of the round under way that is shown
+        self._gone = self._chosen_one = False
+        self._area = QScrollArea()
+        self._area.setWidgetResizable(True)
+        self._area.setFrameShape(QFrame.Shape.NoFrame)
+        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._area.setAccessibleName("Inspector")
         self.setAccessibleName("Inspector")
         body = QWidget()
         body.setObjectName("scrolled")
         self._title, self._tree_title, self._window_title = (_label("title") for _ in range(3))
+        self._token = _label("")
         self._subtitle, self._rows_note, self._caption = (_label("small") for _ in range(3))
         self._notes, self._window_note = _label("small"), _label("small")
+        self._close = button(QToolButton, "×", "Close the inspector (Esc)", self.closed, kind="flat", name="Close the inspector")
         self._bars = CandidateBars()
+        self._bars.picked.connect(self._name_branch)
+        self._bars.asked.connect(self.branch)
+        self._branch = button(QPushButton, BRANCH, "Choose another token here, another method or temperature: the race goes on "
+                              "from this place as a new run (B)", self.branch)  # fmt: skip
+        self._branch.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self._accept, self._correction = FormulaBox(), FormulaBox()
         self._draw = DrawBar()
         self._tree = TreeView(outlined=True)
         self._tree.node_selected.connect(self._chosen)
         self._window = WindowGrid()
         self._column = layout.column(
-            self._title, self._subtitle, self._bars, self._rows_note, self._accept, self._draw, self._caption,
-            self._correction, self._notes, self._tree_title, self._tree, self._window_title, self._window,
-            self._window_note, 1, on=body, margins=None
-        )
-        self.setWidget(body)
+            self._token, self._subtitle, self._bars, self._rows_note, self._branch, self._accept, self._draw, self._caption,
+            self._correction, self._notes, self._tree_title, self._tree, self._window_title, self._window, self._window_note, 1,
+            on=body, margins=None
+        )  # fmt: skip
+        self._area.setWidget(body)
+        self._head = layout.row((self._title, 1), (self._close, 0, Qt.AlignmentFlag.AlignTop), gap=4)
+        layout.column(self._head, (self._area, 1), on=self, gap=0)
         theme.signals.changed.connect(self._restyle)
         self._restyle()
         self.clear()
@@ -329,9 +408,14 @@ class Inspector(QScrollArea):
         """Narrow, but not too narrow for bars."""
         return QSize(theme.px(180), theme.px(80))
 
+    @property
+    def lane(self) -> LaneModel | None:
+        """The lane whose token is shown."""
+        return None if self._shown is None else self._shown[0]
+
     def clear(self) -> None:
         """Show the hint."""
-        self._shown = None
+        self._shown, self._moment, self._gone = None, None, False
         self._show(Inspection("Inspector", HINT))
         self.inspection = None
 
@@ -342,24 +426,71 @@ class Inspector(QScrollArea):
         ):
             self.clear()
 
-    def show_token(self, lane: LaneModel, round_index: int, token_index: int) -> bool:
-        """Show a token; False (and the view stays) where there is none."""
+    def show_token(self, lane: LaneModel, round_index: int, token_index: int, passing: bool = False) -> bool:
+        """Show a token; False (and the view stays) where there is none.
+
+        passing: the pointer only goes over it. One that was chosen stays then.
+        """
+        if passing and self._chosen_one and self._shown is not None:
+            return False
         key = (lane, lane.generation, round_index, token_index)
-        if key == self._shown:
+        moment = _moment(lane, round_index)
+        there = lane.index_of(round_index, token_index) is not None
+        if there and key == self._shown and moment is self._moment and not self._gone:
+            self._chosen_one = not passing
             return True
         found = inspect(lane, round_index, token_index)
         if found is None:
             return False
-        self._shown = key
+        if key != self._shown:
+            self._bars.choose(None)
+        self._shown, self._moment, self._gone, self._chosen_one = key, moment, False, not passing
         self._show(found)
         return True
+
+    def follow(self) -> None:
+        """Show the token as it is at another moment of a replay; say where it is not there yet."""
+        if self._shown is None or self.inspection is None:
+            return
+        if self._shown[0].generation != self._shown[1]:
+            self.clear()
+            return
+        (lane, _, round_index, token_index), chosen = self._shown, self._chosen_one
+        self._chosen_one = False
+        there = self.show_token(lane, round_index, token_index, passing=not chosen)
+        self._chosen_one = chosen
+        if not there and not self._gone:
+            self._gone = True
+            self._show(Inspection(self.inspection.title, GONE))
+
+    def branch(self) -> None:
+        """Ask that the text goes on from the token shown, with the candidate that is picked if one is."""
+        if self._shown is not None and not self._branch.isHidden():
+            row = self._bars.chosen
+            self.branch_requested.emit(self._shown[2], self._shown[3], None if row is None else row.id)
+
+    def _name_branch(self) -> None:
+        row = self._bars.chosen
+        self._branch.setText(BRANCH if row is None else f"{BRANCH[:-1]} {quoted(row.text, 16)}…".replace("&", "&&"))
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Escape closes, B goes on from here in another way."""
+        if event.key() == Qt.Key.Key_Escape:
+            self.closed.emit()
+        elif event.key() == Qt.Key.Key_B and event.modifiers() == Qt.KeyboardModifier.NoModifier:
+            self.branch()
+        else:
+            super().keyPressEvent(event)
 
     def _show(self, found: Inspection) -> None:
         self.inspection = found
         self._title.setText(found.title)
+        self._text(self._token, found.token)
         self._subtitle.setText(visible(found.subtitle))
         self._bars.show_rows(found.rows, found.has_q)
         self._bars.setVisible(bool(found.rows))
+        self._branch.setVisible(bool(found.token) and self._moment is None)
+        self._name_branch()
         self._text(self._rows_note, found.rows_note)
         self._accept.show_lines(found.accept)
         self._draw.show_bar(found.bar)
@@ -375,7 +506,7 @@ class Inspector(QScrollArea):
         self._text(self._window_title, "Window of guesses" if found.window else "")
         self._window.show_rows(found.window)
         self._text(self._window_note, WINDOW_NOTE if found.window else "")
-        self.setAccessibleDescription(f"{found.title}. {found.subtitle}. {self._accept.text()}")
+        self.setAccessibleDescription(f"{found.title}. {found.token}. {found.subtitle}. {self._accept.text()}")
 
     def _chosen(self, place: int) -> None:
         """Show the draft that was clicked in the tree."""
@@ -384,7 +515,7 @@ class Inspector(QScrollArea):
 
     def text(self) -> str:
         """Return everything shown, as text."""
-        parts = [self._title.text(), self._subtitle.text(), self._bars.accessibleName(), self._rows_note.text(),
+        parts = [self._title.text(), self._token.text(), self._subtitle.text(), self._bars.text(), self._rows_note.text(),
                  self._accept.text(), self._caption.text(), self._correction.text(), self._notes.text(),
                  self._tree_title.text(), self._tree.text(), self._window_title.text(), self._window.text(),
                  self._window_note.text()]
@@ -397,10 +528,16 @@ class Inspector(QScrollArea):
 
     def _restyle(self) -> None:
         side = theme.px(14)
-        self._column.setContentsMargins(side, side, side, side)
+        self._head.setContentsMargins(side, side, theme.px(6), theme.px(4))
+        self._column.setContentsMargins(side, 0, side, side)
         self._column.setSpacing(theme.px(8))
         for part in (self._bars, self._accept, self._draw, self._correction, self._window):
             part.changed()
+
+
+def _moment(lane: LaneModel, round_index: int) -> object:
+    """The stage that a round is in, of one under way; None of a whole one."""
+    return lane.under_way.stage if lane.under_way is not None and round_index == len(lane.rounds) else None
 
 
 def _label(kind: str) -> QLabel:

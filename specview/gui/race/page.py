@@ -8,6 +8,7 @@ from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QWidget
 
+from specview.gui.lanes.linking import Links
 from specview.gui.lanes.panel import LanePanel
 from specview.gui.link.controller import Controller
 from specview.gui.parts import layout, theme
@@ -19,6 +20,7 @@ from specview.gui.race.inspector import Inspector
 from specview.gui.race.legend import Legend
 from specview.gui.race.transport import Transport, TransportBar
 from specview.gui.share.button import ExportButton
+from specview.gui.state.token_looks import TokenLooks
 from specview.gui.state.view_model import FINAL, LaneModel
 
 MIN_LANE_PX = 230
@@ -50,7 +52,7 @@ class RacePage(QWidget):
         self._controller = controller
         self.selection = selection or Selection(self)
         self.panels: list[LanePanel] = []
-        self._ghosts, self._whitespace = True, False
+        self.looks, self.links = TokenLooks(), Links(self)
         self.trees: set[str] = set()
         self._selected: LaneModel | None = None
         self._seen: list[tuple[LaneModel, int]] = []  # the lanes on screen, each with its run
@@ -73,6 +75,7 @@ class RacePage(QWidget):
         self.headline.row.addWidget(self.legend)
         self.plots = PlotStrip(controller.race)
         self.inspector = Inspector()
+        self.inspector.branch_requested.connect(self._branch)
         self.export = ExportButton(controller)
         controller.lanes_changed.connect(self.rebuild)  # the panels first: what else follows may lay the page out
         self.transport = Transport(controller, self)
@@ -212,8 +215,11 @@ class RacePage(QWidget):
 
     def _make(self, index: int) -> LanePanel:
         panel = LanePanel(self._controller.race, index)
-        panel.view.set_ghosts(self._ghosts)
-        panel.view.set_marks(self._whitespace)
+        panel.view.set_looks(self.looks)
+        panel.view.branch_requested.connect(
+            lambda round_, token, other: self.branch_requested.emit(panel.index, round_, token, other)
+        )
+        self.links.link(panel.view)
         panel.set_editable(not self._controller.racing and self._controller.recorded is None)
         panel.edit_requested.connect(lambda: self.edit_lane.emit(panel.index))
         panel.remove_requested.connect(lambda: self.remove_lane.emit(panel.index))
@@ -222,7 +228,7 @@ class RacePage(QWidget):
         panel.tree_toggled.connect(lambda on: self._tree_toggled(panel.index, on))
         panel.token_selected.connect(lambda round_, token: self._token_selected(panel, round_, token))
         panel.token_chosen.connect(lambda round_, token: self._token_chosen(panel, round_, token))
-        panel.view.token_hovered.connect(lambda round_, token: self._show_token(panel.lane, round_, token))
+        panel.view.token_hovered.connect(lambda round_, token: self._show_token(panel.lane, round_, token, passing=True))
         return panel
 
     def select(self, lane: LaneModel | None) -> None:
@@ -257,6 +263,11 @@ class RacePage(QWidget):
         self._show_token(panel.lane, round_index, token_index)
         self.selection.select(panel.index, round_index, self)
 
+    def _branch(self, round_index: int, token_index: int, other: int | None) -> None:
+        lane = next((panel.index for panel in self.panels if panel.lane is self.inspector.lane), None)
+        if lane is not None:
+            self.branch_requested.emit(lane, round_index, token_index, other)
+
     def _select_round(self, lane: int, round_index: int, source: object) -> None:
         """Show a round that was picked in another view: its first drafted token, or its final one."""
         if source is self or not 0 <= lane < len(self.panels):
@@ -267,18 +278,19 @@ class RacePage(QWidget):
             panel.view.select_token(round_index, token)
             self._show_token(panel.lane, round_index, token)
 
-    def _show_token(self, lane: LaneModel, round_index: int, token_index: int) -> None:
-        if lane is not self._selected:
+    def _show_token(self, lane: LaneModel, round_index: int, token_index: int, passing: bool = False) -> None:
+        """Show a token in the inspector; passing: the pointer only goes over it."""
+        if lane is not self._selected and not passing:
             self.select(lane)
         if not self.side.isHidden():
-            self.inspector.show_token(lane, round_index, token_index)
+            self.inspector.show_token(lane, round_index, token_index, passing)
 
-    def show_marks(self, *, ghosts: bool, whitespace: bool) -> None:
-        """Show or hide rejected drafts, and marks for spaces and newlines."""
-        self._ghosts, self._whitespace = ghosts, whitespace
+    def show_looks(self, looks: TokenLooks) -> None:
+        """Show thrown-away drafts, blanks and states in this way."""
+        self.looks = looks
+        self.legend.set_off(looks.off)
         for panel in self.panels:
-            panel.view.set_ghosts(ghosts)
-            panel.view.set_marks(whitespace)
+            panel.view.set_looks(looks)
 
     # -- live draft trees --------------------------------------------------------------------------------
 
@@ -315,10 +327,13 @@ class RacePage(QWidget):
     def _on_text(self) -> None:
         for panel in self.panels:
             panel.refresh()
+        if not self.side.isHidden():
+            self.inspector.follow()
 
     def _on_numbers(self) -> None:
         for panel in self.panels:
             panel.refresh_figures()
+        self.links.mark_differences(self._controller.race.baseline)
 
     def _on_plots(self) -> None:
         for panel in self.panels:

@@ -11,18 +11,20 @@ from PySide6.QtCore import QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetricsF, QImage, QPainter
 
 from specview.files.verdict import verdict
-from specview.gui.lanes.token_lines import TokenLines
+from specview.gui.lanes.token_lines import Pointed, TokenLines
 from specview.gui.parts import painted, theme
 from specview.gui.parts.lane_markers import paint_marker
 from specview.gui.state import lane_words
 from specview.gui.state.display_text import visible
 from specview.gui.state.playhead import Playhead
 from specview.gui.state.race_words import standing
+from specview.gui.state.token_looks import TokenLooks
 from specview.gui.state.view_model import LaneModel, RaceModel
 
 SHEET = 720
 SCALE = 1.4
 """Of the theme: a token's text is then 18 of the sheet's 720 high, small print 16."""
+_TEXT = 13
 _MARGIN, _GAP, _TOP, _HEAD, _FOOT = 22, 14, 60, 112, 52
 _NARROW = 250
 _SPEEDS = {1 / 8: "an eighth of true speed", 1 / 4: "a quarter of true speed", 1 / 2: "half speed", 1.0: "true speed"}
@@ -128,13 +130,13 @@ class Frames:
     @staticmethod
     def _paint_text(painter: QPainter, area: QRectF, lane: LaneModel) -> None:
         """The newest lines that there is room for."""
-        lines = TokenLines(lane, int(area.width()), ghosts=False, marks=False)
-        lines.layout.append(lane.tokens)
+        lines = TokenLines(int(area.width()), TokenLooks(), _TEXT)
+        lines.show(lane)
         over = max(0, lines.height - int(area.height()))
         painter.save()
         painter.setClipRect(area)
         painter.translate(area.topLeft() - QPointF(0, over))
-        lines.paint(painter, QRect(0, over, int(area.width()), int(area.height())), None, None, None)
+        lines.paint(painter, QRect(0, over, int(area.width()), int(area.height())), None, Pointed())
         painter.restore()
 
     def _paint_legend(self, painter: QPainter, area: QRectF) -> None:

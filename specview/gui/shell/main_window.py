@@ -48,6 +48,7 @@ from specview.gui.shell.status_strip import MachineLabel
 from specview.gui.shell.training import Training
 from specview.gui.state.set_branch import SetBranch
 from specview.gui.state.settings_store import Remembered, SettingsStore, WindowState
+from specview.gui.state.token_looks import MODE_WORDS
 from specview.racing.resolve import checked_run, idle_notes
 from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
 
@@ -317,8 +318,9 @@ class MainWindow(QMainWindow):
                 Entry("&Train a drafter…", self.training.show, "Ctrl+T", "train"),
             ),
             "&View": (
-                Entry("&Ghosts of rejected drafts", self._looks_toggled, "Ctrl+R", "ghosts", looks.ghosts),
+                Entry("Thrown-away drafts", self._tokens_switched, "Ctrl+R", "ghosts"),
                 Entry("&Spaces and newlines as marks", self._looks_toggled, "Ctrl+W", "whitespace", looks.whitespace),
+                Entry("Scroll lanes &together", self._looks_toggled, "", "linked", looks.linked),
                 Entry("&Draft tree of the lane, live", lanes.toggle_tree, "Ctrl+D", "tree"),
                 Entry("&Inspector", self._looks_toggled, "Ctrl+I", "inspector", looks.inspector),
                 Entry("&Close the inspector", self._close_inspector, name="close inspector"),
@@ -326,7 +328,7 @@ class MainWindow(QMainWindow):
                 LINE,
                 Entry("&Larger font", lambda: self._zoom(1), "Ctrl++; Ctrl+="),
                 Entry("S&maller font", lambda: self._zoom(-1), "Ctrl+-"),
-                Entry("&Normal font", lambda: self._zoom(0), "Ctrl+0"),
+                Entry("N&ormal font", lambda: self._zoom(0), "Ctrl+0"),
                 LINE,
                 *(
                     Entry(themes[name], partial(self._set_theme, name), on=theme.choice() == name, group="theme")
@@ -353,7 +355,7 @@ class MainWindow(QMainWindow):
 
     def _looks_toggled(self) -> None:
         looks, ticked = self._looks, {name: action.isChecked() for name, action in self.actions_by_name.items()}
-        looks.ghosts, looks.whitespace = ticked["ghosts"], ticked["whitespace"]
+        looks.whitespace, looks.linked = ticked["whitespace"], ticked["linked"]
         asked = ""
         for name in ("inspector", "plots"):
             if ticked[name] != self.page.shown(name):
@@ -361,9 +363,15 @@ class MainWindow(QMainWindow):
                 asked = name
         self._apply_looks(asked)
 
+    def _tokens_switched(self, state: str = "", on: bool = True) -> None:
+        self._looks.switch_tokens(state, on)
+        self._apply_looks()
+
     def _apply_looks(self, asked: str = "") -> None:
         looks = self._looks
-        self.page.show_marks(ghosts=looks.ghosts, whitespace=looks.whitespace)
+        self.page.show_looks(looks.tokens)
+        self.page.links.together = looks.linked
+        self.actions_by_name["ghosts"].setText(f"Thrown-away drafts: {MODE_WORDS[looks.ghosts]} (&next)")
         opened = looks.inspector if asked == "inspector" else looks.inspector or self.page.shown("inspector")
         self.page.wish(opened, looks.plots, asked)
         self._show_folds()
@@ -414,6 +422,8 @@ class MainWindow(QMainWindow):
         page.conversation.sent.connect(self.next_turn)
         page.why_requested.connect(self.show_why)
         page.folded.connect(self._show_folds)
+        page.legend.switched.connect(self._tokens_switched)
+        page.inspector.closed.connect(self._close_inspector)
         self.tabs.changed.connect(self._tab_changed)
         controller.state_changed.connect(self._refresh_actions)
         controller.state_changed.connect(self._look_for_models)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from itertools import groupby
+from itertools import cycle, groupby
 
 # Joiners and variation selectors shape emoji and Indic text; every other format character (bidi
 # overrides, zero-width spaces, tags) would act on its neighbours unseen, so it is shown by its number.
 _SHAPING = {0x200C, 0x200D, 0xFE0E, 0xFE0F}
 _NAMES = ["NUL", "SOH", "STX", "ETX", "EOT", "ENQ", "ACK", "BEL", "BS", "HT", "LF", "VT", "FF", "CR", "SO", "SI", "DLE", "DC1", "DC2", "DC3", "DC4", "NAK", "SYN", "ETB", "CAN", "EM", "SUB", "ESC", "FS", "GS", "RS", "US"]
-_BLANKS = {" ": "space", "\n": "newline", "\t": "tab", "\r": "carriage return"}
+_BLANKS = {
+    " ": "space", "\n": "newline", "\t": "tab", "\r": "carriage return", "\x00": "null", "\x07": "bell", "\x08": "backspace",
+    "\x0b": "vertical tab", "\x0c": "form feed", "\x1b": "escape", "\x7f": "delete", "\x85": "next line",
+}  # fmt: skip
+_SPACES = re.compile(r"( {2,}|^ $| $)")
 _PLAIN = re.compile(r"[\x20-\x7e]*\Z")
 
 
@@ -59,9 +63,36 @@ def quoted(text: str, limit: int = 40) -> str:
     return shown if blank else f'"{shown}"'
 
 
+def spelled(text: str, limit: int = 60) -> str:
+    """Return `text` for a reader: what cannot be seen by its name, the rest in quotes: newline, 4 spaces, "return"."""
+    parts: list[str] = []
+    for spaces, piece in zip(cycle((False, True)), _SPACES.split(text), strict=False):
+        if spaces:
+            parts.append(_blanks(" ", len(piece)))
+            continue
+        for unseen, run in groupby(piece, key=_unseen):
+            chars = "".join(run)
+            if unseen:
+                parts += [_blanks(char, len(list(same))) for char, same in groupby(chars)]
+            else:
+                parts.append(f'"{chars}"')
+    shown = ", ".join(parts)
+    if len(shown) > limit:
+        half = max(1, (limit - 1) // 2)
+        shown = f"{shown[:half]}…{shown[-half:]}"
+    return shown
+
+
+def _unseen(char: str) -> bool:
+    """Whether a character other than a space is blank, would act and not be seen, or has no picture."""
+    return symbol(char) != char or not (char.isprintable() or ord(char) in _SHAPING)
+
+
 def _blanks(char: str, count: int) -> str:
-    """So many of one blank character, in words: newline, 4 spaces."""
-    name = _BLANKS.get(char) or unicodedata.name(char, "").lower() or f"U+{ord(char):04X}"
+    """So many of one character that cannot be seen, in words: newline, 4 spaces."""
+    code = ord(char)
+    name = _BLANKS.get(char) or (f"{_NAMES[code]} control character" if code < 0x20 else unicodedata.name(char, "").lower())
+    name = name or f"U+{code:04X}"
     return name if count == 1 else f"{count} {name}s"
 
 

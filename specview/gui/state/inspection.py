@@ -14,7 +14,7 @@ from specview.decoding.sampling import SamplingParams, sampling_words
 from specview.drafting.lookahead import window_grid
 from specview.fields import declared
 from specview.files.figures import milliseconds, number, probability
-from specview.gui.state.display_text import quoted
+from specview.gui.state.display_text import quoted, spelled
 from specview.gui.state.round_words import named
 from specview.gui.state.view_model import FINAL, LaneModel
 
@@ -53,12 +53,13 @@ class Bar:
 class Inspection:
     """Everything the inspector shows of one token.
 
-    tree is the round where its draft is a tree, and the place of the token in it; window the guesses that rode along
+    token is its text for a reader, blanks by their names. tree is the round where its draft is a tree, and the place of the token in it; window the guesses that rode along
     (lookahead): a row for each column, in each the levels.
     """
 
     title: str
     subtitle: str
+    token: str = ""
     rows: list[Row] = field(default_factory=list)
     rows_note: str = ""
     has_q: bool = False
@@ -81,9 +82,17 @@ def inspect(lane: LaneModel, round_index: int, token_index: int) -> Inspection |
         found = _final(lane, round_, round_.final, position)
     else:
         found = _drafted(lane, round_, token_index, position)
+    found.token = spelled_out(round_, token_index)
     found.tree = None if round_.parents is None else (round_, token_index)
     found.window = window_rows(round_.riders)
     return found
+
+
+def spelled_out(round_: Round, token_index: int) -> str:
+    """A token's text for a reader: newline, 4 spaces, "return"."""
+    token = round_.final if token_index == FINAL else round_.drafted[token_index]
+    assert token is not None
+    return spelled(token.text) if token.text else named(token)
 
 
 def siblings(round_: Round, place: int) -> list[int]:
@@ -149,7 +158,10 @@ def _drafted(lane: LaneModel, round_: Round, place: int, position: int | None) -
     if final is not None:
         extra.append((final.id, final.text, final.kind if isinstance(final, FinalToken) else final.verdict))
     _fill_rows(found, token.p_top, token.q_top, extra, lane.settings, token.p, token.q)
-    if token.verdict == "ignored":
+    judged = lane.under_way is None or lane.under_way.round is not round_ or lane.under_way.stage.states[place] != "drafted"
+    if not judged:
+        found.accept = [_line(("not judged yet", "strong")), _line(("the target has not come to it at this moment", "muted"))]
+    elif token.verdict == "ignored":
         why = "the path went another way, or ended above it" if tree else (
             "an earlier draft of this round ended it: a rejection, or an accepted EOS")
         found.accept = [_line(("never judged", "ignored")), _line((why, "muted"))]
@@ -158,7 +170,7 @@ def _drafted(lane: LaneModel, round_: Round, place: int, position: int | None) -
     if token.verdict == "rejected":
         found.correction = _correction(rule, token, final)
     later = sum(other.verdict == "ignored" for other in round_.drafted[0 if tree else place + 1:])
-    if later and token.verdict != "ignored":
+    if later and token.verdict != "ignored" and (lane.under_way is None or lane.under_way.round is not round_):
         which = f"{_plural('draft', later)} of the tree" if tree else f"later {_plural('draft', later)}"
         found.notes.append(f"{later} {which} ignored: never judged")
     if token.confidence is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from specview.decoding.verification import resolve_rule
 from specview.disk import write_whole
 from specview.errors import SpecviewError, UsageError
+from specview.gui.state.token_looks import SWITCHED, GhostMode, TokenLooks, ghost_mode, next_mode
 from specview.racing.resolve import checked_run
 from specview.settings.run import RunSettings, from_json, run_from_json, run_to_json
 
@@ -38,6 +39,7 @@ def config_folder() -> Path:
 class WindowState:
     """How the window looks: geometry as Qt's own bytes (hex), splitters, theme, font and views.
 
+    ghosts, uncoloured and whitespace are `TokenLooks`; linked: lanes scroll together.
     rule is the acceptance rule of the lanes that have none of their own; inspector that it was asked
     for and stands open; third_plot what the third plot shows ('speed', 'time', 'k', 'mean-k'). trees names the lanes whose live draft tree is open (RacePage.tree_key).
     pages is what each tab wants remembered, by title.
@@ -47,14 +49,28 @@ class WindowState:
     splitters: dict[str, list[int]] = field(default_factory=dict)
     theme: str = "system"
     font_scale: float = 1.0
-    ghosts: bool = True
+    ghosts: GhostMode = "count"
+    uncoloured: list[str] = field(default_factory=list)
     whitespace: bool = False
+    linked: bool = True
     inspector: bool = False
     rule: str = "auto"
     plots: bool = True
     third_plot: str = "speed"
     trees: list[str] = field(default_factory=list)
     pages: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> TokenLooks:
+        """How tokens look."""
+        return TokenLooks(self.ghosts, self.whitespace, frozenset(self.uncoloured) & frozenset(SWITCHED))
+
+    def switch_tokens(self, state: str = "", on: bool = True) -> None:
+        """Switch the look of a state of tokens on or off; without one, go on to the next way of showing thrown-away drafts."""
+        if state:
+            self.uncoloured = sorted(set(self.uncoloured) - {state} if on else {*self.uncoloured, state})
+        else:
+            self.ghosts = next_mode(self.ghosts)
 
 
 @dataclass(slots=True)
@@ -95,7 +111,10 @@ class SettingsStore:
             log.warning("ignoring %s: %s", self.path, error)
             return Remembered()
         try:
-            window = from_json(WindowState, found.get("window"))
+            looks = found.get("window")
+            if isinstance(looks, dict) and "ghosts" in looks:
+                looks["ghosts"] = ghost_mode(looks["ghosts"])
+            window = from_json(WindowState, looks)
         except (TypeError, ValueError):
             window = WindowState()
         try:

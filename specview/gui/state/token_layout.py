@@ -2,33 +2,37 @@
 
 Plain Python; the widget hands in how wide a text is. A line is a list of fragments, each a piece of
 one token. Words wrap at spaces where they can and anywhere where they must; ghosts (drafts that are
-not part of the output) are never broken into the words around them.
+not part of the output) are never broken into the words around them. Drafts that were thrown away can be
+a count ("+2") before the token that the target gave in their place. Of the round under way all is shown.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from specview.gui.state.display_text import is_plain, symbol
-from specview.gui.state.view_model import ViewToken
+from specview.gui.state.token_looks import GhostMode
+from specview.gui.state.view_model import FINAL, ViewToken
 
 TAB_CELLS = 4
-FragmentKind = Literal["word", "space", "newline", "tab", "empty", "ghost"]
+FragmentKind = Literal["word", "space", "newline", "tab", "empty", "ghost", "count"]
 
 _PIECES = re.compile(r"\n|\t| +|[^\n\t ]+")
 _STRONG = re.compile("[LR]")
 _ONE_WORD = re.compile(r"( ?)([\x21-\x7e]+)\Z")
+_STOP_EVERY = 64
 
 
 class Fragment(NamedTuple):
     """A piece of a token on one line.
 
     x and width are pixels; text is what is drawn (may be empty); start and length say which of the
-    token's characters it stands for. edges and rtl are of a line that was set by directions (token_bidi): the x of
-    each character's beginning and of the last one's end, and whether it runs to the left.
+    token's characters it stands for. A count is of the first draft that it counts. edges and rtl are of a line that was
+    set by directions (token_bidi): the x of each character's beginning and of the last one's end, and whether it runs
+    to the left.
     """
 
     token: int
@@ -47,61 +51,203 @@ class Fragment(NamedTuple):
         return len(self.text) != self.length or self.kind == "ghost"
 
 
+class _Stop(NamedTuple):
+    """The layout after so many tokens, to go back to: its last line, and what the next token depends on."""
+
+    tokens: int
+    lines: int
+    row: tuple[Fragment, ...]
+    first_lines: tuple[int, ...]  # of the row's fragments
+    counts: int
+    x: float
+    wrap: int
+    strong: bool
+    held: tuple[int, ...]
+    first_of: int
+    ending: bool
+
+
 class TokenLayout:
     """Places tokens on lines of a given width.
 
-    measure(text, ghost) is the width of a text in pixels; cell and ghost_cell are those of one
-    printable ASCII character.
+    measure(text, ghost) is the width of a text in pixels; cell, ghost_cell and count_cell are those of one
+    printable ASCII character of the text, of a ghost and of a count; air is what the space between two words has besides.
+    ghosts: how drafts that were thrown away are shown, "none" of them.
     """
 
     def __init__(
         self, measure: Callable[[str, bool], float], cell: float, ghost_cell: float, width: float,
-        *, ghosts: bool = True, marks: bool = False,
+        *, count_cell: float = 0.0, air: float = 0.0, ghosts: GhostMode | Literal["none"] = "all", marks: bool = False,
     ) -> None:
         self.measure = measure
-        self.cell = cell
-        self.ghost_cell = ghost_cell
+        self.cell, self.ghost_cell, self.count_cell = cell, ghost_cell, count_cell or 0.7 * cell
+        self.air = air
         self.width = max(width, 4 * cell)
         self.ghosts = ghosts
         self.marks = marks
+        self.tokens: list[ViewToken] = []
+        self.settled = 0  # of the tokens, how many stand for good
         self.lines: list[list[Fragment]] = [[]]
-        self.first_line: list[int] = []
+        self.first_line: list[int] = []  # per token; -1 of one that is hidden
+        self.counts: dict[int, list[int]] = {}  # the drafts that a count stands for, by the first of them, which holds it
         self.paragraphs: list[int] = [0]  # per line, the line that its paragraph begins with
         self.right_to_left: set[int] = set()  # paragraphs, by their first line, whose first strong character says so
+        self._positions: list[int] = []  # of the output's tokens, and which they are
+        self._outputs: list[int] = []
         self._strong = False  # whether this paragraph had one
         self._x = 0.0
         self._break = 0
+        self._held: list[int] = []  # drafts thrown away in the round at the end, not yet shown
+        self._first_of = -1  # the round whose first rejected draft was shown
+        self._ending = False  # whether a count stands at the end for want of a final token
+        self._stops: list[_Stop] = []
 
     def __len__(self) -> int:
-        return len(self.first_line)
+        return len(self.tokens)
+
+    def show(self, tokens: Sequence[ViewToken], settled: int | None = None, most: int = 10**9) -> int:
+        """Show these tokens, the first `settled` of them (or all) for good, in place of those that did not stand for good.
+
+        No more than `most` are placed in one call, then the last ones are missing. Returns the first line that changed.
+        """
+        good = len(tokens) if settled is None else min(settled, len(tokens))
+        keep = min(self.settled, good)
+        changed = self.truncate(keep)
+        stop = min(good, keep + most)
+        changed = min(changed, self.append(tokens[keep:stop]))
+        if good == stop and good < len(tokens):
+            self._lay(tokens[good:])
+        return changed
 
     def append(self, tokens: Iterable[ViewToken]) -> int:
-        """Place tokens after the others; return the first line that changed."""
-        changed = len(self.lines) - 1
-        if not self._strong:  # what comes may turn the whole paragraph
-            changed = self.paragraphs[changed]
+        """Place tokens for good after the others, which stand for good; return the first line that changed."""
+        tokens = list(tokens)
+        changed = self._changes()
+        if not tokens:
+            return changed
+        if self._ending:
+            first = next(iter(reversed(self.counts)))
+            again = self.tokens[first:]
+            changed = min(changed, self.truncate(first))
+            tokens = [*again, *tokens]
+        self.settled = len(self.tokens) + len(tokens)
+        self._lay_for_good(tokens)
+        return changed
+
+    def truncate(self, count: int) -> int:
+        """Take back all tokens but the first ones, which are placed as if no other had been; return the first line that changed."""
+        if count >= len(self.tokens):
+            return self._changes()
+        place = bisect_right(self._stops, count, key=lambda stop: stop.tokens) - 1
+        stop = self._stops[place]
+        again, settled = self.tokens[stop.tokens : count], min(self.settled, count)
+        del self._stops[place:], self.tokens[stop.tokens :], self.first_line[stop.tokens :]
+        del self.lines[stop.lines :], self.paragraphs[stop.lines :]
+        self.lines[-1] = list(stop.row)
+        for fragment, line in zip(stop.row, stop.first_lines, strict=True):
+            self.first_line[fragment.token] = line
+        while len(self.counts) > stop.counts:
+            self.counts.popitem()
+        for held in stop.held:
+            self.first_line[held] = -1
+        self._x, self._break, self._strong = stop.x, stop.wrap, stop.strong
+        self._held, self._first_of, self._ending = list(stop.held), stop.first_of, stop.ending
+        paragraph = self.paragraphs[-1]
+        self.right_to_left = {one for one in self.right_to_left if one < paragraph or (one == paragraph and stop.strong)}
+        outputs = bisect_left(self._outputs, stop.tokens)
+        del self._outputs[outputs:], self._positions[outputs:]
+        changed = self._changes()
+        self.settled = settled
+        self._lay_for_good(again[: max(settled - stop.tokens, 0)])
+        self._lay(again[max(settled - stop.tokens, 0) :])
+        return changed
+
+    def _changes(self) -> int:
+        """The first line that what is placed next may change."""
+        line = len(self.lines) - 1
+        return line if self._strong else self.paragraphs[line]  # what comes may turn the whole paragraph
+
+    def _lay_for_good(self, tokens: Iterable[ViewToken]) -> None:
+        self._lay(tokens)
+        if self._held:
+            self._count()
+            self._ending = True
+
+    def _lay(self, tokens: Iterable[ViewToken]) -> None:
+        kept = self.ghosts in ("count", "first")
         for token in tokens:
-            index = len(self.first_line)
-            if token.position is None and not self.ghosts:
-                self.first_line.append(-1)
-                continue
-            self.first_line.append(len(self.lines) - 1)
-            if token.position is None:
+            index = len(self.tokens)
+            if index % _STOP_EVERY == 0:
+                self._stops.append(self._stop())
+            if self._held and token.round_index != self.tokens[self._held[0]].round_index:
+                self._count()  # that round had no final token
+            self.tokens.append(token)
+            self.first_line.append(-1)
+            if token.position is None and token.kind != "drafted":
+                if self.ghosts == "none":
+                    continue
+                if kept and index < self.settled and not self._shown_first(token):
+                    self._held.append(index)
+                    continue
+                self.first_line[index] = len(self.lines) - 1
                 self._ghost(index, token.text)
                 continue
-            if match := _ONE_WORD.match(token.text):  # the common case, worth its own path
+            self.first_line[index] = len(self.lines) - 1
+            if token.position is not None:
+                self._outputs.append(index)
+                self._positions.append(token.position)
+            match = _ONE_WORD.match(token.text)
+            if match:  # the common case, worth its own path
                 space, word = match.groups()
                 if space:
                     self._spaces(index, 0, 1)
+                if self._held and token.token_index == FINAL:
+                    self._count()
                 self._strong = self._strong or any(map(str.isalpha, word))
                 self._word(index, word, len(space), len(word) * self.cell)
-                continue
-            if not token.text:
-                self._place(index, "", 0, 0, self.cell * 0.5, "empty")
-                continue
-            for piece in _PIECES.finditer(token.text):
-                self._piece(index, piece.group(), piece.start())
-        return changed
+            elif token.position is None:
+                self._draft(index, token.text)
+            else:
+                self._output(index, token)
+
+    def _stop(self) -> _Stop:
+        row = self.lines[-1]
+        return _Stop(
+            len(self.tokens), len(self.lines), tuple(row), tuple(self.first_line[fragment.token] for fragment in row),
+            len(self.counts), self._x, self._break, self._strong, tuple(self._held), self._first_of, self._ending,
+        )  # fmt: skip
+
+    # -- finding ----------------------------------------------------------------------------------
+
+    def holder(self, token: int) -> int | None:
+        """The token that stands for this one: itself, the one that has the count it is in, None where it is hidden."""
+        if not 0 <= token < len(self.tokens):
+            return None
+        if self.first_line[token] >= 0:
+            return token
+        own = self.tokens[token].round_index
+        for first in range(token, -1, -1):
+            if self.tokens[first].round_index != own:
+                break
+            if token in self.counts.get(first, ()):
+                return first
+        return None
+
+    def at_position(self, position: int) -> int | None:
+        """The token at a position of the output."""
+        place = bisect_left(self._positions, position)
+        found = place < len(self._positions) and self._positions[place] == position
+        return self._outputs[place] if found else None
+
+    def position_at(self, token: int) -> int | None:
+        """The position of a token, of a draft that was not kept that of the next one that was; None at the end."""
+        place = bisect_left(self._outputs, token)
+        return self._positions[place] if place < len(self._outputs) else None
+
+    @property
+    def positions(self) -> int:
+        """How many positions of the output are placed."""
+        return self._positions[-1] + 1 if self._positions else 0
 
     def fragments_of(self, token: int) -> list[tuple[int, Fragment]]:
         """Return (line, fragment) of a token, in order; nothing where it is hidden."""
@@ -120,6 +266,50 @@ class TokenLayout:
         return nearest(self.lines[line], x) if 0 <= line < len(self.lines) else None
 
     # -- pieces -----------------------------------------------------------------------------------
+
+    def _output(self, index: int, token: ViewToken) -> None:
+        """Place a token of the output that is more than a word."""
+        counted = bool(self._held) and token.token_index == FINAL
+        pieces = list(_PIECES.finditer(token.text))
+        for place, piece in enumerate(pieces):
+            if counted and (piece.group()[0] != " " or len(pieces) == 1):
+                self._count()
+                counted = False
+            self._piece(index, piece.group(), piece.start())
+            if place == 0 and len(pieces) > 1 and counted:
+                self._count()
+                counted = False
+        if not pieces:
+            if counted:
+                self._count()
+            self._place(index, "", 0, 0, self.cell * 0.5, "empty")
+
+    def _draft(self, index: int, text: str) -> None:
+        """Place a draft that is not judged yet: as wide as it would stand in the output, but on one line."""
+        shown = "".join(symbol(char) for char in text)
+        lead = len(shown) - len(shown.lstrip(" "))
+        if lead and lead < len(shown):
+            self._spaces(index, 0, lead)
+        word = shown[lead:] or "␣" * min(lead, 8)
+        self._direct(word)
+        start = lead if lead < len(shown) else 0
+        width = self.measure(word, False) if word else 0.5 * self.cell
+        self._word(index, word, start, width, length=len(text) - start)
+
+    def _shown_first(self, token: ViewToken) -> bool:
+        """Whether a draft is the first rejected one of its round, and is to be shown."""
+        if self.ghosts != "first" or token.kind != "rejected" or self._first_of == token.round_index:
+            return False
+        self._first_of = token.round_index
+        return True
+
+    def _count(self) -> None:
+        """Place the count of the drafts thrown away; it stays with the word that comes after it."""
+        held, self._held = self._held, []
+        text = f"+{sum(self.tokens[one].folded or 1 for one in held)}"
+        self.counts[held[0]] = held
+        self.first_line[held[0]] = len(self.lines) - 1
+        self._word(held[0], text, 0, (len(text) + 0.5) * self.count_cell, length=0, kind="count")
 
     def _piece(self, token: int, piece: str, start: int) -> None:
         if piece == "\n":
@@ -143,10 +333,7 @@ class TokenLayout:
 
     def _unusual(self, token: int, word: str, start: int) -> None:
         """Place a word with characters outside ASCII; stand-ins of several characters stand alone."""
-        if not self._strong and (strong := _STRONG.search("".join(map(_direction, word)))):
-            self._strong = True
-            if strong.group() == "R":
-                self.right_to_left.add(self.paragraphs[-1])
+        self._direct(word)
         run, run_start = "", start
         for offset, char in enumerate(word):
             shown = symbol(char)
@@ -160,8 +347,20 @@ class TokenLayout:
         if run:
             self._word(token, run, run_start, self.measure(run, False))
 
+    def _direct(self, word: str) -> None:
+        """Take the paragraph's direction from a word, if nothing before it had one."""
+        if not self._strong and (strong := _STRONG.search("".join(map(_direction, word)))):
+            self._strong = True
+            if strong.group() == "R":
+                self.right_to_left.add(self.paragraphs[-1])
+
     def _spaces(self, token: int, start: int, count: int) -> None:
         """Place spaces; one may hang over the edge, more go on with the next line."""
+        line = self.lines[-1]
+        if count == 1 and line and line[-1].kind not in ("space", "tab"):  # between two words
+            self._place(token, " ", start, 1, self.cell + self.air, "space")
+            self._break = len(line)
+            return
         while count:
             room = max(int((self.width + self.cell - self._x) / self.cell + 1e-6), 0)
             take = min(count, room)
@@ -203,7 +402,7 @@ class TokenLayout:
             # A break at 0 is the start of this line: there is nothing to take along.
             if self._break > 0:
                 self._wrap_tail()
-            elif kind == "ghost" or width <= self.cell * 2:
+            elif kind != "word" or width <= self.cell * 2:
                 self._new_line()
         if self._x + width <= self.width or length is not None or len(word) < 2:
             self._place(token, word, start, len(word) if length is None else length, width, kind)

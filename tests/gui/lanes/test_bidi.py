@@ -9,6 +9,7 @@ from pytestqt.qtbot import QtBot
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.state.token_layout import TokenLayout
+from specview.gui.state.token_looks import TokenLooks
 from specview.gui.state.view_model import LaneModel
 
 SALAM = "السلام عليكم ورحمة الله"
@@ -160,7 +161,7 @@ def test_plain_english_never_pays(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch)
 def test_ghosts_marks_emoji_and_stand_ins_are_drawn(qtbot: QtBot, marks: bool) -> None:
     lane = lane_of("שלום", "\t", " 👩‍🚀 ", "\u202eabc", "", "עולם\n", ghosts={2: "טעות"})
     view = shown(qtbot, lane)
-    view.set_marks(marks)
+    view.set_looks(TokenLooks("all", marks))
     assert not view.grab().isNull()
     assert not view.grab().isNull()
     tokens = {piece.token for line in range(len(view.lines.layout.lines)) for piece in view.lines.row(line)}

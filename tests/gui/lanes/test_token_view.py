@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import time
 import unicodedata
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QImage
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import QEvent, QPoint, Qt
+from PySide6.QtGui import QContextMenuEvent, QHelpEvent, QImage
+from PySide6.QtWidgets import QApplication, QMenu, QToolTip
 from pytestqt.qtbot import QtBot
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.parts import theme
 from specview.gui.race.legend import Legend
+from specview.gui.state import token_layout
 from specview.gui.state.display_text import clipboard, quoted, symbol, tooltip, visible
-from specview.gui.state.round_words import STATES
+from specview.gui.state.playhead import Playhead
 from specview.gui.state.token_layout import TokenLayout, clusters
+from specview.gui.state.token_looks import GHOST_MODES, SWITCHED, TokenLooks
+from specview.gui.state.token_words import count_words
 from specview.gui.state.view_model import LaneModel, ViewToken
 from tests.gui.views_data import filled_lane, make_rounds
 
+ALL, HIDDEN = TokenLooks("all"), TokenLooks(off=frozenset({"rejected"}))
 AWKWARD = (
     "<b>bold</b> & <img src=x> %s {x}\n\t\tTabs\r\n日本語のとても長いテキスト שלום עולם مرحبا 👩‍👩‍👧 👍🏽 e\u0301 "
     "a\x00b\x1b[31m\x7f\x85\u202eevil\u200b\u2028 \ufffd ok\n\n   \n" + "x" * 300
@@ -35,7 +42,7 @@ def output(*texts: str, ghost: bool = False) -> list[ViewToken]:
     return [ViewToken(text, kind, i, -1, None if ghost else i) for i, text in enumerate(texts)]
 
 
-def laid(tokens: list[ViewToken], width: float = 200, **options: bool) -> TokenLayout:
+def laid(tokens: list[ViewToken], width: float = 200, **options: Any) -> TokenLayout:
     """A layout with cells of 10 pixels; characters outside ASCII are 17 wide."""
 
     def measure(text: str, ghost: bool) -> float:
@@ -50,8 +57,9 @@ def lines_of(layout: TokenLayout) -> list[str]:
     return ["".join(fragment.text for fragment in line) for line in layout.lines]
 
 
-def view(qtbot: QtBot, lane: LaneModel, width: int = 420, height: int = 300) -> TokenView:
+def view(qtbot: QtBot, lane: LaneModel, width: int = 420, height: int = 300, looks: TokenLooks = ALL) -> TokenView:
     made = TokenView(lane)
+    made.set_looks(looks)
     qtbot.addWidget(made)
     made.resize(width, height)
     made.refresh()
@@ -85,17 +93,145 @@ def test_ghosts_are_whole_and_can_be_left_out() -> None:
     tokens = [*output("one"), ViewToken(" x\ny", "rejected", 0, 0, None), ViewToken(" two", "corrected", 0, -1, 1)]
     layout = laid(tokens, 400)
     assert len(layout.lines) == 1 and "x↵y" in lines_of(layout)[0]
-    hidden = laid(tokens, 400, ghosts=False)
+    hidden = laid(tokens, 400, ghosts="none")
     assert lines_of(hidden) == ["one two"]
-    assert hidden.first_line[1] == -1 and hidden.fragments_of(1) == []
+    assert hidden.first_line[1] == -1 and hidden.fragments_of(1) == [] and hidden.holder(1) is None
     wide = laid([*output("aaaa"), ViewToken("ghostly", "ignored", 0, 0, None)], 80)
     assert lines_of(wide) == ["aaaa", "ghostly"]
 
 
+def chain(round_: int, position: int, *verdicts: str, final: str | None = " end", folded: int = 0) -> list[ViewToken]:
+    """A round's tokens: a draft " n" for each verdict, then the final token."""
+    tokens = []
+    for place, verdict in enumerate(verdicts):
+        kept = verdict == "accepted"
+        tokens.append(ViewToken(f" {place}", verdict, round_, place, position if kept else None))  # type: ignore[arg-type]
+        position += kept
+    if folded:
+        tokens.append(ViewToken(f"+{folded}", "ignored", round_, len(verdicts), None, folded))
+    return tokens if final is None else [*tokens, ViewToken(final, "corrected", round_, -1, position)]
+
+
+def test_thrown_away_drafts_are_a_count_before_the_word_in_their_place() -> None:
+    tokens = [*chain(0, 0, "accepted", "rejected", "ignored"), *chain(1, 2, "rejected", final="s")]
+    assert lines_of(laid(tokens, 900, ghosts="count")) == [" 0 +2end+1s"]
+    assert lines_of(laid(tokens, 900, ghosts="first")) == [" 0 1 +1end 0s"]
+    assert lines_of(laid(tokens, 900, ghosts="all")) == [" 0 1 2 end 0s"]
+    layout = laid(tokens, 900, ghosts="count")
+    assert layout.counts == {1: [1, 2], 4: [4]} and [layout.holder(i) for i in range(6)] == [0, 1, 1, 3, 4, 5]
+    assert layout.first_line == [0, 0, -1, 0, 0, 0]
+
+
+def test_a_count_counts_folded_drafts_and_stands_before_the_final_token_of_a_tree() -> None:
+    tokens = chain(0, 0, "rejected", "accepted", folded=56)
+    assert lines_of(laid(tokens, 900, ghosts="count")) == [" 1 +57end"]
+    assert lines_of(laid(tokens, 900, ghosts="first")) == ["0 1 +56end"]
+
+
+def test_a_round_without_a_final_token_has_its_count_at_the_end() -> None:
+    tokens = chain(0, 0, "accepted", "ignored", "ignored", final=None)
+    layout = laid(tokens, 900, ghosts="count")
+    assert lines_of(layout) == [" 0+2"]
+    layout.append(chain(1, 1))
+    assert lines_of(layout) == [" 0+2 end"]
+    for final, line in (("\n", "+1"), ("  x", "  +1x"), ("   ", "+1   "), ("", "+1")):
+        assert lines_of(laid(chain(0, 0, "rejected", final=final), 900, ghosts="count"))[0] == line
+
+
+def test_a_count_goes_to_the_next_line_with_its_word() -> None:
+    layout = laid([*output("aaaa", " bbbb"), *chain(1, 2, "rejected", final=" cccc")], 130, ghosts="count", air=5)
+    assert lines_of(layout) == ["aaaa bbbb ", "+1cccc"]
+    assert layout.first_line == [0, 0, 1, 0], "the space before the word stays behind"
+    assert [line for line, _ in layout.fragments_of(3)] == [0, 1]
+
+
+def test_words_have_air_between_them_and_code_keeps_its_columns() -> None:
+    layout = laid(output("    x", " =", "  1", "\n", " y"), 900, air=5)
+    spaces = [(fragment.x, fragment.width) for line in layout.lines for fragment in line if fragment.kind == "space"]
+    assert spaces == [(0, 40), (50, 15), (75, 20), (0, 10)]
+
+
+def test_the_round_under_way_is_shown_in_full() -> None:
+    before = chain(0, 0, "rejected")
+    under_way = [ViewToken(" a", "accepted", 1, 0, 1), ViewToken(" b", "rejected", 1, 1, None), ViewToken(" c\n", "drafted", 1, 2, None)]
+    layout = laid(before, 900, ghosts="count")
+    layout.show([*before, *under_way], len(before))
+    assert lines_of(layout) == [" +1end a b c↵"]
+    layout.show([*before, *chain(1, 1, "accepted", "rejected", "ignored")])
+    assert lines_of(layout) == [" +1end 0 +2end"]
+    layout.show(before)
+    assert lines_of(layout) == [" +1end"]
+
+
+TEXTS = st.one_of(st.sampled_from([" word", "\n", "  ", " a", "ing", "\t", "", " שלום", "日本", "\u202e", " " + "x" * 40]), st.text(max_size=6))
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> list[ViewToken]:
+    """The tokens of some rounds, chains and trees, with and without a final token."""
+    tokens: list[ViewToken] = []
+    position = 0
+    for index in range(draw(st.integers(0, 40))):
+        verdicts = draw(st.lists(st.sampled_from(["accepted", "rejected", "ignored"]), max_size=4))
+        for place, verdict in enumerate(verdicts):
+            kept = verdict == "accepted"
+            tokens.append(ViewToken(draw(TEXTS), verdict, index, place, position if kept else None))  # type: ignore[arg-type]
+            position += kept
+        if draw(st.integers(0, 9)):
+            tokens.append(ViewToken(draw(TEXTS), "corrected" if verdicts else "plain", index, -1, position))
+            position += 1
+    return tokens
+
+
+def state_of(layout: TokenLayout) -> tuple[Any, ...]:
+    """All that a layout shows and goes on from."""
+    counts = list(layout.counts.items())
+    return (layout.tokens, layout.lines, layout.first_line, counts, layout.paragraphs, layout.right_to_left, layout.settled,
+            layout._outputs, layout._positions, layout._strong, layout._x, layout._break, layout._held, layout._ending)  # fmt: skip
+
+
+@given(rounds(), st.data(), st.sampled_from([50, 130, 300]), st.sampled_from([*GHOST_MODES, "none"]), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_a_layout_that_went_back_is_that_of_a_fresh_one(
+    tokens: list[ViewToken], data: st.DataObject, width: int, ghosts: Any, marks: bool
+) -> None:
+    """Wherever a replay goes, what is shown is what its tokens alone would give."""
+    with mock.patch.object(token_layout, "_STOP_EVERY", data.draw(st.sampled_from([1, 5, 64]))):
+        size = len(tokens)
+        layout = laid([], width, ghosts=ghosts, marks=marks, air=4)
+        for _ in range(data.draw(st.integers(1, 6))):
+            count = data.draw(st.integers(0, size))
+            settled = data.draw(st.integers(0, count))
+            shown = [*tokens[:settled], *(one._replace(kind="drafted", position=None) for one in tokens[settled:count])]
+            if data.draw(st.booleans()):
+                layout.show(shown, settled)
+            else:
+                while (layout.tokens, layout.settled) != (shown, settled):
+                    layout.show(shown, settled, data.draw(st.integers(1, 9)))
+            fresh = laid([], width, ghosts=ghosts, marks=marks, air=4)
+            fresh.show(shown, settled)
+            assert state_of(layout) == state_of(fresh)
+            cut = data.draw(st.integers(0, count))
+            layout.truncate(cut)
+            fresh = laid([], width, ghosts=ghosts, marks=marks, air=4)
+            fresh.show(shown[:cut], min(settled, cut))
+            assert state_of(layout) == state_of(fresh)
+
+
+def test_going_back_is_quick_however_long_the_text(qtbot: QtBot) -> None:
+    words = [one for index in range(5000) for one in chain(index, 2 * index, "accepted", "rejected", "ignored")]
+    layout = laid(words, 300, ghosts="count")
+    assert len(layout) == 20_000
+    clock = time.process_time()
+    for count in range(19_990, 19_890, -1):
+        layout.truncate(count)
+    assert (time.process_time() - clock) / 100 < 0.01
+
+
 @given(st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=12), st.booleans()), max_size=25),
-       st.sampled_from([50, 130, 300]), st.booleans(), st.booleans())
+       st.sampled_from([50, 130, 300]), st.sampled_from(["all", "none"]), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_layout_loses_nothing(texts: list[tuple[str, bool]], width: int, ghosts: bool, marks: bool) -> None:
+def test_layout_loses_nothing(texts: list[tuple[str, bool]], width: int, ghosts: Any, marks: bool) -> None:
     """Every character of every output token is placed once, in order; appending one by one is the same."""
     tokens = [
         ViewToken(text, "rejected" if ghost else "plain", i, 0, None if ghost else i)
@@ -119,7 +255,7 @@ def test_layout_loses_nothing(texts: list[tuple[str, bool]], width: int, ghosts:
     for index, token in enumerate(tokens):
         found = layout.fragments_of(index)
         if token.ghost:
-            assert bool(found) == ghosts
+            assert bool(found) == (ghosts == "all")
             continue
         assert found and found[0][0] == layout.first_line[index]
         place = 0
@@ -150,8 +286,9 @@ def test_copy_gives_the_joined_output(qtbot: QtBot) -> None:
     assert shown.selected_text() == lane.text
     qtbot.keyClick(shown, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
     assert QApplication.clipboard().text() == lane.text
-    shown.set_ghosts(False)
-    assert shown.selected_text() == lane.text
+    for looks in HIDDEN, ALL:
+        shown.set_looks(looks)
+        assert shown.selected_text() == lane.text
 
 
 def test_drag_selects_characters(qtbot: QtBot) -> None:
@@ -233,7 +370,7 @@ def test_hidden_ghosts_are_skipped(qtbot: QtBot) -> None:
     shown = view(qtbot, lane)
     ghost = next(t for t in lane.tokens if t.ghost)
     assert shown.select_token(ghost.round_index, ghost.token_index)
-    shown.set_ghosts(False)
+    shown.set_looks(HIDDEN)
     assert shown.current() is None
     assert not shown.select_token(ghost.round_index, ghost.token_index)
     shown.setFocus()
@@ -274,11 +411,11 @@ def test_follows_the_end_unless_scrolled_away(qtbot: QtBot) -> None:
 def test_awkward_text_is_drawn_as_text(qtbot: QtBot) -> None:
     lane = filled_lane(40, text=AWKWARD)
     shown = view(qtbot, lane)
-    shown.set_marks(True)
+    shown.set_looks(TokenLooks("all", whitespace=True))
     shown.setFocus()
     for index in range(0, len(lane.tokens), 3):
         shown._set_current(index)
-        words = tooltip(shown._token_words(lane.tokens[index]))
+        words = tooltip(shown._words(index))
         assert "<b>" not in words and "<img" not in words
     shown.grab()
     assert shown.selected_text() == ""
@@ -329,8 +466,7 @@ def test_each_state_has_its_own_look(qtbot: QtBot, name: str) -> None:
         for colour in (now.accepted_tint, now.corrected_tint, now.bonus_tint, now.panel):
             assert colour in seen
         legend.resize(legend.sizeHint())
-        assert now.accepted_tint in colours_in(legend.grab().toImage())
-        assert len(legend._places) == len(STATES)
+        assert {now.accepted_tint, now.corrected_tint, now.bonus_tint} <= colours_in(legend.grab().toImage())
     finally:
         theme.apply(app, "dark")
 
@@ -361,6 +497,217 @@ def test_states_differ_without_colour(qtbot: QtBot) -> None:
         painter.end()
         pictures.append(bytes(image.constBits()))
     assert len(set(pictures)) == len(styles.styles)
+
+
+# -- thrown-away drafts, and switched states ---------------------------------------------------------------
+
+
+def lane_of(*rounds_: Round, method: str = "x") -> LaneModel:
+    lane = LaneModel(method, {"method": method})
+    for round_ in rounds_:
+        lane.add(round_)
+    return lane
+
+
+def round_of(index: int, *drafts: tuple[str, str], final: str = " end") -> Round:
+    drafted = tuple(DraftedToken(place, verdict, q=0.4, p=0.2, text=text) for place, (text, verdict) in enumerate(drafts))  # type: ignore[arg-type]
+    rejected = any(verdict == "rejected" for _, verdict in drafts)
+    kind = "corrected" if rejected else "bonus" if drafts else "plain"
+    return Round(index, 0.1 * (index + 1), 0.02, 0.07, 0.01, drafted=drafted, final=FinalToken(9, kind, final))  # type: ignore[arg-type]
+
+
+THROWN = round_of(0, (" a", "accepted"), (" no", "rejected"), ("\n", "ignored"))
+
+
+def point_of(shown: TokenView, token: int) -> QPoint:
+    return shown.lines.area_of(token).translated(0, -shown.verticalScrollBar().value()).center()
+
+
+def test_the_cursor_stops_on_a_count_and_it_tells_all_it_stands_for(qtbot: QtBot) -> None:
+    shown = view(qtbot, lane_of(THROWN, round_of(1, final=" then")), looks=TokenLooks())
+    shown.setFocus()
+    seen: list[tuple[int, int]] = []
+    shown.token_selected.connect(lambda *token: seen.append(token))
+    qtbot.keyClick(shown, Qt.Key.Key_Home, Qt.KeyboardModifier.ControlModifier)
+    for _ in range(3):
+        qtbot.keyClick(shown, Qt.Key.Key_Right)
+    assert seen == [(0, 0), (0, 1), (0, -1), (1, -1)]
+    qtbot.keyClick(shown, Qt.Key.Key_Left)
+    words = shown.accessibleDescription()
+    assert "2 drafts thrown away before it" in words and '" no" rejected · p 0.20 · q 0.40' in words and "newline never judged" in words
+    qtbot.keyClick(shown, Qt.Key.Key_Left)
+    assert "2 drafts thrown away · round 0" in shown.accessibleDescription()
+    qtbot.waitUntil(lambda: "thrown away" in QToolTip.text(), timeout=1000)
+    qtbot.keyClick(shown, Qt.Key.Key_Right)
+    assert shown.token_at(point_of(shown, 1)) == 1
+    assert shown.select_token(0, 2) and shown.current() == (0, 1), "a draft that is only counted has its count"
+
+
+def test_the_pointer_over_a_count_shows_all_it_stands_for(qtbot: QtBot) -> None:
+    shown = view(qtbot, lane_of(THROWN), looks=TokenLooks())
+    for token, head in ((1, "2 drafts thrown away · round 0"), (3, "corrected by the target")):
+        at = point_of(shown, token)
+        QApplication.sendEvent(shown.viewport(), QHelpEvent(QEvent.Type.ToolTip, at, shown.viewport().mapToGlobal(at)))
+        qtbot.waitUntil(lambda: head in QToolTip.text(), timeout=1000)  # noqa: B023
+        assert "rejected · p 0.20 · q 0.40" in QToolTip.text() and "never judged" in QToolTip.text()
+    QToolTip.hideText()
+
+
+def test_many_drafts_are_listed_in_part() -> None:
+    lane = lane_of(round_of(0, ("x", "rejected"), *((f"w{i}", "ignored") for i in range(40))))
+    words = count_words(lane, lane.tokens[0])
+    assert words.startswith("41 drafts thrown away") and words.endswith("and 29 more") and words.count("\n") == 13
+
+
+@pytest.mark.parametrize("kind", SWITCHED)
+def test_a_state_that_is_switched_off_looks_like_plain_text(qtbot: QtBot, kind: str) -> None:
+    now = theme.current()
+    lane = lane_of(THROWN, round_of(1, (" b", "accepted")), round_of(2))
+    shown = view(qtbot, lane, looks=TokenLooks())
+    colour = now.rejected if kind == "rejected" else getattr(now, f"{kind}_tint")
+    near = colours_in(shown.viewport().grab().toImage())
+    assert colour in near or kind == "rejected"
+    shown.set_looks(TokenLooks(off=frozenset({kind})))
+    assert colour not in colours_in(shown.viewport().grab().toImage())
+    text = "".join(fragment.text for line in shown.lines.layout.lines for fragment in line)
+    assert ("+2" in text) == (kind != "rejected")
+    shown.set_looks(TokenLooks("all", off=frozenset({kind})))
+    assert ("no" in "".join(f.text for line in shown.lines.layout.lines for f in line)) == (kind != "rejected")
+
+
+def test_the_text_has_the_size_that_is_asked_for(qtbot: QtBot) -> None:
+    small, large = view(qtbot, lane_of(THROWN)), TokenView(lane_of(THROWN), size=42)
+    qtbot.addWidget(large)
+    large.refresh()
+    assert large.lines.pitch > 2.5 * small.lines.pitch and large.lines.styles.cell > 2.5 * small.lines.styles.cell
+    small.set_size(42)
+    assert small.lines.pitch == large.lines.pitch and small.lines.styles.pad == large.lines.styles.pad
+    small.grab()
+
+
+# -- a race that is played again ---------------------------------------------------------------------------
+
+
+def test_a_replay_shows_each_stage_and_settles(qtbot: QtBot) -> None:
+    lane = lane_of(round_of(0), round_of(1, (" a", "accepted"), (" no", "rejected")))
+    shown = view(qtbot, lane, looks=TokenLooks())
+
+    def text() -> str:
+        return "".join(f.text for line in shown.lines.layout.lines for f in line)
+
+    whole = state_of(shown.lines.layout)
+    head = Playhead([lane])
+    head.seek(0.0)
+    shown.refresh()
+    assert text() == ""
+    seen = []
+    for _ in range(30):
+        head.step_stage(1)
+        shown.refresh()
+        shown.viewport().grab()
+        kinds = [token.kind for token in shown.lines.layout.tokens if token.round_index == 1]
+        if not seen or seen[-1] != (text(), kinds):
+            seen.append((text(), kinds))
+    assert (" end a", ["drafted"]) in seen and (" end a no", ["drafted", "drafted"]) in seen
+    assert (" end a no", ["accepted", "drafted"]) in seen and (" end a no", ["accepted", "rejected"]) in seen
+    assert seen[-1] == (" end a +1end", ["accepted", "rejected", "corrected"])
+    assert state_of(shown.lines.layout) == whole
+
+
+def test_the_cursor_waits_for_its_token_in_a_replay(qtbot: QtBot) -> None:
+    lane = filled_lane(12)
+    shown = view(qtbot, lane, looks=TokenLooks())
+    assert shown.select_token(8, -1)
+    head = Playhead([lane])
+    head.seek(lane.rounds[4].t)
+    shown.refresh()
+    assert shown.current() is None
+    head.seek(lane.rounds[2].t)
+    shown.refresh()
+    for _ in range(100):
+        head.step_stage(1)
+        shown.refresh()
+    assert shown.current() == (8, -1)
+    head.to_end()
+    shown.refresh()
+    assert shown.current() == (8, -1)
+
+
+def test_twenty_thousand_tokens_scroll_and_replay_without_a_gap(qtbot: QtBot) -> None:
+    """No call holds the Qt thread for 100 ms; measured as the processor time of this thread, which others do not lengthen."""
+    lane = filled_lane(4200)
+    assert len(lane.tokens) > 20_000
+    shown = view(qtbot, LaneModel(), looks=TokenLooks())
+    calls: list[float] = []
+
+    def timed(call: Callable[[], object]) -> None:
+        clock = time.thread_time()
+        call()
+        calls.append(time.thread_time() - clock)
+
+    timed(lambda: shown.set_lane(lane))
+    while len(shown.lines.layout) < len(lane.tokens):
+        timed(QApplication.processEvents)
+    timed(lambda: shown.set_looks(TokenLooks("all")))
+    while shown._fresh is not None:
+        timed(QApplication.processEvents)
+    bar = shown.verticalScrollBar()
+    for value in range(0, bar.maximum(), bar.maximum() // 20):
+        timed(lambda: bar.setValue(value))  # noqa: B023
+        timed(shown.grab)
+    head = Playhead([lane])
+    for share in (0.5, 0.02, 0.97, 0.3):
+        head.seek(share * head.length)
+        timed(shown.refresh)
+        for _ in range(20):
+            head.step_stage(1)
+            timed(shown.refresh)
+            timed(shown.grab)
+        while len(shown.lines.layout) < len(lane.tokens):
+            timed(QApplication.processEvents)
+    head.to_end()
+    assert max(calls) < 0.1
+
+
+def test_text_that_came_during_a_new_layout_is_not_lost(qtbot: QtBot) -> None:
+    lane = filled_lane(600)
+    shown = view(qtbot, lane)
+    qtbot.waitUntil(lambda: len(shown.lines.layout) == len(lane.tokens), timeout=5000)
+    shown.set_looks(TokenLooks())
+    assert shown._fresh is not None
+    for round_ in make_rounds(5, seed=9):
+        lane.add(round_)
+    shown.refresh()
+    qtbot.waitUntil(lambda: shown._fresh is None and len(shown.lines.layout) == len(lane.tokens), timeout=5000)
+    assert shown.lines.layout.ghosts == "count" and shown.following
+    shown.set_looks(TokenLooks("all"))
+    lane.restart("x", {}, [])
+    shown.refresh()
+    assert shown._fresh is None and not shown.lines.layout.tokens
+
+
+def test_a_branch_is_asked_for_by_key_and_menu(qtbot: QtBot) -> None:
+    lane = lane_of(THROWN, round_of(1))
+    shown = view(qtbot, lane, looks=TokenLooks())
+    asked: list[tuple[int, int, object]] = []
+    shown.branch_requested.connect(lambda *what: asked.append(what))
+    qtbot.keyClick(shown, Qt.Key.Key_B)
+    assert not asked
+    shown.choose(3)
+    qtbot.keyClick(shown, Qt.Key.Key_B)
+    assert asked == [(0, -1, None)]
+    at = point_of(shown, 0)
+    mouse, key = QContextMenuEvent.Reason.Mouse, QContextMenuEvent.Reason.Keyboard
+    for event, token in (
+        (QContextMenuEvent(mouse, at, shown.viewport().mapToGlobal(at)), (0, 0)), (QContextMenuEvent(key, QPoint(), QPoint()), (0, -1)),
+    ):  # fmt: skip
+        QApplication.sendEvent(shown.viewport(), event)
+        menu = shown.findChild(QMenu)
+        assert menu.isVisible() and menu.actions()[-1].text().startswith("C&ontinue from here with…")
+        menu.actions()[-1].trigger()
+        assert asked[-1] == (*token, None)
+        with qtbot.waitSignal(menu.destroyed):
+            menu.close()
 
 
 def test_ten_thousand_tokens_stay_cheap(qtbot: QtBot) -> None:

@@ -12,6 +12,7 @@ from specview.decoding.metrics import fold
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.race.inspector import Inspector
 from specview.gui.state.inspection import inspect, last_rejected, siblings, standing, window_rows
+from specview.gui.state.token_looks import TokenLooks
 from specview.gui.state.tree_layout import MAX_IGNORED, ROOT, outline
 from specview.gui.state.view_model import FINAL, SHOWN_IGNORED, LaneModel, drawn
 from tests.gui.views_data import lookahead_round, make_rounds
@@ -132,6 +133,7 @@ def test_a_lookahead_round_is_readable_in_the_text(qtbot: QtBot) -> None:
     assert [token.kind for token in ghosts] == ["rejected", "rejected", "ignored"]
     assert ghosts[-1].folded == 60 - 4
     view = TokenView(lane)
+    view.set_looks(TokenLooks("all"))
     qtbot.addWidget(view)
     view.resize(400, 200)
     with qtbot.waitExposed(view):
@@ -140,7 +142,7 @@ def test_a_lookahead_round_is_readable_in_the_text(qtbot: QtBot) -> None:
     assert view.select_token(0, ghosts[-1].token_index)
     assert "56 more ignored drafts" in view.accessibleDescription()
     assert view.selected_text() == ""
-    view.set_ghosts(False)
+    view.set_looks(TokenLooks(off=frozenset({"rejected"})))
     assert not view.select_token(0, ghosts[-1].token_index)
     view.grab()
 

@@ -7,15 +7,17 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from specview.decoding.ledger import DraftedToken, FinalToken, Round
 from specview.gui.parts import theme
-from specview.gui.race.inspector import HINT, Inspector
-from specview.gui.state.display_text import quoted
+from specview.gui.race.inspector import GONE, HINT, Inspector
+from specview.gui.state.display_text import quoted, spelled
 from specview.gui.state.inspection import inspect
-from specview.gui.state.view_model import FINAL, LaneModel
+from specview.gui.state.playhead import Playhead
+from specview.gui.state.view_model import FINAL, LaneModel, RaceModel
 from tests.gui.views_data import filled_lane, lookahead_round
 
 P_TOP = ((1, " path", 0.58), (2, " file", 0.16), (3, " None", 0.07))
@@ -169,7 +171,7 @@ def test_both_themes_and_sizes(inspector: Inspector) -> None:
                 assert inspector.show_token(lane, round_index, place)
                 for width in (180, 290, 600) if lane is trees else ():
                     inspector.resize(width, 900)
-                    inspector.widget().grab()
+                    inspector._area.widget().grab()
             inspector.grab()
     finally:
         theme.apply(app, "dark", 1.0)
@@ -178,10 +180,26 @@ def test_both_themes_and_sizes(inspector: Inspector) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [("\n", "newline"), ("    ", "4 spaces"), ("\t", "tab"), (" ", "space"), ("\n\n  ", "2 newlines, 2 spaces"), ("\r\n", "carriage return, newline"),
-     ("\u00a0", "no-break space"), ("\x85", "U+0085"), ("", '""'), (" a", '" a"'), ("\n" * 1000, "1000 newlines"), (" \n" * 500, "space, newline, spa…ine, space, newline")],
+     ("\u00a0", "no-break space"), ("\x85", "next line"), ("\u2028", "line separator"), ("\x0b\x0c", "vertical tab, form feed"), ("", '""'), (" a", '" a"'), ("\n" * 1000, "1000 newlines"), (" \n" * 500, "space, newline, spa…ine, space, newline")],
 )  # fmt: skip
 def test_blank_tokens_are_named(text: str, words: str) -> None:
     assert quoted(text) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("\n", "newline"), ("\n    return x", 'newline, 4 spaces, "return x"'), (" word", '" word"'), ("  a b ", '2 spaces, "a b", space'),
+     ("\x00a\x1b[0m", 'null, "a", escape, "[0m"'), ("\u202eevil\u200b", 'right-to-left override, "evil", zero width space'),
+     ("\x01\x01", "2 SOH control characters"), ("a\u00a0b", '"a", no-break space, "b"'), ("\ud800", "U+D800"), ("", ""), ("     ", "5 spaces")],
+)  # fmt: skip
+def test_what_cannot_be_seen_is_spelled_out(text: str, words: str) -> None:
+    assert spelled(text) == words
+
+
+@given(st.text(st.characters(codec="utf-8")))
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_spelled_out_can_be_seen(text: str) -> None:
+    assert all(char.isprintable() or char in "\u200c\u200d" for char in spelled(text, 10**6))
 
 
 def test_a_blank_token_is_named_where_it_is_inspected(qtbot: QtBot) -> None:
@@ -194,3 +212,80 @@ def test_a_blank_token_is_named_where_it_is_inspected(qtbot: QtBot) -> None:
     shown.show_token(lane, 0, 0)
     words = shown._bars.accessibleName() + shown.accessibleDescription()
     assert "4 spaces" in words and "newline" in words
+
+
+# -- opened beside the text --------------------------------------------------------------------------------
+
+
+def test_it_closes_by_its_button_and_by_escape(inspector: Inspector, qtbot: QtBot) -> None:
+    with qtbot.waitSignal(inspector.closed):
+        qtbot.mouseClick(inspector._close, Qt.MouseButton.LeftButton)
+    assert inspector._close.accessibleName() == "Close the inspector"
+    inspector.show_token(lane_of("rejection", rejected(accept=0.2, u=0.9)), 0, 0)
+    inspector._bars.setFocus()
+    with qtbot.waitSignal(inspector.closed):
+        qtbot.keyClick(inspector._bars, Qt.Key.Key_Escape)
+
+
+def test_a_branch_is_asked_for_with_the_candidate_picked(inspector: Inspector, qtbot: QtBot) -> None:
+    lane = lane_of("rejection", rejected(accept=0.2, u=0.9))
+    asked: list[tuple[int, int, object]] = []
+    inspector.branch_requested.connect(lambda *what: asked.append(what))
+    assert inspector._branch.isHidden(), "nothing to go on from yet"
+    inspector.branch()
+    inspector.show_token(lane, 0, 0)
+    qtbot.mouseClick(inspector._branch, Qt.MouseButton.LeftButton)
+    assert asked == [(0, 0, None)] and inspector.lane is lane
+    bars = inspector._bars
+    bars.setFocus()
+    qtbot.keyClick(bars, Qt.Key.Key_Down)
+    qtbot.keyClick(bars, Qt.Key.Key_Down)
+    second = bars.rows[1]
+    assert quoted(second.text) in bars.accessibleDescription() and second.text in inspector._branch.text()
+    for press in (Qt.Key.Key_Return, Qt.Key.Key_B):
+        qtbot.keyClick(bars, press)
+        assert asked.pop() == (0, 0, second.id)
+    qtbot.keyClick(bars, Qt.Key.Key_Up)
+    qtbot.mouseClick(bars, Qt.MouseButton.LeftButton, pos=QPoint(5, bars._row_height() * 3 + 4))
+    assert bars.chosen is bars.rows[3]
+    inspector.grab()
+    inspector.show_token(lane, 0, FINAL)
+    assert bars.chosen is None and inspector._branch.text().startswith("Continue from here")
+
+
+def test_a_token_that_was_chosen_stays_while_the_pointer_goes_over_others(inspector: Inspector) -> None:
+    lane = lane_of("rejection", rejected(accept=0.2, u=0.9))
+    assert inspector.show_token(lane, 0, FINAL, passing=True) and "corrected token" in inspector.text()
+    assert inspector.show_token(lane, 0, 0, passing=True) and "draft 1 of 1" in inspector.text()
+    assert inspector.show_token(lane, 0, 0)
+    assert not inspector.show_token(lane, 0, FINAL, passing=True) and "draft 1 of 1" in inspector.text()
+    inspector.follow()
+    assert not inspector.show_token(lane, 0, FINAL, passing=True)
+    assert inspector.show_token(lane, 0, FINAL) and "corrected token" in inspector.text()
+
+
+def test_it_follows_a_replay(inspector: Inspector) -> None:
+    race = RaceModel()
+    lane = filled_lane(6, alpha=0.4)
+    race.lanes = [lane]
+    place = next(i for i, round_ in enumerate(lane.rounds) if i > 1 and any(t.verdict == "rejected" for t in round_.drafted))
+    token = next(i for i, t in enumerate(lane.rounds[place].drafted) if t.verdict == "rejected")
+    inspector.show_token(lane, place, token)
+    whole, width = inspector.text(), inspector.sizeHint().width()
+    head = Playhead(race.lanes)
+    head.seek(lane.rounds[place - 1].t)
+    inspector.follow()
+    assert GONE in inspector.text() and inspector.text().startswith(f"Round {place} ")
+    assert inspector.sizeHint().width() == width and inspector._branch.isHidden()
+    seen = []
+    while GONE in inspector.text() or "not judged yet" in inspector.text():
+        head.step_stage(1)
+        inspector.follow()
+        seen.append("not judged yet" in inspector.text())
+    assert any(seen), "proposed, and the target has not come to it"
+    head.to_end()
+    inspector.follow()
+    assert inspector.text() == whole and not inspector._branch.isHidden()
+    lane.restart("x", {}, [])
+    inspector.follow()
+    assert HINT in inspector.text()

@@ -10,6 +10,7 @@ import pytest
 from specview.decoding.sampling import SamplingParams
 from specview.errors import UsageError
 from specview.gui.state.settings_store import Remembered, SettingsStore, WindowState
+from specview.gui.state.token_looks import TokenLooks
 from specview.settings.run import LaneSettings, RunSettings, run_from_json, run_to_json
 
 RUN = RunSettings(
@@ -36,7 +37,7 @@ RUN = RunSettings(
 
 def test_settings_survive(tmp_path):
     store = SettingsStore(tmp_path)
-    looks = WindowState("abcd", {"rows": [1, 2]}, "light", 1.25, False, True, False, "match", False)
+    looks = WindowState("abcd", {"rows": [1, 2]}, "light", 1.25, "all", ["bonus"], True, False, False, "match", False)
     assert store.save(Remembered(RUN, looks))
     kept = SettingsStore(tmp_path).load()
     assert kept.window == looks
@@ -117,6 +118,8 @@ def test_the_window_comes_back_as_it_was(make_window, qtbot):
     first.setup.field("stop").setPlainText("###\\n\n\\d")
     first.lanes.remove(2)
     first.actions_by_name["ghosts"].trigger()
+    first.actions_by_name["linked"].trigger()
+    first.page.legend.chips["bonus"].click()
     first.actions_by_name["inspector"].trigger()
     assert first.page.shown("inspector")
     first.actions_by_name["inspector"].trigger()
@@ -130,7 +133,10 @@ def test_the_window_comes_back_as_it_was(make_window, qtbot):
     assert second.setup.field("threads").value() == 2
     assert second.run_settings().stop == ("###\n", "\\d")
     assert [lane.method for lane in second.lane_settings] == ["plain", "draft-model"]
-    assert not second.actions_by_name["ghosts"].isChecked()
+    looks = TokenLooks("first", off=frozenset({"bonus"}))
+    assert second.page.looks == looks and all(panel.view._looks == looks for panel in second.page.panels)
+    assert "the first one" in second.actions_by_name["ghosts"].text() and not second.page.legend.chips["bonus"].isChecked()
+    assert not second.actions_by_name["linked"].isChecked() and not second.page.links.together
     assert not second.actions_by_name["inspector"].isChecked()
     assert not second.page.shown("inspector")
     assert second.lane_settings[1].rule == "auto"
@@ -227,3 +233,15 @@ def test_open_draft_trees_come_back_and_follow_their_lanes(make_window):
     again.page.focus_lane(0)
     again.lanes.toggle_tree()
     assert not again.page.panels[0].tree_shown, "plain drafts nothing"
+
+
+@pytest.mark.parametrize(("kept", "mode"), [(True, "count"), (False, "count"), ("first", "first"), ("all", "all"), ("odd", "count"), (None, "count")])
+def test_how_thrown_away_drafts_are_shown_is_read_whatever_version_kept_it(tmp_path, kept, mode):
+    store = SettingsStore(tmp_path)
+    window = {"ghosts": kept, "theme": "light", "uncoloured": ["accepted", "odd"]}
+    store.path.write_text(json.dumps({"version": 1, "window": window}))
+    found = store.load().window
+    assert (found.ghosts, found.theme) == (mode, "light") and found.tokens == TokenLooks(mode, off=frozenset({"accepted"}))
+    for _ in range(3):
+        found.switch_tokens()
+    assert found.ghosts == mode
