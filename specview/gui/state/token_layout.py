@@ -129,6 +129,7 @@ class TokenLayout:
             first = next(iter(reversed(self.counts)))
             again = self.tokens[first:]
             changed = min(changed, self.truncate(first))
+            self._ending = False  # a count that may stand there now is of a round before
             tokens = [*again, *tokens]
         self.settled = len(self.tokens) + len(tokens)
         self._lay_for_good(tokens)
