@@ -64,7 +64,6 @@ class _Stop(NamedTuple):
     strong: bool
     held: tuple[int, ...]
     first_of: int
-    ending: bool
 
 
 class TokenLayout:
@@ -100,7 +99,7 @@ class TokenLayout:
         self._held: list[int] = []  # drafts thrown away in the round at the end, not yet shown
         self._first_of = -1  # the round whose first rejected draft was shown
         self._ending = False  # whether a count stands at the end for want of a final token
-        self._stops: list[_Stop] = []
+        self._stops = [self._stop()]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -128,21 +127,29 @@ class TokenLayout:
         if self._ending:
             first = next(iter(reversed(self.counts)))
             again = self.tokens[first:]
-            changed = min(changed, self.truncate(first))
-            self._ending = False  # a count that may stand there now is of a round before
+            changed = min(changed, self._back(first))
             tokens = [*again, *tokens]
         self.settled = len(self.tokens) + len(tokens)
-        self._lay_for_good(tokens)
+        self._lay(tokens)
+        self._end()
         return changed
 
     def truncate(self, count: int) -> int:
         """Take back all tokens but the first ones, which are placed as if no other had been; return the first line that changed."""
         if count >= len(self.tokens):
             return self._changes()
+        under_way = self.tokens[min(self.settled, count) : count]
+        changed = self._back(min(self.settled, count))
+        self._end()
+        self._lay(under_way)
+        return changed
+
+    def _back(self, count: int) -> int:
+        """Go back to so many tokens that stand for good, without a count at the end; return the first line that changed."""
         place = bisect_right(self._stops, count, key=lambda stop: stop.tokens) - 1
         stop = self._stops[place]
-        again, settled = self.tokens[stop.tokens : count], min(self.settled, count)
-        del self._stops[place:], self.tokens[stop.tokens :], self.first_line[stop.tokens :]
+        again = self.tokens[stop.tokens : count]
+        del self._stops[place + 1 :], self.tokens[stop.tokens :], self.first_line[stop.tokens :]
         del self.lines[stop.lines :], self.paragraphs[stop.lines :]
         self.lines[-1] = list(stop.row)
         for fragment, line in zip(stop.row, stop.first_lines, strict=True):
@@ -152,15 +159,14 @@ class TokenLayout:
         for held in stop.held:
             self.first_line[held] = -1
         self._x, self._break, self._strong = stop.x, stop.wrap, stop.strong
-        self._held, self._first_of, self._ending = list(stop.held), stop.first_of, stop.ending
+        self._held, self._first_of, self._ending = list(stop.held), stop.first_of, False
         paragraph = self.paragraphs[-1]
         self.right_to_left = {one for one in self.right_to_left if one < paragraph or (one == paragraph and stop.strong)}
         outputs = bisect_left(self._outputs, stop.tokens)
         del self._outputs[outputs:], self._positions[outputs:]
         changed = self._changes()
-        self.settled = settled
-        self._lay_for_good(again[: max(settled - stop.tokens, 0)])
-        self._lay(again[max(settled - stop.tokens, 0) :])
+        self.settled = count
+        self._lay(again)
         return changed
 
     def _changes(self) -> int:
@@ -168,8 +174,8 @@ class TokenLayout:
         line = len(self.lines) - 1
         return line if self._strong else self.paragraphs[line]  # what comes may turn the whole paragraph
 
-    def _lay_for_good(self, tokens: Iterable[ViewToken]) -> None:
-        self._lay(tokens)
+    def _end(self) -> None:
+        """Show what is held at the end of all that stands for good."""
         if self._held:
             self._count()
             self._ending = True
@@ -178,7 +184,7 @@ class TokenLayout:
         kept = self.ghosts in ("count", "first")
         for token in tokens:
             index = len(self.tokens)
-            if index % _STOP_EVERY == 0:
+            if index % _STOP_EVERY == 0 and self._stops[-1].tokens < index < self.settled:
                 self._stops.append(self._stop())
             if self._held and token.round_index != self.tokens[self._held[0]].round_index:
                 self._count()  # that round had no final token
@@ -215,7 +221,7 @@ class TokenLayout:
         row = self.lines[-1]
         return _Stop(
             len(self.tokens), len(self.lines), tuple(row), tuple(self.first_line[fragment.token] for fragment in row),
-            len(self.counts), self._x, self._break, self._strong, tuple(self._held), self._first_of, self._ending,
+            len(self.counts), self._x, self._break, self._strong, tuple(self._held), self._first_of,
         )  # fmt: skip
 
     # -- finding ----------------------------------------------------------------------------------
