@@ -602,7 +602,7 @@ def test_a_replay_shows_each_stage_and_settles(qtbot: QtBot) -> None:
     assert text() == ""
     seen = []
     for _ in range(30):
-        head.step_stage(1)
+        head.step_phase(1)
         shown.refresh()
         shown.viewport().grab()
         kinds = [token.kind for token in shown.lines.layout.tokens if token.round_index == 1]
@@ -625,7 +625,7 @@ def test_the_cursor_waits_for_its_token_in_a_replay(qtbot: QtBot) -> None:
     head.seek(lane.rounds[2].t)
     shown.refresh()
     for _ in range(100):
-        head.step_stage(1)
+        head.step_phase(1)
         shown.refresh()
     assert shown.current() == (8, -1)
     head.to_end()
@@ -660,7 +660,7 @@ def test_twenty_thousand_tokens_scroll_and_replay_without_a_gap(qtbot: QtBot) ->
         head.seek(share * head.length)
         timed(shown.refresh)
         for _ in range(20):
-            head.step_stage(1)
+            head.step_phase(1)
             timed(shown.refresh)
             timed(shown.grab)
         while len(shown.lines.layout) < len(lane.tokens):

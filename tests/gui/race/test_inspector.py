@@ -279,7 +279,7 @@ def test_it_follows_a_replay(inspector: Inspector) -> None:
     assert inspector.sizeHint().width() == width and inspector._branch.isHidden()
     seen = []
     while GONE in inspector.text() or "not judged yet" in inspector.text():
-        head.step_stage(1)
+        head.step_phase(1)
         inspector.follow()
         seen.append("not judged yet" in inspector.text())
     assert any(seen), "proposed, and the target has not come to it"
