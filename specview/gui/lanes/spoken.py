@@ -9,21 +9,36 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import shiboken6
 from PySide6.QtCore import QPoint, QRect
 from PySide6.QtGui import QAccessible, QAccessibleTextCursorEvent, QAccessibleTextInterface
-from PySide6.QtWidgets import QAccessibleWidget
+from PySide6.QtWidgets import QAccessibleWidget, QWidget
 
-if TYPE_CHECKING:
-    from specview.gui.lanes.token_view import TokenView
+from specview.gui.lanes.token_lines import TokenLines
+from specview.gui.state.view_model import LaneModel
 
 _KINDS = QAccessible.InterfaceType
 _installed = False
 
 
-def install(kind: type[TokenView]) -> None:
+class Readable(Protocol):
+    """What is read of a view of tokens."""
+
+    lane: LaneModel
+    lines: TokenLines
+
+    @property
+    def current_index(self) -> int | None: ...
+    def choose(self, index: int) -> None: ...
+    def reveal(self, index: int) -> None: ...
+    def place_of(self, index: int) -> QRect: ...
+    def token_at(self, point: QPoint) -> int | None: ...
+    def viewport(self) -> QWidget: ...
+
+
+def install(kind: type[QWidget]) -> None:
     """Let Qt find the text of every view of a kind, from now on."""
     global _installed
     if not _installed:
@@ -31,7 +46,7 @@ def install(kind: type[TokenView]) -> None:
         QAccessible.installFactory(lambda key, widget: SpokenView(widget) if isinstance(widget, kind) else None)
 
 
-def caret_moved(view: TokenView) -> None:
+def caret_moved(view: QWidget) -> None:
     """Tell a screen reader, if there is one, that the cursor is on another token."""
     if QAccessible.isActive():
         interface = QAccessible.queryAccessibleInterface(view)
@@ -42,7 +57,7 @@ def caret_moved(view: TokenView) -> None:
 class SpokenText(QAccessibleTextInterface):
     """The text of a view that may be gone."""
 
-    def __init__(self, view: TokenView) -> None:
+    def __init__(self, view: Readable) -> None:
         super().__init__()
         self._view = weakref.ref(view)
         self._key: tuple[int, int] | None = None
@@ -50,7 +65,7 @@ class SpokenText(QAccessibleTextInterface):
         self._starts: list[int] = []  # of the output's tokens, and which they are
         self._tokens: list[int] = []
 
-    def _read(self) -> TokenView | None:
+    def _read(self) -> Readable | None:
         """The view, with its text as it is now."""
         view = self._view()
         if view is None or not shiboken6.isValid(view):
@@ -133,7 +148,7 @@ class SpokenText(QAccessibleTextInterface):
 class SpokenView(QAccessibleWidget):
     """A token view as a text that is read only."""
 
-    def __init__(self, view: TokenView) -> None:
+    def __init__(self, view: Any) -> None:
         super().__init__(view, QAccessible.Role.EditableText)
         self.spoken = SpokenText(view)
 
