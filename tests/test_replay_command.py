@@ -61,7 +61,18 @@ def test_replay_opens_the_window_on_the_traces(monkeypatch: pytest.MonkeyPatch, 
 
     opened: list = []
     monkeypatch.setattr(window, "check_display", lambda: None)
-    monkeypatch.setattr(window, "open_window", lambda traces: (opened.append(list(traces)), 0)[1])
+    monkeypatch.setattr(window, "open_window", lambda traces, present=False: (opened.append(list(traces)), 0)[1])
     run_id, path = keep(library), write_trace(tmp_path / "a.jsonl")
     assert cli.main(["replay", "last", str(path)]) == 0
     assert opened == [[library.folder / f"{run_id}.jsonl", path]]
+
+
+def test_replay_presents_the_traces_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, library: RunLibrary) -> None:
+    from specview.commands import window
+
+    opened: list = []
+    monkeypatch.setattr(window, "check_display", lambda: None)
+    monkeypatch.setattr(window, "open_window", lambda traces, present=False: (opened.append((list(traces), present)), 0)[1])
+    paths = [write_trace(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
+    assert cli.main(["replay", "--present", *map(str, paths)]) == 0
+    assert opened == [(paths, True)]

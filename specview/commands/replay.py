@@ -19,6 +19,7 @@ _EXAMPLES = """\
 examples:
   specview replay trace.jsonl
   specview replay last last~1
+  specview replay --present last~2 last~1 last
   specview replay last --text"""
 
 
@@ -27,6 +28,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Parser("specview replay", _DESCRIPTION, _EXAMPLES)
     parser.usage = "specview replay [options] TRACE [TRACE ...]"
     parser.add_argument("traces", nargs="+", metavar="TRACE")
+    parser.add_argument("--present", action="store_true", help="show them to a room, one after the other, full screen (F11)")
     parser.add_argument("--text", action="store_true", help="print the figures instead of opening the window")
     parser.add_argument("--json", metavar="FILE", help="write the runs as documents instead; - is standard output")
     arguments = parser.parse_args(argv)
@@ -49,4 +51,4 @@ def main(argv: Sequence[str]) -> int:
         window.check_display()
     except SpecviewError as error:
         raise SpecviewError(error.cause, f"As text: specview replay {arguments.traces[0]} --text.") from None
-    return window.open_window(paths)
+    return window.open_window(paths, present=arguments.present)

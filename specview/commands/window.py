@@ -27,8 +27,8 @@ def main(argv: Sequence[str]) -> int:
     return open_window()
 
 
-def open_window(traces: Sequence[Path] = ()) -> int:
-    """Open the window, on recorded traces if there are any; return its exit code."""
+def open_window(traces: Sequence[Path] = (), present: bool = False) -> int:
+    """Open the window, on recorded traces if there are any, presented one by one if asked; return its exit code."""
     gc.disable()  # nothing of what is read now is garbage; the window has a collector of its own
     try:
         from specview.gui.shell.app import main as window_main
@@ -36,7 +36,7 @@ def open_window(traces: Sequence[Path] = ()) -> int:
         raise SpecviewError(
             f"the window's libraries cannot be loaded ({error}).", f"{mend_missing()} Without a window: {HEADLESS}"
         ) from None
-    return window_main([], traces)
+    return window_main([], traces, present)
 
 
 def check_display() -> None:

@@ -58,6 +58,7 @@ class RacePage(QWidget):
         self._seen: list[tuple[LaneModel, int]] = []  # the lanes on screen, each with its run
         self._wished = {"inspector": False, "plots": True}
         self._forced: set[str] = set()
+        self._resting = False
 
         self.lanes = QWidget()
         self.lanes.setObjectName("scrolled")
@@ -324,18 +325,31 @@ class RacePage(QWidget):
 
     # -- clocks -------------------------------------------------------------------------------------------
 
+    def rest(self, on: bool) -> None:
+        """Draw nothing while nobody sees the page (a presentation is before it); afterwards look at the race anew."""
+        self._resting = on
+        if not on:
+            for tick in (self._on_text, self._on_numbers, self._on_plots):
+                tick()
+
     def _on_text(self) -> None:
+        if self._resting:
+            return
         for panel in self.panels:
             panel.refresh()
         if not self.side.isHidden():
             self.inspector.follow()
 
     def _on_numbers(self) -> None:
+        if self._resting:
+            return
         for panel in self.panels:
             panel.refresh_figures()
         self.links.mark_differences(self._controller.race.baseline)
 
     def _on_plots(self) -> None:
+        if self._resting:
+            return
         for panel in self.panels:
             panel.refresh_tree()
         if not self.plot_holder.isHidden():

@@ -105,6 +105,8 @@ class RunsPage(Page):
             "The first run's plain lane is the baseline."
         )
         self.beside = button(QPushButton, "Compare", tip, self.lay_beside)
+        tip = "Show the chosen runs to a room, one after the other: full screen, big tokens, played by keys (F11)"
+        self.present_button = button(QPushButton, "Present", tip, self.present)
         self.export_button = button(QToolButton, "Export runs ▾", name="Export runs")
         self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         menu = QMenu(self.export_button)
@@ -134,7 +136,7 @@ class RunsPage(Page):
         self.listing = QStackedWidget()
         self.listing.addWidget(self.runs)
         self.listing.addWidget(self.empty)
-        actions = layout.row(self.open_button, self.beside, self.export_button, self.delete_button, 1, gap=8)
+        actions = layout.row(self.open_button, self.beside, self.present_button, self.export_button, self.delete_button, 1, gap=8)
         lower = QWidget()
         self.lanes_title = label("Lanes of the chosen runs", "small")
         layout.column(actions, self.lanes_title, (self.lanes, 1), on=lower, gap=6, margins=(0, 6, 0, 0))
@@ -357,6 +359,7 @@ class RunsPage(Page):
         """Enable what can be done with what is chosen."""
         readable, racing, trash = self.readable, self.context.controller.racing, self.show_trash.isChecked()
         self.open_button.setEnabled(bool(readable) and not racing)
+        self.present_button.setEnabled(bool(readable) and not racing)
         self.beside.setEnabled((len(readable) > 1 or bool(self.lanes.selected_rows())) and not racing)
         self.export_button.setEnabled(bool(readable))
         self.delete_button.setEnabled(bool(self.chosen))
@@ -391,6 +394,11 @@ class RunsPage(Page):
             self.context.extra["open_runs"]([pick_of(run)])
         except SpecviewError as error:
             self.context.show_message(str(error), "warning")
+
+    def present(self) -> None:
+        """Make the chosen runs the playlist of a presentation, from top to bottom."""
+        self.details.save()
+        self.context.extra["present_runs"]([Pick(entry.path, entry.name) for entry in self.readable])
 
     def lay_beside(self) -> None:
         """Show the lanes selected below, else all lanes of the runs chosen, side by side."""

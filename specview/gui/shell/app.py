@@ -35,8 +35,11 @@ FIRST_WORKLOAD = "code-edit"
 FIRST_MAX_TOKENS = 128
 
 
-def main(argv: Sequence[str] | None = None, traces: Sequence[Path] = ()) -> int:
-    """Show the window, on recorded traces if there are any, and run until it is closed; returns the exit code."""
+def main(argv: Sequence[str] | None = None, traces: Sequence[Path] = (), present: bool = False) -> int:
+    """Show the window, on recorded traces if there are any, and run until it is closed; returns the exit code.
+
+    present: the traces are shown to a room, one after the other.
+    """
     if sys.platform == "win32":
         # Importing torch after Qt is reported to fail there (WinError 1114).
         with contextlib.suppress(ImportError, OSError):
@@ -52,7 +55,7 @@ def main(argv: Sequence[str] | None = None, traces: Sequence[Path] = ()) -> int:
     window = MainWindow(engine, Library(), store, remembered, remembered.run or first_settings())
     app.setWindowIcon(icon())
     window.controller.state_changed.connect(lambda: collector.follow(window.controller.state))
-    FirstPaint(window, lambda: begin(engine, window, traces))
+    FirstPaint(window, lambda: begin(engine, window, traces, present))
     window.show()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: window.close())
@@ -69,12 +72,14 @@ def main(argv: Sequence[str] | None = None, traces: Sequence[Path] = ()) -> int:
     return code
 
 
-def begin(engine: EngineThread, window: MainWindow, traces: Sequence[Path] = ()) -> None:
+def begin(engine: EngineThread, window: MainWindow, traces: Sequence[Path] = (), present: bool = False) -> None:
     """Start the engine thread and the background work; on recorded traces no model is loaded ahead."""
     engine.start()
     window.start(preload=not traces)
-    if traces:
-        window.recorded.open([Pick(path) for path in traces])
+    if not traces:
+        window.tour.offer()
+    else:
+        (window.presenting.present if present else window.recorded.open)([Pick(path) for path in traces])
 
 
 def make_app(argv: list[str]) -> QApplication:

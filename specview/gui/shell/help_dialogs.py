@@ -24,6 +24,7 @@ SHORTCUTS = (
     ("Play slower, faster", "[ ]"), ("Scrubber: by phases, by the leader's rounds, to an end", "arrow keys, Page Up/Down, Home/End"),
     ("Train a drafter", "Ctrl+T"), ("Export the race", "Ctrl+Shift+E"),
     ("Tune: the fastest method here", "Ctrl+Shift+Y"), ("Run a prompt set", "Ctrl+Shift+P"),
+    ("Present: full screen, big tokens", "F11"),
 )
 
 

@@ -34,6 +34,7 @@ from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, WHY, PageContext, Tabs
 from specview.gui.parts.selection import Selection
 from specview.gui.parts.widgets import Banner
+from specview.gui.present.presenting import Presenting
 from specview.gui.race.branching import Branching
 from specview.gui.race.foreign_models import ForeignModels
 from specview.gui.race.page import RacePage
@@ -49,6 +50,7 @@ from specview.gui.shell.training import Training
 from specview.gui.state.set_branch import SetBranch
 from specview.gui.state.settings_store import Remembered, SettingsStore, WindowState
 from specview.gui.state.token_looks import MODE_WORDS
+from specview.gui.tour.offer import GuidedTour
 from specview.racing.resolve import checked_run, idle_notes
 from specview.settings.run import MAX_LANES, LaneSettings, RunSettings
 
@@ -102,6 +104,8 @@ class MainWindow(QMainWindow):
         self.recorded = RecordedRuns(self, self.tabs.open)
         self.tabs.context.extra["open_runs"] = self.recorded.open
         self.branching = Branching(self, self._branch, self.run, self.recorded.open, self.lanes.problems)
+        self.presenting = Presenting(self)
+        self.tabs.context.extra["present_runs"] = self.presenting.present
         self.intake = Intake(self, self.lanes, self._files, self.recorded.open)
         self.training = Training(self, self._files)
         self.job_dialogs: dict[str, QDialog] = {}  # tuning, prompt sets: made when first opened
@@ -112,7 +116,8 @@ class MainWindow(QMainWindow):
         self._banner_holder = QWidget()
         layout.column(self.banner, on=self._banner_holder, margins=(10, 8, 10, 0))
         self._banner_holder.hide()
-        layout.column(self.tabs, self.setup, self._banner_holder, (self.tabs.stack, 1), on=page, gap=0)
+        self.tour = GuidedTour(self, self._looks, self.controller)
+        layout.column(self.tabs, self.setup, self.tour.offer_line, self._banner_holder, (self.tabs.stack, 1), on=page, gap=0)
         self.setCentralWidget(page)
         self._make_menus()
         self._connect()
@@ -326,6 +331,8 @@ class MainWindow(QMainWindow):
                 Entry("&Close the inspector", self._close_inspector, name="close inspector"),
                 Entry("&Plots", self._looks_toggled, "Ctrl+J", "plots", looks.plots),
                 LINE,
+                Entry("P&resent: full screen, big tokens", self.presenting.toggle, "F11", "present"),
+                LINE,
                 Entry("&Larger font", lambda: self._zoom(1), "Ctrl++; Ctrl+="),
                 Entry("S&maller font", lambda: self._zoom(-1), "Ctrl+-"),
                 Entry("N&ormal font", lambda: self._zoom(0), "Ctrl+0"),
@@ -348,6 +355,7 @@ class MainWindow(QMainWindow):
                   for place in range(1, MAX_LANES + 1)),
             ),
             "&Help": (
+                Entry("&Guided tour", self.tour.show, name="tour"),
                 Entry("&Keyboard shortcuts", lambda: show_shortcuts(self), "F1"),
                 Entry("&About specview", lambda: show_about(self)),
             ),
@@ -562,6 +570,7 @@ class MainWindow(QMainWindow):
             self._closing = True
             self._keep_looks()
             self.hide()
+            self.presenting.shut()
             self.recorded.shut()
             self.page.export.shut()
             self.tabs.shut()

@@ -42,7 +42,7 @@ class WindowState:
     ghosts, uncoloured and whitespace are `TokenLooks`; linked: lanes scroll together.
     rule is the acceptance rule of the lanes that have none of their own; inspector that it was asked
     for and stands open; third_plot what the third plot shows ('speed', 'time', 'k', 'mean-k'). trees names the lanes whose live draft tree is open (RacePage.tree_key).
-    pages is what each tab wants remembered, by title.
+    tour_answered: the guided tour was taken, or not wanted. pages is what each tab wants remembered, by title.
     """
 
     geometry: str = ""
@@ -57,6 +57,7 @@ class WindowState:
     rule: str = "auto"
     plots: bool = True
     third_plot: str = "speed"
+    tour_answered: bool = False
     trees: list[str] = field(default_factory=list)
     pages: dict[str, dict[str, Any]] = field(default_factory=dict)
 

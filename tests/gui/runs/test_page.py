@@ -459,3 +459,14 @@ def test_a_branch_says_what_it_goes_on_from_and_opens_it(bare, qtbot):
     settled(qtbot, bare)
     bare.runs.select(0)
     assert not bare.details._branch.isVisible()
+
+
+def test_the_chosen_runs_are_presented_from_top_to_bottom(page):
+    playlists: list = []
+    page.context.extra["present_runs"] = playlists.append
+    page.runs.view.selectAll()
+    assert page.present_button.isEnabled()
+    page.present_button.click()
+    assert [pick.name for pick in playlists[0]] == [entry.name for entry in page.chosen] and len(playlists[0]) == 3
+    page.runs.view.clearSelection()
+    assert not page.present_button.isEnabled()

@@ -1,0 +1,1 @@
+"""The guided tour: speculative decoding in eight steps, on a recorded run."""
