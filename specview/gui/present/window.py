@@ -178,7 +178,7 @@ class PresentWindow(QWidget):
         self.say()
 
     def say(self) -> None:
-        """Say beside the title how fast the race is played, and which one of the playlist it is."""
+        """Say beside the title which one of the playlist it is, how fast it is played, and what happens where that can be read."""
         player = self.player
         parts = [self._note]
         if not self._note:
@@ -188,7 +188,7 @@ class PresentWindow(QWidget):
                 parts.append("live" if self.controller.race_running else "loading" if progress is None else progress.text)
             elif player.available:
                 paused = not player.playing and not player.at_end
-                parts += [present_words.speed_words(player.speed), "paused" if paused else ""]
+                parts += [present_words.speed_words(player.speed), player.words or ("paused" if paused else "")]
         self.stage.say(" · ".join(filter(None, parts)))
         self.buttons["Play"].setText("Pause" if player.available and player.playing else "Play")
 

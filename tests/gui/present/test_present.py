@@ -32,7 +32,7 @@ class FakePlayer(QObject):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[tuple] = []
-        self.length, self.speed, self.playing, self.available, self.at_end = 10.0, 0.5, False, True, True
+        self.length, self.speed, self.playing, self.available, self.at_end, self.words = 10.0, 0.5, False, True, True, ""
         for name in WISHES:
             setattr(self, name, lambda *values, name=name: self._ask(name, *values))
 
@@ -95,6 +95,7 @@ def test_no_text_is_smaller_than_the_least(screen, qapp, high, scale):
     try:
         screen.setFixedSize(high * 16 // 9, high)
         qapp.processEvents()
+        screen.wake()
         screen.keys.toggle()
         found = [(type(one).__name__, QFontInfo(one.font()).pixelSize()) for kind in (QLabel, QLineEdit, QToolButton)
                  for one in screen.findChildren(kind) if one.isVisibleTo(screen)]  # fmt: skip
@@ -105,7 +106,7 @@ def test_no_text_is_smaller_than_the_least(screen, qapp, high, scale):
         for share in (sizes.TITLE, sizes.NAME, sizes.LINE, sizes.NUMBER, sizes.NOTE, sizes.LEAST):
             found.append((f"share {share}", screen.stage.sizes.font(share).pixelSize()))
         found.append(("count", QFontInfo(TokenStyles(screen.stage.sizes.token).count_font).pixelSize()))
-        assert len(found) > 15
+        assert len(found) >= 15
         assert not [one for one in found if one[1] < 0.022 * high]
     finally:
         theme.apply(qapp, "dark", 1.0)
@@ -209,6 +210,7 @@ def test_the_title_is_edited_by_key_and_its_keys_are_its_own(screen, player):
 
 
 def test_pointer_and_chrome_hide_at_rest_and_come_back(screen):
+    screen.wake()
     assert screen.chrome.isVisible()
     screen.rest()
     assert not screen.chrome.isVisible() and screen.cursor().shape() == Qt.CursorShape.BlankCursor
@@ -225,6 +227,9 @@ def test_speed_is_said_in_words(screen, player):
     player.speed, player.at_end = 1.0, False
     player.changed.emit()
     assert screen.stage.note.full == "paused"
+    player.words = "EAGLE-3: the target verifies 3 drafted tokens in one pass"
+    player.changed.emit()
+    assert screen.stage.note.full == player.words
 
 
 # -- in the window -------------------------------------------------------------------------------------------
@@ -330,6 +335,28 @@ def test_the_playlist_goes_on_by_itself_when_asked(qtbot, shown, player):
     press(shown.presenting.screen, Key.Key_A)
     opened(qtbot, shown, second)
     assert shown.presenting.at == 1
+
+
+def test_a_recorded_run_is_stepped_by_phases_and_said_in_words(qtbot, shown):
+    shown.presenting.present([Pick(shown.paths[0])])
+    opened(qtbot, shown, shown.paths[0])
+    screen, transport = shown.presenting.screen, shown.page.transport
+    assert transport.playing
+    press(screen, Key.Key_Space)
+    press(screen, Key.Key_Home)
+    assert not transport.playing and all(not lane.view.lines.layout.tokens for lane in screen.stage.lanes)
+    for _ in range(6):
+        press(screen, Key.Key_Right)
+        assert screen.stage.note.full == transport.words != ""
+        for lane in screen.stage.lanes:
+            assert lane.view.lines.layout.tokens == lane.lane.tokens
+    there = transport.seconds
+    press(screen, Key.Key_Left)
+    assert transport.seconds <= there
+    press(screen, Key.Key_Right, SHIFT)
+    assert any(lane.lane.rounds for lane in screen.stage.lanes)
+    press(screen, Key.Key_Down)
+    assert "half speed" in screen.stage.note.full
 
 
 def test_a_window_that_closes_takes_its_presentation_along(shown):
