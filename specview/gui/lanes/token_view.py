@@ -17,7 +17,6 @@ from PySide6.QtGui import (
     QMouseEvent,
     QPainter,
     QPaintEvent,
-    QPen,
     QResizeEvent,
 )
 from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QFrame, QMenu, QToolButton, QToolTip, QWidget
@@ -140,7 +139,9 @@ class TokenView(QAbstractScrollArea):
         if self._chosen is not None and (self._current is None or self._current >= kept):
             fresh = range(kept, len(layout))
             same = (i for i in fresh if (layout.tokens[i].round_index, layout.tokens[i].token_index) == self._chosen)
-            self._current = layout.holder(next(same, -1))
+            before, self._current = self._current, layout.holder(next(same, -1))
+            if self._current != before:
+                self.pointed.emit()
 
     def set_placeholder(self, text: str) -> None:
         """Set the words shown while there are no tokens."""
@@ -307,6 +308,7 @@ class TokenView(QAbstractScrollArea):
         self._follow, self._fresh, self._differs = True, None, None
         self._more.stop()
         self.lines = self._new_lines()
+        self.pointed.emit()
         self._describe()
         self._update_range()
         self.viewport().update()
@@ -424,9 +426,7 @@ class TokenView(QAbstractScrollArea):
             room = area.adjusted(pad, pad, -pad, -pad).toRectF()
             painted.words_in(painter, room, self.placeholder, theme.ui_font(12), painted.ink("muted"), flags)
         if self.hasFocus():
-            painter.setPen(QPen(QColor(theme.current().focus), 2))
-            painter.setBrush(Qt.BrushStyle.NoBrush)
-            painter.drawRect(area.adjusted(1, 1, -1, -1))
+            painted.box(painter, area.adjusted(1, 1, -1, -1).toRectF(), painted.pen(painted.ink("focus"), 2), None, 0)
 
     # -- mouse ------------------------------------------------------------------------------------
 
@@ -533,7 +533,7 @@ class TokenView(QAbstractScrollArea):
             self.select_all()
         elif event.key() == Qt.Key.Key_Escape and self._bounds() is not None:
             self._select(None, None)
-        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+        elif event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
             if self._current is None and (first := self._top_token()) is not None:
                 self._set_current(first)
             if (token := self._token(self._current)) is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from specview.decoding.ledger import DraftedToken, Round
+from collections.abc import Sequence
+
+from specview.decoding.ledger import Candidate, DraftedToken, Round
 from specview.files.figures import probability
 from specview.gui.state.display_text import spelled
 from specview.gui.state.round_words import STATES, named
@@ -49,5 +51,11 @@ def thrown_away(round_: Round) -> str:
 def _line(token: DraftedToken) -> str:
     verdict = "never judged" if token.verdict == "ignored" else token.verdict
     name = spelled(token.text, 30) or named(token)
-    numbers = [f"{what} {probability(value)}" for what, value in (("p", token.p), ("q", token.q)) if value is not None]
-    return " · ".join([f"{name} {verdict}", *numbers])
+    numbers = ("p", _own(token.p, token.p_top, token.id)), ("q", _own(token.q, token.q_top, token.id))
+    return " · ".join([f"{name} {verdict}", *(f"{what} {probability(value)}" for what, value in numbers if value is not None)])
+
+
+def _own(decided: float | None, top: Sequence[Candidate], token: int) -> float | None:
+    """What decided; where that is only yes or no (temperature 0, a point mass), the model's own number if it was recorded."""
+    own = next((value for id_, _, value in top if id_ == token), None)
+    return own if decided in (None, 0.0, 1.0) and own is not None else decided

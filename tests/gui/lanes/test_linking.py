@@ -112,6 +112,9 @@ def test_the_same_token_is_outlined_in_the_other_lanes(pair: tuple[Links, TokenV
     qtbot.mouseMove(one.viewport(), QPoint(1, 1))
     qtbot.mouseMove(one.viewport(), at)
     qtbot.waitUntil(lambda: two._echo == 10, timeout=1000)
+    one.lane.restart("plain", {}, [])
+    one.refresh()
+    assert two._echo is None, "what was pointed at is gone"
 
 
 def test_the_first_difference_from_plain_is_marked_and_told(pair: tuple[Links, TokenView, TokenView]) -> None:

@@ -25,7 +25,7 @@ from specview.gui.state.display_text import clipboard, quoted, symbol, tooltip, 
 from specview.gui.state.playhead import Playhead
 from specview.gui.state.token_layout import TokenLayout, clusters
 from specview.gui.state.token_looks import GHOST_MODES, SWITCHED, TokenLooks
-from specview.gui.state.token_words import count_words
+from specview.gui.state.token_words import count_words, thrown_away
 from specview.gui.state.view_model import LaneModel, ViewToken
 from tests.gui.views_data import filled_lane, make_rounds
 
@@ -557,6 +557,13 @@ def test_many_drafts_are_listed_in_part() -> None:
     lane = lane_of(round_of(0, ("x", "rejected"), *((f"w{i}", "ignored") for i in range(40))))
     words = count_words(lane, lane.tokens[0])
     assert words.startswith("41 drafts thrown away") and words.endswith("and 29 more") and words.count("\n") == 13
+
+
+def test_at_temperature_0_drafts_are_listed_with_the_models_own_numbers() -> None:
+    draft = DraftedToken(5, "rejected", q=1.0, p=0.0, text=" no", p_top=((4, " a", 0.7), (5, " no", 0.13)), q_top=((5, " no", 0.59),))
+    bare = DraftedToken(5, "ignored", q=1.0, text="")
+    words = thrown_away(Round(0, 0.1, 0, 0.1, 0, drafted=(draft, bare), final=FinalToken(4, "corrected", " a")))
+    assert words == '" no" rejected · p 0.13 · q 0.59\ntoken 5 never judged · q 1.00'
 
 
 @pytest.mark.parametrize("kind", SWITCHED)
