@@ -32,7 +32,7 @@ from specview.gui.state.token_looks import TokenLooks
 from specview.gui.state.token_words import count_words, token_words
 from specview.gui.state.view_model import LaneModel, ViewToken
 
-_SLICE = 1000
+_SLICE = 700
 """Tokens laid out in one go; more go on when the window has had its turn."""
 _RELAYOUT_MS = 40
 BRANCH = "Continue from here with…"
