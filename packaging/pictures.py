@@ -28,6 +28,7 @@ def window_pictures(trace: Path, folder: Path) -> None:
     """The window on the recorded race, in both themes."""
     os.environ |= {"QT_QPA_PLATFORM": "offscreen", "SPECVIEW_DATA": str(folder / "data"), "SPECVIEW_CONFIG": str(folder / "config")}
     sys.path.insert(0, str(ROOT))
+    from specview.files.reader import read_trace
     from specview.gui.link.engine_thread import EngineThread
     from specview.gui.link.library import Library
     from specview.gui.link.open_run import Pick
@@ -35,11 +36,13 @@ def window_pictures(trace: Path, folder: Path) -> None:
     from specview.gui.shell import app as application
     from specview.gui.shell.main_window import MainWindow
     from specview.gui.state.settings_store import SettingsStore
+    from specview.library.repeat import settings_of_trace
 
     app = application.make_app(["specview"])
     theme.apply(app, "dark", 1.0)
     store = SettingsStore()
-    window = MainWindow(EngineThread(application.make_backend), Library(), store, store.load(), application.first_settings())
+    settings = settings_of_trace(read_trace(trace))  # the setup is that of the race
+    window = MainWindow(EngineThread(application.make_backend), Library(), store, store.load(), settings)
     window.resize(*SIZE)
     window.show()
 

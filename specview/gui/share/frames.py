@@ -48,6 +48,7 @@ class Frames:
         self._most = max((lane.emitted for lane in race.lanes), default=0) or 1
         self._said = verdict([standing(race, lane) for lane in race.lanes])
         self._winner = lane_words.winner(race)
+        self._lines: dict[int, TokenLines] = {}  # laid out so far
         self._scale = size.height() / SHEET
         self._sheet = QRectF(0, 0, size.width() / self._scale, SHEET)
 
@@ -125,12 +126,13 @@ class Frames:
             painted.box(painter, QRectF(bar.topLeft(), QPointF(bar.left() + bar.width() * lane.emitted / self._most, bar.bottom())), None, tint, 2.5)
         painter.setPen(painted.pen(QColor(now.border), 1))
         painter.drawLine(QPointF(card.left() + 1, card.top() + _HEAD), QPointF(card.right() - 1, card.top() + _HEAD))
-        self._paint_text(painter, card.adjusted(2, _HEAD + 2, -2, -4), lane)
+        self._paint_text(painter, card.adjusted(2, _HEAD + 2, -2, -4), place, lane)
 
-    @staticmethod
-    def _paint_text(painter: QPainter, area: QRectF, lane: LaneModel) -> None:
+    def _paint_text(self, painter: QPainter, area: QRectF, place: int, lane: LaneModel) -> None:
         """The newest lines that there is room for."""
-        lines = TokenLines(int(area.width()), TokenLooks(), _TEXT)
+        lines = self._lines.get(place)
+        if lines is None:
+            lines = self._lines[place] = TokenLines(int(area.width()), TokenLooks(), _TEXT)
         lines.show(lane)
         over = max(0, lines.height - int(area.height()))
         painter.save()
