@@ -187,11 +187,6 @@ class RoundTable:
             found.append(done + (total - done) * (moment - before) / (until - before) if until > before else float(done))
         return found
 
-    def seconds_at(self, tokens: Column) -> Column:
-        """The lane's clock when it had given so many tokens, those of a round spread evenly over its time."""
-        found: Column = np.interp(tokens, np.r_[0.0, self.sums("emitted")], np.r_[0.0, self["t"]])
-        return found
-
 
 Rounds = Iterable[Round] | RoundTable
 """Rounds in order, or their table."""

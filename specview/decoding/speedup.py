@@ -1,8 +1,9 @@
 """Speedup: the one place where a lane is held against plain decoding (DESIGN section 6).
 
-It is what the two tok/s that are shown divide to: each lane's own, over its whole run. Only where both have ended and gave
-different numbers of tokens would that compare short texts with long ones: then both rates are over the time in which both
-were running, and whoever shows it says so.
+It is what the two tok/s that are shown divide to: each lane's own, over its whole run. But lanes take turns only while both
+run; the longer one's rest is alone with whatever the machine does then, and a longer text costs more a token. Where the two
+ended at different lengths, or the rest drifted, both rates are over the time in which both were running, and whoever shows
+them says so.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from specview.decoding.metrics import percentile
 from specview.decoding.round_table import Rounds, table_of
 
 EIGHTHS = 8
+DRIFT = 0.05
+"""Of a lane's tok/s: as far as its rest may be from the time in which both ran (what DESIGN section 7 allows a race)."""
 LEAST_ROUNDS = 2 * EIGHTHS
 """Rounds of either lane under which there is no spread: its eighths would hold one round or none."""
 
@@ -92,6 +93,7 @@ class Speedup:
             "plain_tokens": self.plain_tokens,
             "seconds": self.seconds,
             "plain_seconds": self.seconds if self.plain_seconds is None else self.plain_seconds,
+            "whole": self.whole,
         }
 
     @classmethod
@@ -100,9 +102,8 @@ class Speedup:
     ) -> Speedup:
         """Of what `as_dict` gave, with the spread that stands beside it in files."""
         low, high = spread or (None, None)
-        seconds, plain_seconds = over["seconds"], over.get("plain_seconds", over["seconds"])
-        alike = plain_seconds == seconds and over["tokens"] != over["plain_tokens"]
-        return cls(over["tokens"], over["plain_tokens"], seconds, low, high, repeats, None if alike else plain_seconds)
+        plain_seconds = over["plain_seconds"] if over.get("whole") else None  # earlier files have neither
+        return cls(over["tokens"], over["plain_tokens"], over["seconds"], low, high, repeats, plain_seconds)
 
     @classmethod
     def recorded(
@@ -114,8 +115,8 @@ class Speedup:
     ) -> Speedup | None:
         """A speedup of a file that kept no rounds, from the figures of both lanes.
 
-        Of runs of the same length it is the ratio of their tok/s; else the shared time ends with the first to end, and
-        `value` is the ratio in it. None where the file has no such figures.
+        Where `value` is not the ratio of their tok/s it is that in the shared time, which ends with the first to end. None
+        where the file has no such figures.
         """
         tokens, plain_tokens = (_figure(one.get("emitted")) for one in (lane, plain))
         rate, plain_rate = (_figure(one.get("decode_tokens_per_s")) for one in (lane, plain))
@@ -123,8 +124,8 @@ class Speedup:
         if min(value, tokens, plain_tokens, rate, plain_rate) <= 0:
             return None
         low, high = spread or (None, None)
-        if tokens == plain_tokens:
-            found = cls(tokens, plain_tokens, tokens / rate, low, high, plain_seconds=plain_tokens / plain_rate)
+        if tokens == plain_tokens and math.isclose(value, rate / plain_rate, rel_tol=1e-4):  # files have seven digits
+            found = cls(tokens, plain_tokens, tokens / rate, low, high, plain_seconds=value * tokens / rate)
         elif tokens / rate <= plain_tokens / plain_rate:
             found = cls(tokens, tokens / value, tokens / rate, low, high)
         else:
@@ -136,32 +137,31 @@ class Speedup:
         return replace(self, low=min(low, self.value), high=max(high, self.value))
 
 
-def speedup(lane: Rounds, plain: Rounds, ended: bool = True) -> Speedup | None:
+def speedup(lane: Rounds, plain: Rounds, running: int = 0) -> Speedup | None:
     """A lane's speedup; None while one of the two has no round, or where rounds took no time.
 
-    ended  whether both have ended: while one still runs, different numbers of tokens do not tell runs of different length
+    running  how many of the two are not at their end: while one runs, it may yet give as many tokens as the other
     """
     lane, plain = table_of(lane), table_of(plain)
     both = min(lane.end_s, plain.end_s)
     if not 0 < both <= max(lane.end_s, plain.end_s) < math.inf:
         return None
-    if not ended or lane.emitted == plain.emitted:
-        found = Speedup(lane.emitted, plain.emitted, lane.total("seconds"), plain_seconds=plain.total("seconds"))
-        # Each eighth of the one's tokens beside the same eighth of the other's.
-        each = [np.diff(table.seconds_at(np.linspace(0, table.emitted, EIGHTHS + 1))) for table in (plain, lane)]
-        scale = lane.emitted / plain.emitted if plain.emitted else 0.0
-        rounds = min(len(lane), len(plain))
-    else:
-        edges = np.linspace(0, both, EIGHTHS + 1).tolist()
-        ours, theirs = lane.tokens_at(edges), plain.tokens_at(edges)
-        found = Speedup(ours[-1], theirs[-1], both)
-        each, scale = [np.diff(ours), np.diff(theirs)], 1.0
-        rounds = min(one.rounds_until(both * (1 + 1e-9)) for one in (lane, plain))
-    if not found.tokens or not found.plain_tokens or found.seconds <= 0 or found.plain_seconds == 0:
+    edges = [both * index / EIGHTHS for index in range(EIGHTHS + 1)]
+    ours, theirs = lane.tokens_at(edges), plain.tokens_at(edges)
+    if not ours[-1] or not theirs[-1]:
         return None
-    if rounds < LEAST_ROUNDS or (each[1] <= 0).any():  # or rounds that took no time
+    found = shared = Speedup(ours[-1], theirs[-1], both)
+    seconds, plain_seconds = lane.total("seconds"), plain.total("seconds")
+    if min(seconds, plain_seconds) > 0 and (running or lane.emitted == plain.emitted):
+        whole = Speedup(lane.emitted, plain.emitted, seconds, plain_seconds=plain_seconds)
+        if running > 1 or abs(whole.value / shared.value - 1) <= DRIFT:
+            found = whole
+    if min(one.rounds_until(both * (1 + 1e-9)) for one in (lane, plain)) < LEAST_ROUNDS:
         return found
-    ratios = (scale * each[0] / each[1]).tolist()
+    gained = [[end - begin for begin, end in zip(tokens, tokens[1:], strict=False)] for tokens in (ours, theirs)]
+    if any(tokens <= 0 for tokens in gained[1]):
+        return found  # rounds that took no time
+    ratios = [gain / base for gain, base in zip(*gained, strict=True)]
     low, high = percentile(ratios, 25), percentile(ratios, 75)
     assert low is not None and high is not None
     return found._within(low, high)

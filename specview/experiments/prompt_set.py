@@ -349,7 +349,7 @@ def _request(
 
 _ALPHA = "Acceptance rate (alpha): accepted / judged."
 _SPEEDUP = (
-    "Decode tokens per second over plain's in the same race, where they ended at different lengths over the time both were running; "
+    "Decode tokens per second over plain's in the same race, where they are not alike in length or speed over the time both were running; "
     "where it was repeated that of the repeat with the median ratio."
 )
 

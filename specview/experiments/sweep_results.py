@@ -273,7 +273,7 @@ def sweep_report(results: SweepResults) -> Report:
     spread = "behind it the middle half of the run's eighths"
     if grid.repeats > 1:
         spread = "that of the repeat with the median ratio, with least and greatest; each against plain in its own race"
-    blocks.append(Text(f"Speedup: tok/s / plain, of runs of other lengths over the time both were running; {spread}.", "note"))
+    blocks.append(Text(f"Speedup: tok/s / plain, of runs of other lengths or speeds over the time both were running; {spread}.", "note"))
     blocks.append(Text("predicted: modelled, one α per curve pooled over k, c and v(k) as measured; c alone: v(k) taken as 1.", "note"))
     if grid.settings.check_mode:
         blocks.append(Text("Check mode pads one-row passes: the outputs are comparable, the times are not.", "note"))
@@ -298,7 +298,7 @@ COLUMNS: tuple[Column, ...] = (
            "c and v(k) measured", 2, 1.0, "×"),
     Column("predicted_c_alone", "pred. c alone", "Modelled: the same with v(k) taken as 1 (Leviathan 2023, theorem 3.8)", 2, 1.0, "×"),
     Column("note", "note", "Best k of its curve; plain wins: no k of the curve is faster than plain"),
-    Column("tokens_per_s", "tok/s", "Decode tok/s that the speedup is made of; of runs of other lengths over the time in which the lane and plain were both running", 2),
+    Column("tokens_per_s", "tok/s", "Decode tok/s that the speedup is made of; of runs of other lengths or speeds over the time in which the lane and plain were both running", 2),
     Column("plain_tokens_per_s", "plain tok/s", "The same of the plain lane beside it", 2),
     METRICS["decode_tokens_per_s"].column(title="tok/s, all"),
     *columns("tokens_per_target_pass", "acceptance_rate", "draft_acceptance", "mean_accepted_length", "draft_cost", "verify_cost",

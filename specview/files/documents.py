@@ -98,8 +98,8 @@ def compare_document(result: CompareResult) -> Json:
 
     A lane is a `run_document` with `speedup`, `speedup_spread` ([least, greatest] over repeats; of one, the middle half
     of the run's eighths, stretched to the speedup), `speedup_over` (tokens_per_s and plain_tokens_per_s, whose ratio it
-    is, tokens, plain_tokens, seconds and plain_seconds: of the whole runs, or where the two ended at different lengths of the
-    time in which both were running) and `equal_to_plain`. With repeats, `repeats` lists each one's {metrics, rounds, output, prefill_s, seed},
+    is, tokens, plain_tokens, seconds and plain_seconds: of the `whole` runs, or where the two ended at different lengths or the
+    longer one's rest drifted of the time in which both were running) and `equal_to_plain`. With repeats, `repeats` lists each one's {metrics, rounds, output, prefill_s, seed},
     `metrics` holds the medians and the rest is that of the median repeat.
     """
     return {

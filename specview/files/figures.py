@@ -142,12 +142,13 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric("decode_tokens_per_s", "tok/s", "decode speed", "emitted tokens / sum of round times", "rate",
                "Load and prefill are not in it; the lane's clock counts its own compute only. Where a lane and plain ended at "
-               "different lengths, the one beside a speedup is over the time in which both were running."),
+               "different lengths, or the longer one's rest ran at another speed, the one beside a speedup is over the time in which "
+               "both were running."),
         Metric("plain_tokens_per_s", "beside it", "beside it", "plain's decode tok/s", "rate",
                "What the speedup is held against: of the whole run, or over the same time as the lane's."),
         Metric("speedup", "vs plain", "speedup", "decode tok/s / plain's", "times",
                "Plain is measured beside it: same prompt, target, sampling and device. Where the two ended at different lengths, "
-               "both over the time in which both were running."),
+               "or the longer one's rest ran at another speed, both over the time in which both were running."),
         Metric("acceptance_rate", "α", "acceptance rate α", "accepted / judged",
                note="Judged: drafted tokens up to and including the first rejection. Later ones do not count.", digits=3),
         Metric("draft_acceptance", "accepted/proposed", "draft acceptance", "accepted / proposed",

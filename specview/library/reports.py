@@ -112,8 +112,8 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
         notes.append("Behind a speedup: the middle half of the run's eighths, stretched to the speedup where a burst leaves it outside.")
     if any(lane.get("speedup_over") for lane in lanes):
         notes.append(
-            "speedup: tok/s / plain; where the two ended at different lengths, both over the time in which both were running. over "
-            "tokens: what the lane and plain gave in it."
+            "speedup: tok/s / plain; where the two ended at different lengths, or the longer one's rest ran at another speed, both "
+            "over the time in which both were running. over tokens: what the lane and plain gave in it."
         )
     if lanes[0]["run"].get("check_mode"):
         notes.append("Check mode pads one-row passes: the outputs are comparable, the times are not.")

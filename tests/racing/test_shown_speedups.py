@@ -58,14 +58,14 @@ def random_race(monkeypatch, tmp_path, seed):
     library, model = RunLibrary(tmp_path), RaceModel()
     keeper = RunKeeper(library)
     stop_after = draw.choice((None, None, None, 40))
-    told, shown = [], []
+    told, shown, speeds = [], [], draw.choice(((1.0,), (0.3, 1.0, 1.0, 4.0)))  # a machine that is steady, or is not
 
     def take(event):
         told.append(event)
         keeper.take(event)
         model.apply(event)
         for engine in world.engines.values():
-            engine.pass_cost = draw.choice((0.3, 1.0, 1.0, 4.0))
+            engine.pass_cost = draw.choice(speeds)
         if isinstance(event, LaneRound):  # while it runs the two figures on screen divide to the number on screen too
             plain = model.baseline
             for lane in model.lanes:
@@ -103,7 +103,7 @@ def test_in_random_races_the_speedup_is_the_quotient_of_the_figures_shown(monkey
         held = plain_rate if found.whole else beside(found).split()[1]
         for number in (times(found.value), times_short(found.value)):
             assert shown_divides(number, rate(shown_rate(found, model.metrics(lane))), held)
-        assert found.whole == (lane.emitted == plain.emitted) and bool(beside(found)) != found.whole
+        assert bool(beside(found)) != found.whole and (not found.whole or lane.emitted == plain.emitted)
         assert found.spread is None or found.low <= found.value <= found.high
         # the command's table and Markdown
         row = next(row for row in printed if row[:1] == [lane.name])

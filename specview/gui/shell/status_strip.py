@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QLabel, QToolButton
 
-from specview.gui.link.controller import Controller
+from specview.gui.link.controller import Controller, State
 from specview.gui.link.pace import every
 from specview.gui.parts.widgets import set_tip
 
@@ -41,25 +42,32 @@ class TrainingButton(QToolButton):
             self.setVisible(bool(text))
 
 
+_DOING: Mapping[State, str] = {
+    "preloading": "loading", "loading": "loading", "prefill": "reading the prompt", "running": "racing", "stopping": "stopping",
+}  # fmt: skip
+
+
 class MachineLabel(QLabel):
-    """Processor threads of the target, and memory of this program."""
+    """What goes on, whichever tab is in front; processor threads of the target, and memory of this program."""
 
     def __init__(self, controller: Controller) -> None:
         super().__init__()
         self._controller = controller
         self.setProperty("kind", "small")
-        set_tip(self, "Processor threads of the target, and memory of this program")
+        set_tip(self, "What goes on; processor threads of the target, and memory of this program")
         every(self, MEMORY_MS, self.refresh).start()
         controller.state_changed.connect(self.refresh)
 
     def refresh(self) -> None:
-        """Say both as they are now."""
+        """Say all as it is now."""
         import psutil
 
         threads = self._controller.race.facts.get("threads")
         memory = psutil.Process().memory_info().rss / 1e9
-        parts = [f"{threads} thread{'s' if threads != 1 else ''}"] if threads else []
-        text = " · ".join([*parts, f"{memory:.1f} GB"])
+        state = self._controller.state
+        doing = self._controller.job if state == "working" else _DOING.get(state, "")
+        parts = [f"● {doing}" if doing else "", f"{threads} thread{'s' if threads != 1 else ''}" if threads else ""]
+        text = " · ".join(filter(None, [*parts, f"{memory:.1f} GB"]))
         if text != self.text():
             self.setText(text)
             self.setAccessibleName(f"Machine: {text}")

@@ -32,7 +32,7 @@ def shown_rate(speedup: Speedup | None, metrics: Metrics) -> float | None:
 
 
 def beside(speedup: Speedup | None) -> str:
-    """Plain's decode tok/s that a lane is held against and the time of both, where they ended at different lengths; else ''."""
+    """Plain's decode tok/s that a lane is held against and the time of both, where it is not that of whole runs; else ''."""
     if speedup is None or speedup.whole:
         return ""
     seconds = speedup.seconds

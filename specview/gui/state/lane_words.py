@@ -262,7 +262,7 @@ def line(lane: LaneModel, race: RaceModel, metrics: Metrics) -> tuple[Piece, ...
 
 
 def _over(speedup: Speedup | None) -> str:
-    """Over how many tokens the figures beside plain's are, where the two ended at different lengths, and plain's then; '' else."""
+    """Over how many tokens the figures beside plain's are, where they are not of whole runs, and plain's then; '' else."""
     if speedup is None or speedup.whole:
         return ""
     return f"{speedup.tokens:.0f} tokens, plain {rate(speedup.plain_tokens_per_s)}"

@@ -401,14 +401,14 @@ class RaceModel:
     def speedup(self, lane: LaneModel) -> Speedup | None:
         """Decode tok/s as shown over plain's as shown; None while unknown.
 
-        Of lanes that have both ended, with different numbers of tokens, over the time in which both were running. The spread
-        of a finished run that had the same settings as others before it is over all of them.
+        Where the two are not alike in length, or the longer one's rest drifted, over the time in which both were running. The
+        spread of a finished run that had the same settings as others before it is over all of them.
         """
         plain = self.baseline
         if plain is None or lane is plain or lane.differs:
             return None
         if lane.final_speedup is None or plain.state == "running":  # a replay that has not come to plain's end
-            return speedup(lane.table, plain.table, ended="ended" == lane.state == plain.state)
+            return speedup(lane.table, plain.table, sum(one.state != "ended" for one in (lane, plain)))
         return lane.final_speedup.beside(lane.past_speedups if lane._counted else [])
 
 
