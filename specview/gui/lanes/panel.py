@@ -244,7 +244,6 @@ class LanePanel(QFrame):
         self._head.setContentsMargins(side, 0, side, 0)
         self._foot.setContentsMargins(side, 0, side, 0)
         self.view.setMinimumHeight(theme.px(48))  # or Qt's own least height crushes the figures where the why line shows too
-        self._name.setFont(theme.ui_font(14 * self.scale, bold=True))
         self._more.setFixedSize(self._px(24), self._px(22))
         self.why.fit()
         for part in (self._dot, self.number, self.line, self.bar, self.shares, self.notice):
@@ -258,9 +257,11 @@ class LanePanel(QFrame):
         margins = self._head.contentsMargins()
         self._head.setContentsMargins(margins.left(), self._px(top), margins.right(), self._px(end))
         self._head.setSpacing(self._px(gap))
-        self.number.size_px = _LOW_NUMBER if low else self.number_px
+        narrow = self.width() < self._px(NARROW_PX)
+        self.number.size_px = _LOW_NUMBER if low else self.number_px * (0.85 if narrow else 1)  # or names such as prompt lookup are cut
         self.number.changed()
-        self.line.set_rows(2 if self.width() < self._px(NARROW_PX) and not low else 1)
+        self._name.setFont(theme.ui_font((13 if narrow else 14) * self.scale, bold=True))
+        self.line.set_rows(2 if narrow and not low else 1)
         name, metrics = visible(self._name.accessibleName()), QFontMetricsF(self._name.font())
         room = self.width() - 2 - 2 * self._px(14) - self._dot.sizeHint().width() - self._more.width() - self.number.least_width()
         room -= 2 * theme.px(5) + 7  # of the button's own

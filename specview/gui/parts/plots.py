@@ -345,6 +345,8 @@ class PlotStrip(QWidget):
             name = lane_words.title(self.race.lanes[index])
             card.curve(str(index), x, y, title=name, lane=index, head=True, width_px=line_width())
             self._last[kind, index] = last(y)
+        elif self._last.pop((kind, index), None) is not None:
+            card.remove(str(index))  # a replay went back before the lane's first round
 
     def _draw_lane(self, index: int, lane: LaneModel) -> None:
         for name, card in self.cards.items():

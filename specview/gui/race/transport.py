@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 
 from PySide6.QtCore import QObject, QPointF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QIcon, QKeyEvent, QPainter, QPixmap, QPolygonF
-from PySide6.QtWidgets import QApplication, QButtonGroup, QSizePolicy, QSlider, QToolButton, QWidget
+from PySide6.QtGui import QColor, QIcon, QKeyEvent, QMouseEvent, QPainter, QPixmap, QPolygonF
+from PySide6.QtWidgets import (
+    QApplication,
+    QButtonGroup,
+    QSizePolicy,
+    QSlider,
+    QStyle,
+    QStyleOptionSlider,
+    QToolButton,
+    QWidget,
+)
 
 from specview.gui.link.controller import Controller
 from specview.gui.link.pace import Later, every
@@ -331,6 +340,18 @@ class Scrubber(QSlider):
 
     def _moved(self, value: int) -> None:
         self._transport.seek(self._transport.length * value / self.STEPS)
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        """Take the handle along to where the groove is clicked, as players do; Qt would only go there by tiny pages."""
+        option = QStyleOptionSlider()
+        self.initStyleOption(option)
+        style, kind = self.style(), QStyle.ComplexControl.CC_Slider
+        handle = style.subControlRect(kind, option, QStyle.SubControl.SC_SliderHandle, self)
+        if event.button() == Qt.MouseButton.LeftButton and not handle.contains(event.position().toPoint()):
+            groove = style.subControlRect(kind, option, QStyle.SubControl.SC_SliderGroove, self)
+            room = groove.width() - handle.width()
+            self.setValue(QStyle.sliderValueFromPosition(0, self.STEPS, round(event.position().x()) - groove.x() - handle.width() // 2, room))
+        super().mousePressEvent(event)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Go by what happens, not by pixels."""

@@ -244,7 +244,7 @@ def line(lane: LaneModel, race: RaceModel, metrics: Metrics) -> tuple[Piece, ...
 
     over = _over(speedup)
     speed = figure("decode_tokens_per_s", figures.shown_rate(speedup, metrics), figures.beside(speedup),
-                  after=f"tok/s over {over}" if over else "tok/s", short=f"tok/s over {over.split(' ')[0]}" if over else "tok/s")  # fmt: skip
+                  after=f"tok/s over {over}" if over else "tok/s", short=f"vs {over.split(' ')[-1]} tok/s" if over else "tok/s")  # fmt: skip
     found = [speed]
     if not lane.plain:
         k, policy = lane.settings.get("k"), str(lane.settings.get("policy") or "constant")

@@ -178,7 +178,7 @@ class RoundFigure(Figure):
             colour.setAlpha(70)
             high = styles.line_height + 12 * unit
             painter.fillRect(QRectF(begin + ahead - gap / 2, top - 6 * unit, room * done, high), colour)
-        said = stage.words if stage is not None else ""
+        said = next((one.words for one in self.stages if one.name == under_way == "verify"), stage.words if stage is not None else "")
         _line(painter, QRectF(area.left(), top + styles.line_height + 86 * unit, area.width(), 26 * unit), said, "muted", flags=CENTRE)
 
     def _notes(self, painter: QPainter, area: QRectF, below: Sequence[tuple[str, str]]) -> None:

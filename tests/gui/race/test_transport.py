@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from PySide6.QtCore import QEvent, Qt
+from PySide6.QtCore import QEvent, QPoint, Qt
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QApplication, QWidget
 
+from specview.gui.parts.plots import PlotStrip
 from specview.gui.race.transport import SPEEDS, Transport, TransportBar, time_text
 from specview.gui.state import lane_words
 from specview.settings.events import RaceEnded
@@ -213,6 +214,27 @@ def test_keys_drive_it_where_the_keyboard_is_in_no_text(played, qtbot):
     window.tabs.open("Theory")
     press(".", window)
     assert transport.at_end
+
+
+def test_a_click_beside_the_scrubbers_handle_goes_there(played, qtbot):
+    window, transport, _ = played
+    scrubber = bar_of(window).scrubber
+    assert transport.at_end
+    qtbot.mouseClick(scrubber, Qt.MouseButton.LeftButton, pos=scrubber.rect().center())
+    assert transport.seconds == pytest.approx(transport.length / 2, rel=0.05)
+    qtbot.mouseClick(scrubber, Qt.MouseButton.LeftButton, pos=QPoint(3, scrubber.height() // 2))
+    assert transport.seconds < transport.length / 50
+
+
+def test_back_at_the_start_the_plots_have_no_figures_of_the_end(played, qtbot):
+    window, transport, _ = played
+    strip = window.page.findChild(PlotStrip)
+    qtbot.waitUntil(lambda: strip.loaded and all(card.key.entries for card in strip.cards.values()))
+    for _ in range(2):
+        transport.seek(0.0)
+        qtbot.waitUntil(lambda: not any(card.key.entries for card in strip.cards.values()))
+        transport.seek(transport.length)
+        qtbot.waitUntil(lambda: all(card.key.entries for card in strip.cards.values()))
 
 
 def test_the_scrubber_goes_by_what_happens_and_says_where_it_is(played, qtbot):
