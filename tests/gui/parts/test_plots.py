@@ -349,3 +349,15 @@ def test_a_long_lane_name_leaves_the_title_its_room(strip: PlotStrip, qtbot: QtB
     qtbot.waitUntil(lambda: chooser.width() >= chooser.sizeHint().width())
     qtbot.waitUntil(lambda: strip.phases.headline.width() >= strip.phases.headline.title_width())
     assert "very long name" in chooser.accessibleName()
+
+
+def test_a_point_under_the_cursor_is_read_in_place_of_the_figures(strip: PlotStrip, qtbot: QtBot) -> None:
+    stream(strip.race, 1.0)
+    strip.refresh(now=True)
+    card = strip.cards["acceptance_rate"]
+    assert card.key.isVisible() and not card.readout.isVisible()
+    card.setFocus()
+    qtbot.keyClick(card, Qt.Key.Key_Right)
+    assert "draft model" in card.readout.full and card.readout.isVisible() and not card.key.isVisible()
+    card.point_at("", -1)
+    assert card.key.isVisible() and not card.readout.isVisible()
