@@ -336,7 +336,8 @@ class TokenView(QAbstractScrollArea):
         if self._follow:
             self._to_end()
         elif kept is not None and (held := layout.holder(kept)) is not None:
-            self._scroll(fresh.top(layout.first_line[held]))
+            line = layout.first_line[held]
+            self._scroll(fresh.top(line) if line else 0)
         self.viewport().update()
         self.refresh()
 

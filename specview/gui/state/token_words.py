@@ -16,7 +16,7 @@ MAX_LISTED = 12
 
 def token_words(lane: LaneModel, token: ViewToken) -> str:
     """A token's state and place, its text, and before a final token what the round threw away; in lines."""
-    round_ = lane.round_at(token.round_index) if token.round_index < lane.known_rounds else None
+    round_ = _round(lane, token)
     place = "not in the output" if token.position is None else f"position {token.position}"
     where = place if round_ is None else f"round {round_.index} · {place}"
     if token.folded:
@@ -29,8 +29,13 @@ def token_words(lane: LaneModel, token: ViewToken) -> str:
 
 def count_words(lane: LaneModel, token: ViewToken) -> str:
     """What a count ("+2") stands for, in lines."""
-    round_ = lane.round_at(token.round_index)
-    return f"{count_of(round_)} thrown away · round {round_.index}\n{thrown_away(round_)}"
+    round_ = _round(lane, token)
+    return "" if round_ is None else f"{count_of(round_)} thrown away · round {round_.index}\n{thrown_away(round_)}"
+
+
+def _round(lane: LaneModel, token: ViewToken) -> Round | None:
+    """The round of a token on screen; None where a replay has just gone back before it."""
+    return lane.round_at(token.round_index) if token.round_index < lane.known_rounds else None
 
 
 def count_of(round_: Round) -> str:
@@ -51,11 +56,13 @@ def thrown_away(round_: Round) -> str:
 def _line(token: DraftedToken) -> str:
     verdict = "never judged" if token.verdict == "ignored" else token.verdict
     name = spelled(token.text, 30) or named(token)
-    numbers = ("p", _own(token.p, token.p_top, token.id)), ("q", _own(token.q, token.q_top, token.id))
-    return " · ".join([f"{name} {verdict}", *(f"{what} {probability(value)}" for what, value in numbers if value is not None)])
+    numbers = (_number("p", token.p, token.p_top, token.id), _number("q", token.q, token.q_top, token.id))
+    return " · ".join(filter(None, [f"{name} {verdict}", *numbers]))
 
 
-def _own(decided: float | None, top: Sequence[Candidate], token: int) -> float | None:
+def _number(what: str, decided: float | None, top: Sequence[Candidate], token: int) -> str:
     """What decided; where that is only yes or no (temperature 0, a point mass), the model's own number if it was recorded."""
+    if decided not in (None, 0.0, 1.0) or not top:
+        return "" if decided is None else f"{what}\u00a0{probability(decided)}"
     own = next((value for id_, _, value in top if id_ == token), None)
-    return own if decided in (None, 0.0, 1.0) and own is not None else decided
+    return f"{what}\u00a0{probability(own)}" if own is not None else f"{what}\u00a0<\u00a0{probability(top[-1][2])}"

@@ -183,3 +183,46 @@ def test_the_layout_alone_knows_the_paragraphs() -> None:
     layout.append(lane_of("1. ", "שלום", "\n", "hello", "\n\n", "ab", "שלום").tokens)
     assert layout.right_to_left == {0}
     assert layout.paragraphs == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("before", "after"), [("שלום", " עולם"), ("مرحبا", " السلام"), ("שלום", " 2024"), ("שלום", " abc")])
+def test_a_count_stands_before_its_word_in_reading_order_and_reads_as_it_is(qtbot: QtBot, before: str, after: str) -> None:
+    view = shown(qtbot, lane_of("שלום", before, after, ghosts={2: "טעות"}))
+    row = view.lines.row(0)
+    (count,) = (piece for piece in row if piece.kind == "count")
+    (word,) = (piece for piece in row if piece.token == 3 and piece.kind == "word")
+    assert count.text == "+1" and count.x >= word.x + word.width - 0.5, "right of the word that is read after it"
+    assert count.width < 4 * view.lines.styles.cell
+    assert view.token_at(where(view, 2)[0]) == 2 and view.token_at(where(view, 3)[0]) == 3
+    assert view.select_token(2, 0) and "1 draft thrown away" in view.accessibleDescription()
+    visual = view.lines.visual(0)
+    assert visual is not None and "\u2066+1\u2069" in visual._text, "a number among Hebrew letters would turn its sign"
+
+
+def test_a_left_to_right_count_in_hebrew_within_english(qtbot: QtBot) -> None:
+    view = shown(qtbot, lane_of("The word", " שלום", " means", ghosts={1: " bad", 2: " worse"}))
+    x = {piece.token: piece.x for piece in view.lines.row(0) if piece.kind in ("word", "count")}
+    assert list(x) == sorted(x) and sorted(x.values()) == list(x.values())
+
+
+def test_a_ghost_keeps_its_blanks_beside_it(qtbot: QtBot) -> None:
+    """Latin words and numbers around it run to the left as a whole: its own room must not be torn off to their other side."""
+    view = shown(qtbot, lane_of("שלום", " English", " word", " end", ghosts={3: " 15"}))
+    view.set_looks(TokenLooks("all"))
+    (ghost,) = (piece for piece in view.lines.row(0) if piece.kind == "ghost")
+    assert ghost.width < 4 * view.lines.styles.cell
+
+
+def test_states_keep_their_colours_in_right_to_left_text(qtbot: QtBot) -> None:
+    from specview.gui.parts import theme
+
+    lane = LaneModel("x", {"method": "x"})
+    for index, kind in enumerate(("corrected", "bonus")):
+        drafted = (DraftedToken(1, "accepted", text=" שלום"), *((DraftedToken(2, "rejected", text=" רע"),) if kind == "corrected" else ()))
+        lane.add(Round(index, 0.1 * index, 0.0, 0.1, 0.0, drafted=drafted, final=FinalToken(3, kind, " עולם")))  # type: ignore[arg-type]
+    view, now = shown(qtbot, lane), theme.current()
+    for token, tint in enumerate((now.accepted_tint, None, now.corrected_tint, now.accepted_tint, now.bonus_tint)):
+        if tint is not None:
+            box = view.lines.area_of(token)
+            colours = {view.viewport().grab().toImage().pixelColor(x, box.center().y()).name() for x in range(box.left(), box.right())}
+            assert tint in colours

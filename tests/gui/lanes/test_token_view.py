@@ -534,7 +534,7 @@ def test_the_cursor_stops_on_a_count_and_it_tells_all_it_stands_for(qtbot: QtBot
         qtbot.keyClick(shown, Qt.Key.Key_Right)
     assert seen == [(0, 0), (0, 1), (0, -1), (1, -1)]
     qtbot.keyClick(shown, Qt.Key.Key_Left)
-    words = shown.accessibleDescription()
+    words = shown.accessibleDescription().replace("\u00a0", " ")
     assert "2 drafts thrown away before it" in words and '" no" rejected · p 0.20 · q 0.40' in words and "newline never judged" in words
     qtbot.keyClick(shown, Qt.Key.Key_Left)
     assert "2 drafts thrown away · round 0" in shown.accessibleDescription()
@@ -550,7 +550,7 @@ def test_the_pointer_over_a_count_shows_all_it_stands_for(qtbot: QtBot) -> None:
         at = point_of(shown, token)
         QApplication.sendEvent(shown.viewport(), QHelpEvent(QEvent.Type.ToolTip, at, shown.viewport().mapToGlobal(at)))
         qtbot.waitUntil(lambda: head in QToolTip.text(), timeout=1000)  # noqa: B023
-        assert "rejected · p 0.20 · q 0.40" in QToolTip.text() and "never judged" in QToolTip.text()
+        assert "rejected · p 0.20 · q 0.40" in QToolTip.text().replace("\u00a0", " ") and "never judged" in QToolTip.text()
     QToolTip.hideText()
 
 
@@ -564,7 +564,9 @@ def test_at_temperature_0_drafts_are_listed_with_the_models_own_numbers() -> Non
     draft = DraftedToken(5, "rejected", q=1.0, p=0.0, text=" no", p_top=((4, " a", 0.7), (5, " no", 0.13)), q_top=((5, " no", 0.59),))
     bare = DraftedToken(5, "ignored", q=1.0, text="")
     words = thrown_away(Round(0, 0.1, 0, 0.1, 0, drafted=(draft, bare), final=FinalToken(4, "corrected", " a")))
-    assert words == '" no" rejected · p 0.13 · q 0.59\ntoken 5 never judged · q 1.00'
+    assert words.replace("\u00a0", " ") == '" no" rejected · p 0.13 · q 0.59\ntoken 5 never judged · q 1.00'
+    rare = DraftedToken(6, "rejected", q=0.2, p=0.0, text=" x", p_top=draft.p_top)
+    assert thrown_away(Round(0, 0.1, 0, 0.1, 0, drafted=(rare,))).replace("\u00a0", " ") == '" x" rejected · p < 0.13 · q 0.20'
 
 
 @pytest.mark.parametrize("kind", SWITCHED)
@@ -639,6 +641,23 @@ def test_the_cursor_waits_for_its_token_in_a_replay(qtbot: QtBot) -> None:
     head.to_end()
     shown.refresh()
     assert shown.current() == (8, -1)
+
+
+def test_words_of_a_token_that_a_replay_has_just_taken_back(qtbot: QtBot) -> None:
+    lane = filled_lane(12, alpha=0.3)
+    shown = view(qtbot, lane, looks=TokenLooks())
+    Playhead([lane]).seek(lane.rounds[2].t)
+    for index in range(len(shown.lines.layout)):
+        if shown.lines.layout.first_line[index] >= 0:
+            shown._words(index)
+    shown.viewport().grab()
+
+
+def test_another_width_keeps_the_first_line_at_the_top(qtbot: QtBot) -> None:
+    shown = view(qtbot, filled_lane(60))
+    shown.verticalScrollBar().setValue(0)
+    shown.resize(300, 300)
+    assert shown.verticalScrollBar().value() == 0 and not shown.following
 
 
 @pytest.fixture
