@@ -159,7 +159,9 @@ class ExportButton(QToolButton):
 
 
 def _documents() -> str:
-    return QStandardPaths.writableLocation(QStandardPaths.StandardLocation.DocumentsLocation) or str(Path.home())
+    """The user's folder of documents, where there is one."""
+    found = QStandardPaths.writableLocation(QStandardPaths.StandardLocation.DocumentsLocation)
+    return found if found and Path(found).is_dir() else str(Path.home())
 
 
 def _open(path: Path) -> None:
