@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 )
 
 from specview.decoding.sampling import SamplingParams
+from specview.drafting.registry import title
 from specview.errors import SpecviewError
 from specview.fields import declared
 from specview.files.figures import probability
@@ -27,7 +28,7 @@ from specview.gui.parts.widgets import Choice, Field, label, set_tip
 from specview.gui.state.display_text import quoted, visible
 from specview.racing.branching import Alternative
 from specview.racing.resolve import checked_run
-from specview.settings.run import LaneSettings, RunSettings
+from specview.settings.run import BASELINE, LaneSettings, RunSettings
 
 _SHOWN_TEXT = 4000
 _SAMPLING = ("temperature", "seed")
@@ -96,21 +97,20 @@ class BranchDialog(QDialog):
         return self._found[max(self.tokens.currentRow(), 0)]
 
     def _offers(self) -> tuple[tuple[str, str], ...]:
-        names = ", ".join(lane.label for lane in self._base.lanes)
-        drafting = [(lane.label, f"only {lane.label}") for lane in self._base.lanes if not lane.plain]
-        same = [(AS_BEFORE, f"the same lanes: {names}"), ("plain", "only plain")]
+        called = {lane.label: title(lane.label, lane.method) for lane in self._base.lanes}
+        count = len(called)
+        same = [(AS_BEFORE, f"the same {count} lanes" if count > 1 else f"the same lane: {called.popitem()[1]}")]
+        own = [(name, f"only {words}") for name, words in called.items() if count > 2 or name == BASELINE]
         more = [(f"+{name}", f"only {name}") for name in self._others]
-        return tuple((key, visible(words)) for key, words in (*same, *(drafting if len(drafting) > 1 else ()), *more))
+        return tuple((key, visible(words)) for key, words in (*same, *own, *more))
 
     def _chosen_lanes(self) -> tuple[LaneSettings, ...]:
         asked = self.lanes.value()
-        plain = tuple(lane for lane in self._base.lanes if lane.plain)[:1] or (LaneSettings(),)
         if asked == AS_BEFORE:
             return self._base.lanes
-        if asked == "plain":
-            return plain
-        own = {lane.label: lane for lane in self._base.lanes if not lane.plain} | {f"+{name}": lane for name, lane in self._others.items()}
-        return (*plain, own[asked])
+        plain = next((lane for lane in self._base.lanes if lane.plain), LaneSettings())
+        chosen = next((lane for lane in self._base.lanes if lane.label == asked), None) or self._others[asked.removeprefix("+")]
+        return (plain,) if chosen.plain else (plain, chosen)
 
     def _asked(self) -> RunSettings:
         """The settings as asked for; raises SpecviewError, one line, where they cannot work."""
