@@ -107,7 +107,7 @@ class TokenLines:
     def from_line(self, line: int) -> int | None:
         """The first token in this line or below it."""
         lines = self.layout.lines
-        return next((lines[place][0].token for place in range(max(line, 0), len(lines)) if lines[place]), None)
+        return next((piece.token for row in lines[max(line, 0) :] for piece in row if self._pointable(piece.token)), None)
 
     def _position_from(self, line: int) -> int:
         """The first position of the output that begins in this line or below it; the one after the last where there is none."""
@@ -140,7 +140,7 @@ class TokenLines:
         parts = []
         for index in range(first, min(last + 1, len(self.layout))):
             token = self.layout.tokens[index]
-            if token.position is not None:
+            if token.position is not None or token.kind == "given":
                 parts.append(token.text[start if index == first else 0 : stop if index == last else None])
         return "".join(parts)
 
@@ -148,16 +148,20 @@ class TokenLines:
         """The next token that is shown, in one direction."""
         token += step
         while 0 <= token < len(self.layout):
-            if self.layout.first_line[token] >= 0:
+            if self.layout.first_line[token] >= 0 and self._pointable(token):
                 return token
             token += step
         return None
 
+    def _pointable(self, token: int) -> bool:
+        """Whether a token can be pointed at: what was given cannot."""
+        return self.layout.tokens[token].kind != "given"
+
     def edge(self, token: int, end: int) -> int | None:
         """The first (end 0) or last (-1) token in a token's line."""
         line = self.layout.first_line[token]
-        row = self.layout.lines[line] if line >= 0 else []
-        return row[end].token if row else None
+        row = [piece.token for piece in self.layout.lines[line] if self._pointable(piece.token)] if line >= 0 else []
+        return row[end] if row else None
 
     def beneath(self, token: int, lines: int) -> int | None:
         """The token so many lines down (up, if below 0) nearest to this one's middle; itself where it goes on there."""
@@ -172,7 +176,7 @@ class TokenLines:
             target += 1 if lines > 0 else -1
         if target == line or not 0 <= target < len(self.layout.lines):
             return None
-        hit = nearest(self.row(target), fragment.x + fragment.width / 2)
+        hit = nearest([piece for piece in self.row(target) if self._pointable(piece.token)], fragment.x + fragment.width / 2)
         return None if hit is None else hit.token
 
     def moved(self, here: int | None, key: Qt.Key, whole: bool, page: int, top: int | None) -> tuple[int | None] | None:
@@ -216,7 +220,8 @@ class TokenLines:
         if not 0 <= line < len(self.layout.lines):
             return None
         found = nearest(self.row(line), x)
-        return found.token if found is not None and found.x <= x <= found.x + found.width else None
+        there = found is not None and found.x <= x <= found.x + found.width and self._pointable(found.token)
+        return found.token if found is not None and there else None
 
     def place_at(self, x: float, y: float) -> Place | None:
         """The place in the text that is nearest to a point."""
@@ -342,7 +347,7 @@ class TokenLines:
         run, run_x = "", 0.0
         special: list[Fragment] = []
         for fragment in row:
-            if fragment.kind == "word" and is_plain(fragment.text):
+            if fragment.kind == "word" and is_plain(fragment.text) and self._pointable(fragment.token):
                 if not run:
                     run_x = fragment.x
                 run += fragment.text
@@ -361,7 +366,8 @@ class TokenLines:
             elif fragment.kind == "count":
                 styles.paint_count(painter, at.x(), top, fragment.text)
             elif fragment.kind == "word":
-                painted.words(painter, at, fragment.text, styles.font, ink)
+                own = ink if self._pointable(fragment.token) else styles.styles["given"].ink
+                painted.words(painter, at, fragment.text, styles.font, own)
             elif self._marks and fragment.text:
                 text = "·" * len(fragment.text) if fragment.kind == "space" else fragment.text
                 painted.words(painter, at, text, styles.font, styles.faint)
@@ -376,6 +382,9 @@ class TokenLines:
                 form.setVerticalAlignment(QTextCharFormat.VerticalAlignment.AlignSuperScript)  # which makes it smaller too
         elif kind == "space" and not self._marks and fragment.width > styles.cell * len(fragment.text) + 0.5:
             form.setFont(styles.airy_font)
+        elif kind == "word" and not self._pointable(fragment.token):
+            form.setFont(styles.font)
+            form.setForeground(styles.styles["given"].ink)
         elif kind == "word" or not self._marks:
             return None
         else:

@@ -279,11 +279,11 @@ class TokenView(QAbstractScrollArea):
     def copy_all(self) -> None:
         """Copy the whole output."""
         if self.lane.tokens:
-            QApplication.clipboard().setText(clipboard(self.lane.text))
+            QApplication.clipboard().setText(clipboard(self.lane.reply))
 
     def copy(self) -> None:
         """Copy the selected text, or the whole output where nothing is selected."""
-        text = self.selected_text() or self.lane.text
+        text = self.selected_text() or self.lane.reply
         if text:
             QApplication.clipboard().setText(clipboard(text))
 

@@ -14,6 +14,7 @@ from specview.files.reader import Trace, read_trace
 from specview.gui.link.background import Background
 from specview.gui.state.view_model import RaceModel
 from specview.racing.resolve import checked_run
+from specview.settings.branch import known_branch
 from specview.settings.events import LaneEnded, LanePrefilled, LaneRound, RaceEnded
 from specview.settings.run import MAX_LANES, RunSettings
 
@@ -154,9 +155,10 @@ def _remarks(trace: Trace) -> list[str]:
 
 def _words(pick: Pick, trace: Trace) -> str:
     run = trace.run
-    recorded = run.get("recorded_at")
+    recorded, branch = run.get("recorded_at"), known_branch(run)
     parts = [
         pick.title,
+        branch.words if branch is not None else "",
         str(recorded)[:16].replace("T", " ") if isinstance(recorded, str) else "",
         *(str(run[key]) for key in ("target_model_name", "engine", "device") if isinstance(run.get(key), str)),
     ]

@@ -2,7 +2,8 @@
 
 accepted: a tint. corrected: a tint, dotted underline. bonus: a tint, solid underline. plain: bare.
 rejected: small, struck through. ignored: small, faint, in a dotted box, not struck. drafted, not judged yet: a dashed
-outline. Drafts that are only counted: a small raised number. So each state has a mark of its own besides its colour.
+outline. given, before the output: muted, a thin underline. Drafts that are only counted: a small raised number. So each
+state has a mark of its own besides its colour.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class TokenStyles:
             "corrected": TokenStyle(ink, QColor(now.corrected_tint), underline=dots),
             "bonus": TokenStyle(ink, QColor(now.bonus_tint), underline=_pen(now.bonus, stroke)),
             "plain": TokenStyle(ink),
+            "given": TokenStyle(QColor(now.muted), underline=_pen(now.faint, 1.0)),
             "rejected": TokenStyle(QColor(now.rejected), strike=_pen(now.rejected, max(1.0, stroke * 0.85))),
             "ignored": TokenStyle(QColor(now.faint), box=outline),
             "drafted": TokenStyle(ink, box=dashes),

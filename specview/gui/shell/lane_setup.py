@@ -200,7 +200,7 @@ class LaneSetup:
         """Copy the output of the lane that has the focus."""
         index = self.focused()
         if index is not None:
-            text = self._window.controller.race.lanes[index].text
+            text = self._window.controller.race.lanes[index].reply
             QGuiApplication.clipboard().setText(text.encode("utf-8", "replace").decode("utf-8"))
 
     def toggle_tree(self) -> None:

@@ -33,7 +33,7 @@ def whole(settings: RunSettings | None, race: RaceModel) -> tuple[Said, ...]:
         return ()
     first = (Said(WHO["system"], settings.system),) if settings.system else ()
     plain = race.baseline
-    reply = (Said(WHO["assistant"], plain.text),) if plain is not None and plain.text else ()
+    reply = (Said(WHO["assistant"], plain.reply),) if plain is not None and plain.reply else ()
     return (*first, *earlier(settings), Said(WHO["user"], settings.prompt), *reply)
 
 

@@ -190,7 +190,7 @@ class TokenLayout:
                 self._count()  # that round had no final token
             self.tokens.append(token)
             self.first_line.append(-1)
-            if token.position is None and token.kind != "drafted":
+            if token.position is None and token.kind not in ("drafted", "given"):
                 if self.ghosts == "none":
                     continue
                 if kept and index < self.settled and not self._shown_first(token):
@@ -212,7 +212,7 @@ class TokenLayout:
                     self._count()
                 self._strong = self._strong or any(map(str.isalpha, word))
                 self._word(index, word, len(space), len(word) * self.cell)
-            elif token.position is None:
+            elif token.kind == "drafted":
                 self._draft(index, token.text)
             else:
                 self._output(index, token)

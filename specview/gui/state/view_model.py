@@ -7,6 +7,7 @@ only grow, but for a race that is played again (`playhead`): the first `settled`
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from specview.decoding.phases import Stage, TokenState
 from specview.decoding.round_table import RoundTable
 from specview.decoding.speedup import Speedup, speedup
 from specview.drafting.plain import BASELINE
+from specview.settings.branch import known_branch
 from specview.settings.events import (
     Equality,
     Event,
@@ -31,10 +33,11 @@ from specview.settings.events import (
 )
 from specview.settings.run import TARGET_FIELDS, LaneSettings
 
-TokenKind = Literal["accepted", "corrected", "bonus", "plain", "rejected", "ignored", "drafted"]
-"""drafted: proposed in the round under way and not judged yet."""
+TokenKind = Literal["accepted", "corrected", "bonus", "plain", "rejected", "ignored", "drafted", "given"]
+"""drafted: proposed in the round under way and not judged yet. given: a piece of what the output goes on from, before it all."""
 LaneState = Literal["idle", "loading", "prefill", "running", "ended"]
 RaceState = Literal["idle", "loading", "running", "ended"]
+_PIECES = re.compile(r"\S{1,40}\s*|\s+")
 FINAL = -1
 """The token index of a round's final token."""
 
@@ -49,7 +52,7 @@ class ViewToken(NamedTuple):
     round_index counts within `LaneModel.rounds`, the round under way being the one after them (`round_at`); token_index
     within that round's draft, FINAL (-1) for its final token; position is the place in the output, None for a ghost and
     for one that is not judged yet. folded is how many such drafts this one stands for, token_index being the first of
-    them; 0 for a token itself.
+    them; 0 for a token itself. What was given is of no round (-1), and nothing to point at.
     """
 
     text: str
@@ -140,11 +143,16 @@ class LaneModel:
     differs: str = ""  # of a lane laid beside another run's: what keeps it from being compared ("other prompt")
     wanted: LaneSettings | None = None  # the lane set up that it stands for
     stale: bool = False  # of a run with other settings than those set now
+    given: str = ""  # of a branch: the output that it goes on from
     generation: int = 0
     version: int = 0
     _starts: list[int] = field(default_factory=list)
     _counted: bool = False
     _folded: tuple[Any, Metrics] | None = None
+
+    def __post_init__(self) -> None:
+        """What was given stands first, in pieces that are laid out as tokens are."""
+        self.tokens += (ViewToken(piece, "given", -1, 0, None) for piece in _PIECES.findall(self.given))
 
     @property
     def method(self) -> str:
@@ -160,6 +168,11 @@ class LaneModel:
     def text(self) -> str:
         """The output text so far, without ghosts."""
         return "".join(token.text for token in self.tokens if token.position is not None)
+
+    @property
+    def reply(self) -> str:
+        """What was given and the output so far."""
+        return self.given + self.text
 
     @property
     def decoded(self) -> bool:
@@ -250,11 +263,12 @@ class LaneModel:
         self.state = "running"
         self.version += 1
 
-    def restart(self, name: str, settings: Mapping[str, Any], past_speedups: list[Speedup]) -> None:
+    def restart(self, name: str, settings: Mapping[str, Any], past_speedups: list[Speedup], given: str = "") -> None:
         """Forget the run before; the lane is idle again."""
         generation, version = self.generation + 1, self.version + 1
         self.__init__(  # type: ignore[misc]
-            name=name, settings=settings, past_speedups=past_speedups, generation=generation, version=version, wanted=self.wanted
+            name=name, settings=settings, past_speedups=past_speedups, generation=generation, version=version, wanted=self.wanted,
+            given=given,
         )
 
 
@@ -350,12 +364,14 @@ class RaceModel:
         del self.lanes[len(names):]
         while len(self.lanes) < len(names):
             self.lanes.append(LaneModel())
+        branch = known_branch(event.facts)
+        given = branch.given if branch is not None else ""
         seen: Counter[tuple[Any, ...]] = Counter()
         for lane, name, flat in zip(self.lanes, names, settings, strict=True):
             same: tuple[Any, ...] = (event.prompt_ids, *sorted((k, repr(v)) for k, v in flat.items()))
             seen[same] += 1  # two lanes may have the same settings
             key = (seen[same], *same)
-            lane.restart(name, flat, self._history.setdefault(key, []))
+            lane.restart(name, flat, self._history.setdefault(key, []), given)
             lane.state = "loading"
 
     def _lane_ended(self, event: LaneEnded) -> None:

@@ -8,20 +8,23 @@ from types import SimpleNamespace
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QDialog
 
+from specview.gui.lanes.token_view import TokenView
 from specview.gui.link.local_backend import LocalBackend
-from specview.gui.link.open_run import Pick
+from specview.gui.link.open_run import Pick, open_picks
 from specview.gui.race.branch_dialog import BranchDialog
 from specview.gui.race.branching import position_at
 from specview.gui.state.set_branch import SetBranch
-from specview.gui.state.view_model import FINAL
+from specview.gui.state.view_model import FINAL, LaneModel
 from specview.library.library import RunLibrary
 from specview.racing.branching import Alternative
 from specview.settings.branch import Branch, branch_of
 from specview.settings.run import LaneSettings, RunSettings
 from tests.racing.world import PROMPT, World
 
+NONE = Qt.KeyboardModifier.NoModifier
 FIRST = RunSettings(
     prompt=PROMPT, chat=False, max_tokens=24, lanes=(LaneSettings(), LaneSettings("draft-model", k=3), LaneSettings("prompt-lookup", k=4))
 )
@@ -90,7 +93,7 @@ def test_it_goes_on_from_a_token_and_ends_where_it_was(qtbot, window, answer) ->
     assert branch_of(window.controller.race.facts).token_ids == branch.token_ids
     assert window.branching.bar.isVisible() and parent.id in window.branching.bar.words and "position 5" in window.branching.bar.words
     kept = RunLibrary().scan()[0]
-    assert kept.parent == parent.id and kept.continues
+    assert kept.parent == parent.id and kept.continues in open_picks([Pick(kept.path)], [RunLibrary().read(kept)]).words
     assert not window.controller.stale
     # edited meanwhile: stays; the rest is as it was
     window.setup.fields["max_tokens"].set_value(12)
@@ -100,6 +103,44 @@ def test_it_goes_on_from_a_token_and_ends_where_it_was(qtbot, window, answer) ->
     assert window.own_settings() == replace(setup, max_tokens=12)
     race(qtbot, window)
     assert ids(window, 1) == before[:12]
+
+
+def test_what_was_given_stands_before_each_lane_and_is_nothing_to_point_at(qtbot, window, answer) -> None:
+    race(qtbot, window)
+    answer.way = lambda dialog: None
+    window.page.branch_requested.emit(1, *token_at(window, 1, 11), None)
+    ended(qtbot, window)
+    given = window.controller.ran.branch.text + window.controller.ran.branch.token
+    assert len(given) == 12
+    for panel in window.page.panels:
+        lane, view = panel.lane, panel.view
+        assert (lane.given, lane.reply) == (given, given + lane.text) and lane.tokens[0].kind == "given" and len(lane.text) == 24
+        qtbot.waitUntil(lambda view=view, lane=lane: len(view.lines.layout) == len(lane.tokens))
+        area = view.lines.area_of(0)
+        assert area.width() > 0 and view.token_at(area.center()) is None and view.token_at(view.lines.area_of(1).center()) == 1
+        view.setFocus()
+        for key, held in ((Qt.Key.Key_Down, NONE), (Qt.Key.Key_Home, Qt.KeyboardModifier.ControlModifier), (Qt.Key.Key_Left, NONE), (Qt.Key.Key_Up, NONE)):
+            qtbot.keyClick(view, key, held)
+            assert view.current() == (0, lane.tokens[1].token_index)
+        view.copy_all()
+        assert QGuiApplication.clipboard().text() == lane.reply
+        view.select_all()
+        assert view.selected_text() == lane.reply
+    window.page.grab()
+    # a branch of a ghost or a token after it counts from the lane's own output
+    assert position_at(window.controller.race.lanes[0], 0, FINAL) == 0
+    assert [token.text for token in LaneModel(given="a  b\n\n  " + "c" * 50).tokens] == ["a  ", "b\n\n  ", "c" * 40, "c" * 10]
+    view = TokenView(LaneModel(given="שלום עולם 😀 <b>x</b>\n\ty "))
+    qtbot.addWidget(view)
+    view.refresh()
+    view.grab()
+    playhead = window.controller.playhead
+    playhead.seek(0.0)
+    assert [[token.kind for token in lane.tokens] for lane in window.controller.race.lanes] == [["given"]] * 3
+    window.page._on_text()
+    playhead.seek(playhead.length)
+    window.page._on_text()
+    assert all(lane.reply == given + lane.text and len(lane.text) == 24 for lane in window.controller.race.lanes)
 
 
 def test_another_token_other_lanes_and_another_temperature(qtbot, window, answer) -> None:
@@ -174,8 +215,11 @@ def test_what_cannot_be_gone_on_from_is_said(qtbot, window, answer, tmp_path: Pa
     assert "no finished race" in window.banner.message and not answer.texts
     race(qtbot, window)
     path = RunLibrary().scan()[0].path
-    window.page.branch_requested.emit(0, *token_at(window, 0, 2), None)  # cancelled
-    assert len(answer.texts) == 1 and not window.branching.bar.isVisible() and not window.controller.racing
+    view = window.page.panels[0].view
+    view.select_token(*token_at(window, 0, 2))
+    view.setFocus()
+    qtbot.keyClick(view, Qt.Key.Key_B)  # cancelled
+    assert answer.texts == [window.controller.race.lanes[0].text[:2]] and not window.branching.bar.isVisible() and not window.controller.racing
     window.recorded.open([Pick(path), Pick(path)])
     qtbot.waitUntil(lambda: not window.recorded.opener.busy and window.controller.recorded is not None, timeout=10_000)
     window.page.branch_requested.emit(0, 0, FINAL, None)
