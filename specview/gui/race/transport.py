@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from PySide6.QtCore import QObject, QPointF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QIcon, QKeyEvent, QMouseEvent, QPainter, QPixmap, QPolygonF
+from PySide6.QtGui import QColor, QIcon, QKeyEvent, QMouseEvent, QPainter, QPixmap, QPolygonF, QResizeEvent
 from PySide6.QtWidgets import (
     QApplication,
     QButtonGroup,
+    QLayout,
     QSizePolicy,
     QSlider,
     QStyle,
@@ -317,6 +318,10 @@ def _icon(name: str) -> QIcon:
     return found
 
 
+_SCRUBBER = 150
+"""The scrubber keeps so many pixels, at font scale 1, before words, speeds and the step by rounds are shown."""
+
+
 class Scrubber(QSlider):
     """The moment of the race: arrows go by phases, Page Up and Down by a round of the leader, Home and End to the ends."""
 
@@ -328,7 +333,7 @@ class Scrubber(QSlider):
         self.setRange(0, self.STEPS)
         self.setAccessibleName("Moment of the race")
         self.valueChanged.connect(self._moved)
-        self.setMinimumWidth(theme.px(60))
+        self.setMinimumWidth(theme.px(40))
 
     def follow(self) -> None:
         """Stand where the race does."""
@@ -396,15 +401,34 @@ class TransportBar(QWidget):
         self.where = label("", "small")
         self.where.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._shown = QWidget()
+        self._choices = QWidget()
+        layout.row(*self.speeds.values(), on=self._choices, gap=0)
         layout.row(
-            self.start, self.back, self.play, self.step, self.round, layout.row(*self.speeds.values(), gap=0), (self.scrubber, 1),
-            self.where, on=self._shown, gap=theme.px(6)
+            self.start, self.back, self.play, self.step, self.round, self._choices, (self.scrubber, 1), self.where, on=self._shown,
+            gap=theme.px(6)
         )
-        layout.row((self._shown, 1), on=self)
+        layout.row((self._shown, 1), on=self).setSizeConstraint(QLayout.SizeConstraint.SetNoConstraint)
         theme.signals.changed.connect(self._restyle)
         transport.changed.connect(self.refresh)
         self._sign = ""
         self._restyle()
+
+    def minimumSizeHint(self) -> QSize:
+        """Narrow enough for a small window: what has no room goes, by `_fit`."""
+        return QSize(theme.px(160), theme.px(28))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        """In a narrow row the words go first, then the speeds and the step by rounds: the keys still do all of it."""
+        room = self.width() - theme.px(_SCRUBBER) - sum(
+            one.sizeHint().width() + theme.px(6) for one in (self.start, self.back, self.play, self.step)
+        )
+        for part, wide in ((self.round, 0), (self._choices, 0), (self.where, self.where.minimumWidth())):
+            room -= (wide or part.sizeHint().width()) + theme.px(6)
+            part.setVisible(room >= 0)
 
     def _step(self, by: int) -> None:
         held = QApplication.keyboardModifiers() & Qt.KeyboardModifier.ShiftModifier
@@ -419,6 +443,7 @@ class TransportBar(QWidget):
         self.back.setIcon(_icon("back"))
         self.where.setFixedWidth(self.where.fontMetrics().horizontalAdvance("188.8 of 188.8 s, at 4 times true speed"))
         self.refresh()
+        self._fit()
 
     @property
     def words(self) -> str:
