@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -80,8 +79,8 @@ def fold(rounds: Rounds, prefill_s: float | None = None, plain_step_s: float | N
     draft_rounds = int((table["k"] > 0).sum())
     phases = {name: table.total(name) for name in PHASES}
     decode_s = sum(phases.values())
-    seconds, ends = table["seconds"].tolist(), table["t"].tolist()
-    gaps = sorted(seconds[1:])
+    seconds, ends = table["seconds"], table["t"]
+    gaps = np.sort(seconds[1:]).tolist()
     held, tried = table.by_depth()
     alpha = _ratio(accepted, judged)
     prefill_s = table.prefill_s
@@ -101,10 +100,10 @@ def fold(rounds: Rounds, prefill_s: float | None = None, plain_step_s: float | N
         position_acceptance_conditional=tuple(map(_ratio, held, tried)),
         decode_tokens_per_s=_ratio(emitted, decode_s),
         total_s=None if prefill_s is None else prefill_s + decode_s,
-        ttft_s=prefill_s + seconds[0] if prefill_s is not None and seconds else None,
+        ttft_s=prefill_s + float(seconds[0]) if prefill_s is not None and count else None,
         itl_p50_s=percentile(gaps, 50),
         itl_p95_s=percentile(gaps, 95),
-        tpot_s=_ratio(ends[-1] - ends[0], emitted - 1) if emitted > 1 and count > 1 else None,
+        tpot_s=_ratio(float(ends[-1] - ends[0]), emitted - 1) if emitted > 1 and count > 1 else None,
         mean_k=_ratio(proposed, draft_rounds),
         distinct_4grams=_ratio(table.distinct_4grams, emitted - 3) if emitted > 3 else None,
         by_drafter=_by_drafter(table),
@@ -150,7 +149,7 @@ def _costs(table: RoundTable, alpha: float | None, plain_step_s: float | None) -
     if not plain_step_s or not proposed:  # 0: a file whose passes took no time
         return found
     c = found["draft_cost"] = table.total("draft_s") / proposed / plain_step_s
-    passes = sum(len(times) * median(times) for times in table.pass_times().values())
+    passes = sum(count * typical for count, typical in table.passes().values())
     v = found["verify_cost"] = passes / len(table) / plain_step_s
     if alpha is not None and not table.trees:
         found["predicted_speedup"] = theory.speedup(alpha, mean_k, c)

@@ -6,7 +6,6 @@ import copy
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -154,8 +153,12 @@ class RoundTable:
 
     def plain_step_s(self) -> float | None:
         """Median time of a one-row target pass, seconds; None where there was none."""
-        times = self.pass_times().get(1)
-        return median(times) if times else None
+        return self.passes().get(1, (0, None))[1]
+
+    def passes(self) -> dict[int, tuple[int, float]]:
+        """Of the target's passes by their rows: how many there were, and their median time, seconds."""
+        rows, seconds = self["rows"], self["verify_s"]
+        return {int(count): (int((rows == count).sum()), float(np.median(seconds[rows == count]))) for count in np.unique(rows)}
 
     @property
     def distinct_4grams(self) -> int:

@@ -149,6 +149,7 @@ class LaneModel:
     _starts: list[int] = field(default_factory=list)
     _counted: bool = False
     _folded: tuple[Any, Metrics] | None = None
+    _compared: tuple[Any, Speedup | None] | None = None
 
     def __post_init__(self) -> None:
         """What was given stands first, in pieces that are laid out as tokens are."""
@@ -424,7 +425,11 @@ class RaceModel:
         if plain is None or lane is plain or lane.differs:
             return None
         if lane.final_speedup is None or plain.state == "running":  # a replay that has not come to plain's end
-            return speedup(lane.table, plain.table, sum(one.state != "ended" for one in (lane, plain)))
+            running = sum(one.state != "ended" for one in (lane, plain))
+            key = lane.table, len(lane.table), plain.table, len(plain.table), running
+            if lane._compared is None or lane._compared[0] != key:
+                lane._compared = key, speedup(lane.table, plain.table, running)
+            return lane._compared[1]
         return lane.final_speedup.beside(lane.past_speedups if lane._counted else [])
 
 

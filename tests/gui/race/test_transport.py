@@ -12,9 +12,11 @@ from PySide6.QtWidgets import QApplication, QWidget
 from specview.gui.parts.plots import PlotStrip
 from specview.gui.race.transport import SPEEDS, Transport, TransportBar, time_text
 from specview.gui.state import lane_words
-from specview.settings.events import RaceEnded
+from specview.gui.state.view_model import RaceModel
+from specview.settings.events import LanePrefilled, LaneRound, RaceEnded, RaceStarted
 from tests.decoding.toy import FakeClock
 from tests.gui.race.test_recorded_runs import ended, open_in, run, shown
+from tests.gui.views_data import make_rounds
 from tests.library.recorded import write_trace
 
 
@@ -372,3 +374,28 @@ def test_the_lanes_last_tokens_are_painted_at_the_ledgers_times(window, qtbot, t
         if max(best) <= 0.03:
             break
     assert max(best) <= 0.03, best
+
+
+def test_twenty_thousand_tokens_are_scrubbed_without_a_long_gap(window, qtbot, tmp_path):
+    """What one movement of the scrubber takes on the Qt thread: processor time, which a busy machine does not lengthen."""
+    race = RaceModel()
+    race.apply(RaceStarted(1, (1,), "p", ("plain", "draft-model"), ({"method": "plain"}, {"method": "draft-model", "k": 4})))
+    for index, made in enumerate((make_rounds(20_000, 0, step_s=0.03), make_rounds(7000))):
+        race.apply(LanePrefilled(1, index, 0.1, 1))
+        for round_ in made:
+            race.apply(LaneRound(1, index, round_))
+    race.apply(RaceEnded(1, "done"))
+    assert min(lane.emitted for lane in race.lanes) > 19_000
+    window.controller.show_recorded(race, None)
+    transport, spent = window.page.transport, []
+    transport.seek(0.0)
+    QApplication.processEvents()
+    for part in (0.9, 0.1, 0.5, 0.52, 0.3, 0.95, 0.94, 0.05):
+        begin = time.thread_time()
+        transport.seek(part * transport.length)
+        spent.append(time.thread_time() - begin)
+        qtbot.wait(20)
+    assert sorted(spent)[4] < 0.1 and transport.seconds == pytest.approx(0.05 * transport.length)
+    transport.seek(transport.length)
+    views = [panel.view for panel in window.page.panels]
+    qtbot.waitUntil(lambda: all(len(view.lines.layout) == len(view.lane.tokens) for view in views), timeout=30_000)
