@@ -82,8 +82,9 @@ def waiting(now: Situation) -> bool:
 def standing(race: RaceModel, lane: LaneModel) -> Standing:
     """A lane as the sentence takes it."""
     faster = race.speedup(lane)
+    rate = shown_rate(faster, race.metrics(lane)) if faster is None else faster.tokens_per_s
     return Standing(
-        lane_words.title(lane), lane.emitted, shown_rate(faster, race.metrics(lane)), faster, lane.plain,
+        lane_words.title(lane), lane.emitted, rate, faster, lane.plain,
         bool(lane_words.lossy(lane.settings)), lane.equality, lane.end or "", lane.error, lane.differs,
     )
 
@@ -101,19 +102,16 @@ def _waiting(now: Situation) -> Verdict:
 
 
 def _running(race: RaceModel, now: Situation) -> Verdict:
-    lanes = [standing(race, lane) for lane in race.lanes if lane.rounds]
-    if not lanes:
+    if not any(lane.rounds for lane in race.lanes):
         return Verdict("The first round is under way.")
-    count = max(len(lane.rounds) for lane in race.lanes)
-    rated = sorted((lane for lane in lanes if lane.speedup is not None), key=lambda lane: -lane.speedup.value)  # type: ignore[union-attr]
-    words = "Stopping, round" if now.state == "stopping" else "Paused at round" if now.paused else "Round"
-    if rated and (best := rated[0]).speedup is not None:
-        ahead = best.speedup.value > 1
-        leads = (f"{best.name} leads, {times_short(best.speedup.value)} so far" if ahead
-                 else f"plain decoding leads, {best.name} {times_short(best.speedup.value)} so far")  # fmt: skip
-        sentence = f"{words} {count}: {leads}"
-    else:
-        sentence = f"{words} {count}"
+    sentence = "Stopping, round" if now.state == "stopping" else "Paused at round" if now.paused else "Round"
+    sentence += f" {max(len(lane.rounds) for lane in race.lanes)}"
+    rated = [(found.value, lane) for lane in race.lanes if lane.rounds and (found := race.speedup(lane)) is not None]
+    if rated:
+        value, best = max(rated, key=lambda pair: pair[0])
+        name = lane_words.title(best)
+        leads = f"{name} leads," if value > 1 else f"plain decoding leads, {name}"
+        sentence += f": {leads} {times_short(value)} so far"
     return Verdict(sentence, _share(race, now))
 
 
