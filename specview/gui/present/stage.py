@@ -91,7 +91,7 @@ class Title(QLineEdit):
         most = 600 if stage is None else stage.width() * 0.62
         self.setFixedSize(round(min(metrics.horizontalAdvance(self.text() or "Title") + metrics.averageCharWidth() * 1.5, most)),
                           round(metrics.height() * 1.2))  # fmt: skip
-        self.setCursorPosition(0 if not self.hasFocus() else self.cursorPosition())
+        self.setCursorPosition(self.cursorPosition() if self.hasFocus() or self.isModified() else 0)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Enter and Escape give the keys back."""
@@ -170,6 +170,8 @@ class Stage(QWidget):
         self.title.fit(sizes)
         self.note.setFont(sizes.font(NOTE))
         self.colours.fit(sizes)
+        for lane in self.lanes:
+            lane.head.sizes = sizes  # what a head wants is in these
         room = (self.width() - 2 * side + gap) / max(len(self.lanes), 1) - gap
         stacked = any(lane.head.wants() > room for lane in self.lanes)
         for lane in self.lanes:

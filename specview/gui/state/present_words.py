@@ -60,6 +60,6 @@ def line(lane: LaneModel, race: RaceModel, metrics: Metrics) -> str:
         return visible(lane.error)
     if not lane.rounds:
         return visible(lane.progress_text) or (lane.state if lane.state in ("loading", "prefill") else "")
-    speed, lossy = lane_words.line(lane, race, metrics)[0].text(), lane_words.lossy(lane.settings)
+    speed, lossy = lane_words.line(lane, race, metrics)[0].text(brief=True), lane_words.lossy(lane.settings)
     notes = (lane_words.LOSSY if lossy else "", f"not comparable: {lane.differs}" if lane.differs else "")
     return " · ".join(filter(None, (speed, *notes)))

@@ -88,6 +88,18 @@ def test_a_lossy_lane_is_called_so(qtbot, desk):
     assert "lossy" in stage.lanes[1].head.line and "lossy" not in stage.lanes[0].head.line
 
 
+def test_whether_names_stand_beside_numbers_goes_by_the_present_sizes(desk, qtbot):
+    feed(desk, standard())
+    stage = Stage(desk.controller.race)
+    qtbot.addWidget(stage)
+    stage.resize(700, 300)
+    stage.fit()
+    small = stage.lanes[0].head.wants()
+    stage.resize(round(3 * small), 1500)
+    stage.fit()
+    assert stage.lanes[0].head.wants() > 1.5 * small and stage.lanes[0].head.stacked
+
+
 @pytest.mark.parametrize("high", [720, 1080])
 @pytest.mark.parametrize("scale", [0.8, 1.0, 1.4])
 def test_no_text_is_smaller_than_the_least(screen, qapp, high, scale):
