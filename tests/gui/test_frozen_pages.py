@@ -37,6 +37,6 @@ def test_pages(qtbot, opened, title):
 
 def test_menus_and_shortcuts(window):
     found = {}
-    for menu in window.menuBar().actions():
+    for menu in window.menu.menus.actions():
         found[menu.text()] = [f"{one.text()} [{one.shortcut().toString()}]" for one in menu.menu().actions() if one.text()]
     net.check("menus", found)

@@ -56,7 +56,7 @@ def test_a_scan_runs_on_the_engine_thread_and_marks_the_best(window, qtbot, scri
     assert dialog.running and dialog.stop.isEnabled() and not dialog.use.isEnabled()
     assert window.controller.state == "working"
     qtbot.waitUntil(lambda: dialog.progress.maximum() > 0 and dialog.progress.value() > 0)
-    assert "Costs" in window.status.detail.full or "Costs" in dialog.words.text()
+    assert "Costs" in window.page.headline.said.text or "Costs" in dialog.words.text()
     qtbot.waitUntil(lambda: not dialog.running)
     assert script.threads == {"specview-engine"}
     assert len(dialog.table.rows) == 11
