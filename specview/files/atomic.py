@@ -19,6 +19,8 @@ def cannot_write(path: str | Path, what: str, error: OSError) -> SpecviewError:
     """Return the one line for a file that cannot be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     mend = "Free some space, or choose another disk." if full else "Choose a folder you may write in."
+    if error.errno == errno.EISDIR:
+        mend = "Name a file in it."
     return SpecviewError(f"cannot write the {what} {str(path)!r}: {os_reason(error)}.", mend)
 
 

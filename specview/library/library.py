@@ -273,7 +273,7 @@ class RunLibrary:
         if (back := re.fullmatch(r"last(?:~(\d+))?", ref)) is not None:
             place = int(back[1] or 0)
             if place >= len(found):
-                raise UsageError(f"{where} holds {len(found)} runs.", "specview runs list shows them.")
+                raise UsageError(f"{where} holds {len(found)} run{'' if len(found) == 1 else 's'}.", "specview runs list shows them.")
             return found[place]
         exact = [entry for entry in found if ref in (entry.id, entry.path.name, entry.name)]
         close = exact or [entry for entry in found if entry.id.startswith(ref) or entry.id.rpartition("-")[2].startswith(ref)]

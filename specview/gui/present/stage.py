@@ -110,6 +110,7 @@ class Stage(QWidget):
     def __init__(self, race: RaceModel) -> None:
         super().__init__()
         self.setObjectName("page")
+        self.setAccessibleName("Race")
         self.setMouseTracking(True)
         self.race = race
         self.sizes = Sizes(720)

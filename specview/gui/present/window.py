@@ -135,6 +135,12 @@ class PresentWindow(QWidget):
             Keys.Key_Space: self.toggle,
             Keys.Key_Right: lambda: self._play(lambda player: player.step_phase(1)),
             Keys.Key_Left: lambda: self._play(lambda player: player.step_phase(-1)),
+            Keys.Key_Period: lambda: self._play(lambda player: player.step_phase(1)),  # as in the window
+            Keys.Key_Comma: lambda: self._play(lambda player: player.step_phase(-1)),
+            Keys.Key_Greater: lambda: self._play(lambda player: player.step_round(1)),
+            Keys.Key_Less: lambda: self._play(lambda player: player.step_round(-1)),
+            Keys.Key_BracketRight: lambda: self._play(lambda player: player.faster()),
+            Keys.Key_BracketLeft: lambda: self._play(lambda player: player.slower()),
             Keys.Key_Up: lambda: self._play(lambda player: player.faster()),
             Keys.Key_Plus: lambda: self._play(lambda player: player.faster()),
             Keys.Key_Equal: lambda: self._play(lambda player: player.faster()),

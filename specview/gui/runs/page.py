@@ -66,6 +66,7 @@ class RunsPage(Page):
         self.library = RunLibrary()
         self.work = Background(self)
         self.entries: list[Entry] = []
+        self._keyboard_due = False  # it was to come here before the list was read
         self._traces: dict[tuple[Path, int], Trace] = {}
         self._undo: list[str] = []
         self._unwritten: dict[str, tuple[str, list[str], str]] = {}  # what was typed and is not on the disk (yet)
@@ -184,13 +185,15 @@ class RunsPage(Page):
 
     def take_focus(self) -> bool:
         """To the list: arrow keys, Enter, F2 and Del work at once."""
-        if not self.entries or not self.runs.isVisible():
+        self._keyboard_due = not self.entries or not self.runs.isVisible()
+        if self._keyboard_due:
             return False
         self.runs.view.setFocus()
         return True
 
     def left(self) -> None:
         """Keep what was typed."""
+        self._keyboard_due = False
         self.details.save()
 
     def shut(self) -> None:
@@ -258,6 +261,8 @@ class RunsPage(Page):
             self.details.show_runs([])
         self._chosen()
         self._say()
+        if self._keyboard_due and self.entries and not self.isAncestorOf(self.window().focusWidget() or self.window()):
+            self.take_focus()
         if self._write_again and not trash:
             self._write_again = False
             for entry in self.entries:

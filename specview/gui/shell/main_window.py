@@ -346,12 +346,12 @@ class MainWindow(QMainWindow):
             "&Go": (
                 Entry("&Menu", self.menu.open, "F10"),
                 Entry("&Prompt", self.go_to_prompt, "Ctrl+P"),
-                Entry("&Follow-up line", self.page.focus_follow_up, "Ctrl+Shift+M"),
+                Entry("&Follow-up line", self.go_to_follow_up, "Ctrl+Shift+M"),
                 LINE,
                 *(Entry(f"Tab {title}", partial(self.tabs.enter, title), f"Alt+{place}")
                   for place, title in enumerate(self.tabs.titles, 1)),
                 LINE,
-                *(Entry(f"Lane &{place}", partial(self.page.focus_lane, place - 1), f"Ctrl+{place}")
+                *(Entry(f"Lane &{place}", partial(self.go_to_lane, place - 1), f"Ctrl+{place}")
                   for place in range(1, MAX_LANES + 1)),
             ),
             "&Help": (
@@ -461,6 +461,16 @@ class MainWindow(QMainWindow):
         """Put the keyboard into the prompt."""
         self.tabs.open(RACE)
         self.setup.prompt.setFocus(Qt.FocusReason.ShortcutFocusReason)
+
+    def go_to_lane(self, index: int) -> None:
+        """Put the keyboard on a lane's text."""
+        self.tabs.open(RACE)
+        self.page.focus_lane(index)
+
+    def go_to_follow_up(self) -> None:
+        """Put the keyboard on the line for the next turn."""
+        self.tabs.open(RACE)
+        self.page.focus_follow_up()
 
     def _settings_changed(self) -> None:
         self.show_lanes()
