@@ -372,6 +372,20 @@ class Controller(QObject):
         self._follow()
         self.state_changed.emit()
 
+    def drop_partial_branch(self) -> None:
+        """Empty all lanes, where some of those set up hold no figures of the branch that was run: a part says nothing."""
+        live = self._live
+        race, ran = (self.race, self.ran) if live is None else (live.race, live.ran)
+        whole = all(any(lane.wanted == one and lane.decoded for lane in race.lanes) for one in self.lanes)
+        if self.racing or whole or ran is None or ran.branch is None:
+            return
+        emptied = _Live(RaceModel(), self._wanted, None, -1, True, None)
+        if live is not None:
+            self._live = emptied  # it is shown when the recorded run has gone
+            return
+        self._live, self._raced = emptied, False
+        self._leave_recorded()
+
     def count_tokens(self, settings: RunSettings | None) -> None:
         """Ask for the prompt's length, a moment after the last change; None tells that it is unknown."""
         self._count_settings = settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -77,7 +78,7 @@ class Branching(QObject):
         self._window, self._held, self._run, self._open_runs, self._problems = window, held, run, open_runs, problems
         self._controller = window.controller
         self._kept: dict[int, Path] = {}  # where live runs are kept, by their numbers
-        self._before: tuple[RunSettings, str] | None = None  # the setup and its rule, as they were before
+        self._before: tuple[RunSettings, str, bool] | None = None  # the setup and its rule as they were, whether no turns were shown
         self._taken: RunSettings | None = None  # the setup as the branch made it
         self.bar = BranchBar()
         rows = window.page.layout()
@@ -125,10 +126,29 @@ class Branching(QObject):
         window = self._window
         if not window.foreign.confirm(settings):
             return
-        before = self._before or (window.own_settings(), window.setup.rule.value() or "auto")
-        window.show_setup(settings, settings.lanes[-1].rule if settings.lanes else "auto")
+        before = self._before or (self._own(), window.setup.rule.value() or "auto", window.page.conversation.ended)
+        lanes = self._as_set_up(settings.lanes)
+        known = any(lane in window.lane_settings for lane in lanes)
+        rule = before[1] if known else settings.lanes[-1].rule if settings.lanes else "auto"
+        window.show_setup(replace(settings, lanes=lanes), rule)
         self._before, self._taken = before, window.own_settings()
         self._run()
+
+    def _as_set_up(self, lanes: tuple[LaneSettings, ...]) -> tuple[LaneSettings, ...]:
+        """These lanes, each that a lane of the setup comes to as it is set up: the same lane, for the way back."""
+        window, own = self._window, tuple(self._window.lane_settings)
+        known: list[tuple[LaneSettings, LaneSettings]] = []
+        with suppress(SpecviewError):
+            for run in (window.run_settings(), window.setup.turn_settings(own)):
+                known += ((replace(lane, name=""), mine) for lane, mine in zip(run.lanes, own, strict=False))
+        return tuple(next((mine for one, mine in known if one == replace(lane, name="")), lane) for lane in lanes)
+
+    def _own(self) -> RunSettings:
+        """The setup as it is, with the seed of its turn."""
+        own, setup = self._window.own_settings(), self._window.setup
+        with suppress(SpecviewError):
+            return replace(own, sampling=setup.turn_settings(()).sampling)
+        return own
 
     def _parent(self) -> tuple[RunSettings, str] | str:
         """The settings of the race on screen, and what it is called where it is kept; or why it cannot be gone on from."""
@@ -172,15 +192,21 @@ class Branching(QObject):
         self.bar.show_branch(branch)
 
     def end(self) -> None:
-        """The setup as it was before the branch; what was changed in it since stays."""
-        window, before, taken = self._window, self._before, self._taken
+        """Setup and conversation as they were before the branch; what was changed in the setup since stays."""
+        window, controller, before, taken = self._window, self._controller, self._before, self._taken
+        if controller.racing:
+            window.show_message("A race is running. Stop it before ending the branch.", "warning")
+            return
         now = replace(window.own_settings(), branch=None)
         if before is None or taken is None:
             window.show_setup(now, window.setup.rule.value() or "auto")
             return
-        settings, rule = before
+        settings, rule, ended = before
         edited = {item.name: value for item in fields(now) if (value := getattr(now, item.name)) != getattr(taken, item.name)}
         window.show_setup(replace(settings, **edited | {"branch": None}), rule)
+        controller.drop_partial_branch()
+        if ended or (controller.settings is not None and controller.settings.history != window.setup.history):
+            window.page.conversation.leave()
 
     def open_parent(self) -> None:
         """Show the run that the branch goes on from."""

@@ -137,8 +137,17 @@ class Conversation(QWidget):
         controller = self._controller
         if not controller.racing:
             ran = controller.settings is not None and any(lane.decoded for lane in controller.race.lanes)
-            left = controller.race.run_id == self._left
-            self.setVisible((ran and not left) or self.line.hasFocus() or bool(self.line.text().strip()))
+            self.setVisible(((ran or bool(self.turns.said)) and not self.ended) or self.line.hasFocus() or bool(self.line.text().strip()))
+
+    @property
+    def ended(self) -> bool:
+        """Whether a new conversation is to begin after the race on screen."""
+        return self._controller.race.run_id == self._left
+
+    def leave(self) -> None:
+        """Show neither turns nor line until the next run."""
+        self._left = self._controller.race.run_id
+        self._show()
 
     def _toggle(self) -> None:
         self._folded = not self._folded
@@ -170,7 +179,6 @@ class Conversation(QWidget):
 
     def forget(self) -> None:
         """Begin a new conversation: the turns go, the line with them until the next run."""
-        self._left = self._controller.race.run_id
         self.line.clear()
         self.forgotten.emit()
-        self._show()
+        self.leave()

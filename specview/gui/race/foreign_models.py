@@ -31,6 +31,9 @@ class SetupWindow(Protocol):
     def own_settings(self) -> RunSettings:
         """The settings as shown, or as last shown without a fault."""
 
+    def run_settings(self) -> RunSettings:
+        """The checked settings as shown; raises UsageError."""
+
     def take_settings(self, settings: RunSettings) -> None:
         """Take settings into the setup bar and the lanes, but for models that are not known."""
 

@@ -254,6 +254,7 @@ class SetupBar(QFrame):
         """Forget the turns so far; the prompt stays."""
         self._history, self._seeded_turn = (), 0
         self.set_count(None)
+        self.changed.emit()
         self.prompt_changed.emit()
 
     def _set_workload(self, name: str | None) -> None:

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QWidget
 from specview.gui.state import conversation
 from specview.gui.state.race_words import Situation, headline
 from specview.gui.state.view_model import RaceModel
+from specview.settings.branch import Branch
 from specview.settings.run import RunSettings
 from tests.gui.shell_fake import ran, wait_state
 from tests.gui.views_data import make_race, stream
@@ -205,6 +206,47 @@ def test_a_new_conversation_forgets_the_turns(window, qtbot):
     assert window.run_settings().history == () and talk.isHidden()
     ran(qtbot, window)
     assert talk.isVisible() and talk.past.isHidden()
+
+
+def test_a_new_conversation_makes_the_figures_those_of_the_run_before(window, qtbot):
+    ran(qtbot, window)
+    window.page.conversation.forget()
+    assert not window.controller.stale, "the prompt is what it was"
+    window.next_turn("and why?")
+    wait_state(qtbot, window, "ended")
+    assert not window.controller.stale
+    window.page.conversation.forget()
+    assert [lane.stale for lane in window.controller.race.lanes] == [True] * 3
+    assert "run before" in window.page.headline.said.rest
+
+
+@pytest.mark.parametrize("part", (False, True))
+@pytest.mark.parametrize("cleared", (False, True))
+def test_the_end_of_a_branch_brings_the_conversation_back_and_no_part_of_its_figures(window, qtbot, script, part, cleared):
+    ran(qtbot, window)
+    window.next_turn("and why?")
+    wait_state(qtbot, window, "ended")
+    controller, talk = window.controller, window.page.conversation
+    if cleared:
+        talk.forget()
+        window.setup.prompt.setPlainText("why not?")
+    before, turns = window.own_settings(), talk.turns.said
+    script.fail_lane = 1 if part else None
+    window.branching.go_on(replace(controller.ran, branch=Branch((1, 2))))
+    wait_state(qtbot, window, "loading", "running", "prefill")
+    window.branching.end()
+    assert "Stop it" in window.banner.message and window.own_settings().branch is not None
+    wait_state(qtbot, window, "ended")
+    assert window.branching.bar.isVisible() and talk.isVisible()
+    window.branching.end()
+    assert window.own_settings() == before and not window.branching.bar.isVisible()
+    lanes = controller.race.lanes
+    assert [bool(lane.rounds) for lane in lanes] == [not part] * 3 and [lane.stale for lane in lanes] == [not part] * 3
+    assert talk.isVisible() is not cleared and (cleared or (talk.turns.said == turns and talk.past.isVisible()))
+    assert not part or ("Press Run" in window.page.headline.said.sentence and not controller.can_follow_up)
+    script.fail_lane = None
+    ran(qtbot, window)
+    assert all(lane.rounds and not lane.stale for lane in controller.race.lanes) and talk.past.isVisible() is not cleared
 
 
 def test_what_was_said_is_text(window, qtbot):
