@@ -16,7 +16,7 @@ const STAGES = {
   ignored: "what was drafted after it is not judged", corrected: "the target puts its own token there", bonus: "the whole draft was accepted: one token more",
   plain: "the target's own next token",
 };
-const POINTS = 320, FEW = 24;
+const POINTS = 320, FEW = 24, INDENT = /^[ \t]{1,24}$/;
 
 function make(tag, attributes = {}, ...children) {
   const svg = ["svg", "polyline", "line", "text", "circle", "rect", "polygon"].includes(tag);
@@ -183,13 +183,22 @@ function marker(place) {
   return svg;
 }
 
-function pieces(token, state = token.state, thrown = null) { // the spaces before it, what was thrown away there, itself
+// What the line that a text ends in begins with: its blanks, as long as there is no more.
+function headOf(head, text) {
+  const line = text.includes("\n") ? text.slice(text.lastIndexOf("\n") + 1) : head + text;
+  return /\S/.test(line) ? "x" : line;
+}
+
+// The spaces before it, what was thrown away there, itself; head is what its line begins with.
+function pieces(token, state = token.state, thrown = null, head = "") {
   const [, space, rest] = /^( *)(.*)$/s.exec(token.text), word = rest || space;
   const one = make("span", { class: `t ${state}`, text: word });
   if (!word) one.classList.add("empty");
   else if (/^\s*\n/.test(word)) one.classList.add("line");
   one.token = token;
-  return [rest ? space : "", thrown || "", one];
+  if (/^(\s*\n)?[ \t]+$/.test(word) && INDENT.test(headOf(head, word))) one.classList.add("indent");
+  const indent = rest && space && INDENT.test(head + space);
+  return [indent ? make("span", { class: "indent", text: space }) : rest ? space : "", thrown || "", one];
 }
 
 class LaneView {
@@ -209,6 +218,8 @@ class LaneView {
     this.text.append(this.settled);
     this.box = make("section", { class: lane.won ? "lane won" : "lane", "aria-labelledby": `lane-${lane.place}` }, head, this.text);
     this.line_ = null; // the paragraph that is being filled: one that is long past is not laid out again
+    this.head = headOf("", race.given || "");
+    this.heads = []; // by round, the head of the line that it begins in
     this.parts = lane.rounds.map((round) => this.make(round));
     this.shown = -1;
     this.stage = "";
@@ -228,8 +239,10 @@ class LaneView {
       }
       return parts.at(-1);
     };
+    this.heads.push(this.head);
     const put = (token, mark) => {
-      part().append(...pieces(token, token.state, mark));
+      part().append(...pieces(token, token.state, mark, this.head));
+      this.head = headOf(this.head, token.text);
       if (token.text.endsWith("\n")) this.line_ = null;
     };
     for (const token of round.accepted) put(token);
@@ -258,7 +271,12 @@ class LaneView {
       this.stage = key;
       const begun = stage ? round.drafted.filter((one) => stage.states[one.place] !== "unseen") : [];
       const few = round && round.parents ? begun.filter((one) => !["drafted", "ignored"].includes(stage.states[one.place])) : begun.slice(0, FEW);
-      this.now.replaceChildren(...few.flatMap((one) => pieces(one, stage.states[one.place])));
+      let head = this.heads[done];
+      this.now.replaceChildren(...few.flatMap((one) => {
+        const made = pieces(one, stage.states[one.place], null, head);
+        head = headOf(head, one.text);
+        return made;
+      }));
       if (begun.length > few.length) this.now.append(make("span", { class: "count", text: ` ${begun.length - few.length} drafted` }));
     }
     const figures = this.lane.figures(seconds);

@@ -287,6 +287,26 @@ def test_themes_and_states_are_switched(page: Page, tmp_path: Path) -> None:
     assert page.evaluate("getComputedStyle(document.querySelector('.text .thrown')).display") == "none"
 
 
+def test_an_indentation_stays_with_its_text(page: Page, tmp_path: Path) -> None:
+    trace = recorded(tmp_path)
+    texts = ["if", " x", ":\n", " " * 7, " settings", *["[key.strip()]"] * 9, "\n" + " " * 4, "y" * 200]
+    trace.records[1].rounds = [
+        Round(place, 0.1 * (place + 1), 0.01, 0.08, 0.01, drafted=(DraftedToken(5, "rejected", text=" settings" if place == 4 else "no"),) if place > 3 else (), final=FinalToken(6, "corrected", text))
+        for place, text in enumerate(texts)
+    ]  # fmt: skip
+    opened(page, trace, tmp_path)
+    page.resize(390, 800)
+    lefts = "[...views[1].text.querySelectorAll('.t')].filter((one) => one.offsetParent && /^(settings|yyy)/.test(one.textContent))" \
+            ".map((one) => one.getClientRects()[0].left - views[1].settled.getBoundingClientRect().left)"  # fmt: skip
+    assert [left > 20 for left in page.evaluate(lefts)] == [True, True]
+    page.click("#legend button:nth-child(4)")  # without the counts of what was thrown away
+    assert [left > 20 for left in page.evaluate(lefts)] == [True, True]
+    assert outputs(page)[1] == "".join(texts)
+    page.evaluate("seek(0.495)")  # " settings" is drafted
+    assert page.evaluate("views[1].now.textContent") == " settings" and page.evaluate(lefts)[-1] > 20
+    assert page.evaluate("views[1].text.scrollWidth <= views[1].text.clientWidth") and page.problems == []
+
+
 @pytest.mark.parametrize(("wide", "high"), [(1280, 800), (390, 800)])
 def test_it_fits_a_screen_and_a_telephone(page: Page, tmp_path: Path, wide: int, high: int) -> None:
     opened(page, recorded(tmp_path, 60), tmp_path)

@@ -1,13 +1,15 @@
 """Lines of coloured tokens: an incremental layout that only ever touches the last line.
 
 Plain Python; the widget hands in how wide a text is. A line is a list of fragments, each a piece of
-one token. Words wrap at spaces where they can and anywhere where they must; ghosts (drafts that are
-not part of the output) are never broken into the words around them. Drafts that were thrown away can be
-a count ("+2") before the token that the target gave in their place. Of the round under way all is shown.
+one token. Words wrap at spaces where they can and anywhere where they must, but not right after the
+blanks that a line begins with: its indentation stays with its text. Ghosts (drafts that are not part of
+the output) are never broken into the words around them. Drafts that were thrown away can be a count
+("+2") before the token that the target gave in their place. Of the round under way all is shown.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +25,8 @@ FragmentKind = Literal["word", "space", "newline", "tab", "empty", "ghost", "cou
 _PIECES = re.compile(r"\n|\t| +|[^\n\t ]+")
 _STRONG = re.compile("[LR]")
 _ONE_WORD = re.compile(r"( ?)([\x21-\x7e]+)\Z")
+_BLANK = ("space", "tab")
+_TRAILING = " ↵␣"  # what may be cut from the end of a draft for want of room
 _STOP_EVERY = 64
 
 
@@ -292,7 +296,9 @@ class TokenLayout:
             self._place(index, "", 0, 0, self.cell * 0.5, "empty")
 
     def _draft(self, index: int, text: str) -> None:
-        """Place a draft that is not judged yet: as wide as it would stand in the output, but on one line."""
+        """Place a draft that is not judged yet: as wide as it would stand in the output, but its newlines and the blanks
+        at its end stay on one line, as many as it has room for.
+        """
         shown = "".join(symbol(char) for char in text)
         lead = len(shown) - len(shown.lstrip(" "))
         if lead and lead < len(shown):
@@ -300,8 +306,18 @@ class TokenLayout:
         word = shown[lead:] or "␣" * min(lead, 8)
         self._direct(word)
         start = lead if lead < len(shown) else 0
+        solid = word.rstrip(_TRAILING)
+        width = self.measure(solid, False) if solid else 0.0
+        self._room(width)
+        if self._x + width > self.width:
+            self._unusual(index, text[start:], start)
+            return
         width = self.measure(word, False) if word else 0.5 * self.cell
-        self._word(index, word, start, width, length=len(text) - start)
+        over = self._x + width - self.width - self.cell  # one may hang over the edge, as in the output
+        if over > 0 and len(word) > len(solid):
+            word = word[: max(len(word) - math.ceil(over / self.cell), len(solid) + 1)]
+            width = self.measure(word, False)
+        self._place(index, word, start, len(text) - start, width, "word")
 
     def _shown_first(self, token: ViewToken) -> bool:
         """Whether a draft is the first rejected one of its round, and is to be shown."""
@@ -329,7 +345,7 @@ class TokenLayout:
             step = TAB_CELLS * self.cell
             stop = (int(self._x / step + 1e-6) + 1) * step
             self._place(token, "⇥" if self.marks else "", start, 1, stop - self._x, "tab")
-            self._break = len(self.lines[-1])
+            self._may_break()
         elif piece[0] == " ":
             self._spaces(token, start, len(piece))
         elif is_plain(piece):
@@ -373,7 +389,7 @@ class TokenLayout:
             take = min(count, room)
             if take:
                 self._place(token, " " * take, start, take, take * self.cell, "space")
-                self._break = len(self.lines[-1])
+                self._may_break()
                 start, count = start + take, count - take
             if count:
                 self._new_line()
@@ -385,7 +401,7 @@ class TokenLayout:
         if lead == len(shown):
             shown, lead = "␣" * min(lead, 8), 0
         word = shown[lead:]
-        self._break = len(self.lines[-1])
+        self._may_break()
         if lead:
             self._spaces_of_ghost(token, lead)
         width = (len(word) * self.ghost_cell if is_plain(word) else self.measure(word, True)) + 0.4 * self.cell
@@ -404,17 +420,31 @@ class TokenLayout:
         self, token: int, word: str, start: int, width: float, *, length: int | None = None,
         kind: FragmentKind = "word",
     ) -> None:
-        line = self.lines[-1]
-        if self._x + width > self.width and line:
-            # A break at 0 is the start of this line: there is nothing to take along.
-            if self._break > 0:
-                self._wrap_tail()
-            elif kind != "word" or width <= self.cell * 2:
-                self._new_line()
+        self._room(width, length is not None)
         if self._x + width <= self.width or length is not None or len(word) < 2:
             self._place(token, word, start, len(word) if length is None else length, width, kind)
             return
         self._split_word(token, word, start)
+
+    def _room(self, width: float, whole: bool = False) -> None:
+        """Go on with a new line where a word of this width has no room and the line can end before it.
+
+        whole: it cannot be broken.
+        """
+        line = self.lines[-1]
+        if self._x + width <= self.width or not line:
+            return
+        # A break at 0 is the start of this line: there is nothing to take along.
+        if self._break > 0:
+            self._wrap_tail()
+        elif whole or width <= self.cell * 2 or (width <= self.width and line[0].kind in _BLANK and _has_text(line)):
+            self._new_line()
+
+    def _may_break(self) -> None:
+        """Let the line break here, if more than its indentation would stay behind."""
+        line = self.lines[-1]
+        if any(fragment.kind not in _BLANK for fragment in line):
+            self._break = len(line)
 
     def _split_word(self, token: int, word: str, start: int) -> None:
         """Break a word that no line can hold wherever it must."""
@@ -462,6 +492,11 @@ class TokenLayout:
             self._x += fragment.width
             if fragment.token != left_behind:
                 self.first_line[fragment.token] = number
+
+
+def _has_text(row: list[Fragment]) -> bool:
+    """Whether a line has more than blanks and counts."""
+    return any(fragment.kind not in _BLANK and fragment.kind != "count" for fragment in row)
 
 
 def nearest(row: list[Fragment], x: float) -> Fragment | None:

@@ -82,6 +82,30 @@ def test_words_wrap_at_spaces_and_long_ones_anywhere() -> None:
     assert lines_of(layout) == ["a" * 11 + "b", "cd"]
 
 
+def test_an_indentation_stays_with_its_text() -> None:
+    """A line does not end right after the blanks that it begins with: it breaks at a token, or anywhere where it must."""
+    run = ("settings", "[key", ".strip", "()]", " =", " 1")
+    assert lines_of(laid(output("\n", " " * 8, *run), 200)) == ["", " " * 8 + "settings[key", ".strip()] = 1"]
+    assert lines_of(laid(output("\n" + " " * 7, " settings", *run[1:]), 200)) == ["", " " * 8 + "settings[key", ".strip()] = 1"]
+    assert lines_of(laid(output(" " * 4, "x" * 40), 200)) == [" " * 4 + "x" * 16, "x" * 20, "x" * 4]
+    assert lines_of(laid(output("\t", "x" * 20), 200)) == ["x" * 16, "x" * 4]
+    assert lines_of(laid(output(" " * 4, "return", " " + "x" * 20), 200)) == ["    return ", "x" * 20], "a later space is a place to break"
+    counted = laid([*output(" " * 8), *chain(1, 1, "rejected", final="x" * 16)], 200, ghosts="count")
+    assert lines_of(counted) == [" " * 8 + "+1" + "x" * 10, "x" * 6]
+
+
+@pytest.mark.parametrize("before", [(), ("ab",), ("ab", " cd"), (" " * 8,), ("x" * 13,), ("x" * 19,), ("x" * 20,), ("ab " + "x" * 17,), ("x" * 19, " ")])
+@pytest.mark.parametrize("draft", ["\n", "\n        ", "\n\n" + " " * 40, "):\n        ", " ", " " * 12, "foo" + " " * 30, "y" * 50, " y\x00" * 9, ""])
+def test_a_draft_stays_within_the_lane(before: tuple[str, ...], draft: str) -> None:
+    layout = laid(output(*before), 200)
+    layout.show([*layout.tokens, ViewToken(draft, "drafted", 9, 0, None)], len(before))
+    placed = [piece for _, piece in layout.fragments_of(len(before))]
+    assert placed and sum(piece.length for piece in placed) == len(draft)
+    assert all(piece.x + piece.width <= 200 + 17 for piece in placed), "a mark may hang over the edge, as a newline of the output does"
+    if draft.startswith("\n") and sum(map(len, before)) < 20:
+        assert layout.lines[-1][-1].text.startswith("↵") and len(layout.lines) == 1, "it stands where its newline will"
+
+
 def test_newlines_tabs_and_marks() -> None:
     layout = laid(output("a\n\nb", "\tc"), 200)
     assert lines_of(layout) == ["a", "", "bc"]
