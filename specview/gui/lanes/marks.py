@@ -60,7 +60,10 @@ class Dot(Scaled):
 
 
 class BigNumber(Scaled):
-    """A lane's speedup in the lane's colour, at the right; small beside it its spread where there is room, and "lossy"."""
+    """A lane's speedup in the lane's colour, at the right; small beside it its spread where there is room, and "lossy".
+
+    Where there is no figure yet there is nothing: a lone dash in a corner would pass for a button.
+    """
 
     WIDEST = "88.8×"
 
@@ -104,13 +107,13 @@ class BigNumber(Scaled):
         return shown
 
     def paint(self, painter: QPainter, region: QRect) -> None:
-        small, none = self.font_of(SMALL), self.shown.text == MISSING
-        font = self.font_of(self.size_px / 2) if none else self._font()
+        small, font = self.font_of(SMALL), self._font()
         metrics = QFontMetricsF(font)
-        baseline = (self.height() + QFontMetricsF(self._font()).capHeight()) / 2
-        x = self.width() - metrics.horizontalAdvance(self.shown.text)
+        baseline = (self.height() + metrics.capHeight()) / 2
+        text = "" if self.shown.text == MISSING else self.shown.text
+        x = self.width() - metrics.horizontalAdvance(text)
         colour = ink("muted") if self.shown.muted else lane_colour(self.colour_index)
-        words(painter, QPointF(x, baseline), self.shown.text, font, colour)
+        words(painter, QPointF(x, baseline), text, font, colour)
         for text, tone in self.beside():
             x -= QFontMetricsF(small).horizontalAdvance(text) + self.px(6)
             words(painter, QPointF(x, baseline), text, small, ink(tone))

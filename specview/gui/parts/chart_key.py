@@ -109,7 +109,8 @@ class KeyEntry:
 class ChartKey(Painted):
     """Each series' line, band or bar with its name, from left to right, in as many lines as it needs.
 
-    With values (`live`) it keeps to one line, and names go where there is no room for them.
+    With values (`live`) it keeps to one line, and names go where there is no room for them; left_out says how many entries
+    have none even so ("+1" stands there, the tool tip has all).
     """
 
     def __init__(self, live: bool = False, parent: QWidget | None = None) -> None:
@@ -120,6 +121,7 @@ class ChartKey(Painted):
         if live:
             self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self._placed: list[tuple[QPointF, str]] = []
+        self.left_out = 0
         self.arrange()
 
     def show_entries(self, entries: Sequence[KeyEntry]) -> None:
@@ -172,10 +174,22 @@ class ChartKey(Painted):
                 x, line = 0.0, line + 1
             self._placed.append((QPointF(x, line * high), text))
             x += width + gap
+        self._leave_out(texts)
         if self._live and self.width() > x - gap > 0:  # at the right end
             self._placed = [(place + QPointF(self.width() - x + gap, 0), text) for place, text in self._placed]
         self.setFixedHeight((line + 1) * high if self.entries or self._live else 0)
         self.update()
+
+    def _leave_out(self, texts: Sequence[str]) -> None:
+        """Count the entries that a live key has no room for, with room for the count itself: a figure is never cut."""
+        self.left_out = 0
+        if not self._live:
+            return
+        ends = [place.x() + width for (place, _), width in zip(self._placed, self._widths(texts), strict=True)]
+        metrics, shown = QFontMetricsF(theme.ui_font(10.5)), len(ends)
+        while shown and ends[shown - 1] + (metrics.horizontalAdvance(f"+{self.left_out}") + theme.px(5) if self.left_out else 0) > self.width() + 1:
+            shown -= 1
+            self.left_out += 1
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -185,10 +199,14 @@ class ChartKey(Painted):
         font = theme.ui_font(10.5)
         ink = QColor(theme.current().muted if self._live else theme.current().ink)
         metrics = QFontMetricsF(font)
-        for entry, (place, text) in zip(self.entries, self._placed, strict=True):
+        shown = len(self.entries) - self.left_out
+        if self.left_out:
+            more, high = f"+{self.left_out}", theme.px(16)
+            words(painter, QPointF(self.width() - metrics.horizontalAdvance(more), baseline(metrics, high / 2)), more, font, ink)
+        for entry, (place, text) in zip(self.entries[:shown], self._placed, strict=False):
             middle, left = place.y() + theme.px(16) / 2, place.x() + entry.sample() + theme.px(6)
-            if left > self.width() or (self._live and left + metrics.horizontalAdvance(text) > self.width() + 1):
-                break  # a figure is never cut; the tool tip has all
+            if left > self.width():
+                break
             entry.paint(painter, place.x(), middle)
-            shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, self.width() - left)
-            words(painter, QPointF(left, baseline(metrics, middle)), shown, font, ink)
+            cut = metrics.elidedText(text, Qt.TextElideMode.ElideRight, self.width() - left + 1)
+            words(painter, QPointF(left, baseline(metrics, middle)), cut, font, ink)

@@ -191,6 +191,7 @@ class ResultsTable(QWidget):
         view.verticalHeader().hide()
         header = view.horizontalHeader()
         header.setHighlightSections(False)
+        header.setTextElideMode(Qt.TextElideMode.ElideRight)  # or a figure's title is cut at its beginning
         header.setSectionsMovable(True)
         header.setSectionsClickable(True)
         header.setSortIndicatorClearable(True)
@@ -296,7 +297,8 @@ class ResultsTable(QWidget):
 
     def _fit_columns(self) -> None:
         self._fitted = True
-        self.view.resizeColumnsToContents()
         header = self.view.horizontalHeader()
+        header.ensurePolished()  # its font is the style sheet's
+        self.view.resizeColumnsToContents()
         for place in range(len(self.columns)):
             header.resizeSection(place, min(header.sectionSize(place) + theme.px(10), theme.px(WIDEST)))

@@ -267,7 +267,8 @@ QTableView {{ color: {theme.ink}; background: {theme.field}; border: 1px solid {
     border-radius: 6px; outline: none; selection-background-color: {theme.accent};
     selection-color: {theme.accent_ink}; gridline-color: {theme.border}; }}
 QTableView:focus {{ border: 2px solid {theme.focus}; }}
-QFrame[kind="side"] {{ background: {theme.panel}; border: none; border-left: 1px solid {theme.border}; }}
+QFrame[kind="side"] {{ background: {theme.panel}; border: none; border-left: 1px solid {theme.border};
+    border-right: 1px solid {theme.border}; }}
 QFrame[kind="inset"] {{ background: {theme.field}; border: none; border-radius: 6px; }}
 QFrame#banner[kind="error"] {{ background: {theme.error_tint}; border: 1px solid {theme.error}; border-radius: 6px; }}
 QFrame#banner[kind="warning"] {{ background: {theme.warning_tint}; border: 1px solid {theme.warning};

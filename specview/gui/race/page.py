@@ -106,6 +106,7 @@ class RacePage(QWidget):
         side.hide()
         self.side = side
         self.columns = layout.split(Qt.Orientation.Horizontal, (self.rows, 1, 1100), (side, 0, INSPECTOR_PX))
+        self.columns.installEventFilter(self)
         holder = self._foot_holder = QWidget()
         self.foot = layout.row((TransportBar(self.transport), 1), on=holder, gap=8, margins=(10, 0, 10, 2))
         self.foot.addWidget(self.export, 0, Qt.AlignmentFlag.AlignRight)
@@ -130,8 +131,8 @@ class RacePage(QWidget):
         if asked and wished[asked]:
             # Its edge may have been dragged shut before.
             splitter, size = (self.columns, INSPECTOR_PX) if asked == "inspector" else (self.rows, PLOTS_PX)
-            first, second = splitter.sizes()
-            if second == 0 and first > 0:
+            first, *second = splitter.sizes()
+            if second == [0] and first > 0:
                 splitter.setSizes([max(1, first - size), size])
 
     def open_inspector(self, lane: int | None = None) -> None:
@@ -161,12 +162,48 @@ class RacePage(QWidget):
             if room[part]:
                 self._forced.discard(part)
             holder.setVisible(self._wished[part] and (room[part] or part in self._forced))
+        self._place_side()
         if (self.shown("inspector"), self.shown("plots")) != before:
             self._on_plots()
             self.folded.emit()
 
+    @property
+    def overlaid(self) -> bool:
+        """Whether the inspector lies over the page, for the lanes would have to scroll beside it."""
+        return self.side.parentWidget() is self
+
+    def _place_side(self) -> None:
+        """Put the inspector beside the lanes, or over that end of the page where it covers less of the lane looked at."""
+        side, least, wide = self.side, self.lanes.minimumWidth(), theme.px(INSPECTOR_PX)
+        over = least <= self.width() < least + wide + self.columns.handleWidth()
+        if over is not self.overlaid:
+            shown, held = not side.isHidden(), self.focusWidget()
+            if over:
+                side.setParent(self)
+            else:
+                self.columns.addWidget(side)
+                self.columns.setStretchFactor(1, 0)
+                self.columns.setSizes([max(1, self.width() - wide), wide])
+            side.setVisible(shown)
+            if held is not None and side.isAncestorOf(held):
+                held.setFocus()
+        if over:
+            area = self.columns.geometry()
+            x = area.right() + 1 - wide
+            panel = next((one for one in self.panels if one.lane is self._selected), None)
+            if panel is not None:
+                begin = panel.mapTo(self, panel.rect().topLeft()).x()
+                if begin + panel.width() - x > max(0, area.left() + wide - begin):  # more of it would be covered here than there
+                    x = area.left()
+            side.setGeometry(x, area.top(), wide, area.height())
+            side.raise_()
+
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Play the race by the window's keys that nothing took which has the keyboard."""
+        if watched is self.columns:
+            if event.type() in (QEvent.Type.Resize, QEvent.Type.Move):
+                self._place_side()
+            return False
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress and self.isVisible():
             return self.transport.take_key(event)
         return super().eventFilter(watched, event)
@@ -213,6 +250,7 @@ class RacePage(QWidget):
         """Keep room for every lane's figures, whatever the font: beyond it the lanes scroll."""
         self._foot_holder.setFixedHeight(theme.px(FOOT_PX) + 2)
         self.lanes.setMinimumWidth(len(self.panels) * (theme.px(MIN_LANE_PX) + 10) + 10)
+        self._place_side()
 
     def _make(self, index: int) -> LanePanel:
         panel = LanePanel(self._controller.race, index)
@@ -236,6 +274,8 @@ class RacePage(QWidget):
         """Take a lane as the one whose costs and round times are shown."""
         self._selected = lane
         self.plots.select_lane(lane)
+        if self.overlaid:
+            self._place_side()
         self.lane_selected.emit(lane)
 
     @property

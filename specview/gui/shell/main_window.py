@@ -556,8 +556,8 @@ class MainWindow(QMainWindow):
         looks.geometry = bytes(self.saveGeometry().toHex().data()).decode()
         # A part that is folded, by its user or for lack of room, has no size worth keeping.
         for name, part, splitter in (("rows", "plots", self.page.rows), ("columns", "inspector", self.page.columns)):
-            if self.page.shown(part) and all(splitter.sizes()):
-                looks.splitters[name] = splitter.sizes()
+            if self.page.shown(part) and all(sizes := splitter.sizes()) and len(sizes) == 2:
+                looks.splitters[name] = sizes
         looks.theme, looks.font_scale = theme.choice(), theme.font_scale()
         looks.rule = self.setup.rule.value() or "auto"
         looks.third_plot = self.page.plots.third

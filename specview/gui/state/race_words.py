@@ -103,6 +103,10 @@ def _waiting(now: Situation) -> Verdict:
 
 def _running(race: RaceModel, now: Situation) -> Verdict:
     if not any(lane.rounds for lane in race.lanes):
+        reads = next((lane for lane in race.lanes if lane.state == "prefill"), None)
+        if reads is not None:
+            done = "" if reads.progress is None else f"{reads.progress:.0%} of {lane_words.title(reads)}'s"
+            return Verdict(f"{lane_words.title(reads)} reads the prompt…", done)
         return Verdict("The first round is under way.")
     sentence = "Stopping, round" if now.state == "stopping" else "Paused at round" if now.paused else "Round"
     sentence += f" {max(len(lane.rounds) for lane in race.lanes)}"

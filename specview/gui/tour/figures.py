@@ -93,7 +93,7 @@ class PlainFigure(Figure):
                       size=11, flags=CENTRE)  # fmt: skip
             x += width + gap
         clock = self.rounds[done - 1].t if done else 0.0
-        counted = f"{done} {'pass' if done == 1 else 'passes'}, {done} {'token' if done == 1 else 'tokens'}, {milliseconds(clock)}"
+        counted = f"{done} {'pass' if done == 1 else 'passes'}, {done} {'token' if done == 1 else 'tokens'}: {'it' if done == 1 else 'these'} took {milliseconds(clock)}"
         _line(painter, QRectF(area.left(), top + styles.line_height + 36 * unit, area.width(), 30 * unit), counted, size=17, bold=True,
               flags=CENTRE)  # fmt: skip
 

@@ -156,7 +156,7 @@ def round_time(lane: LaneModel) -> float:
 def _plain(run: TourRun) -> str:
     return (
         "The target model reads everything so far and gives one token. Then it reads that too, and gives the next one. "
-        f"Every token costs a whole pass: here {milliseconds(_mean(run.plain, 'verify_s'))} each."
+        f"Every token costs a whole pass: here {milliseconds(round_time(run.plain))} on average over the whole run."
     )
 
 
@@ -171,7 +171,7 @@ def _verify(run: TourRun) -> str:
     return (
         f"The target looks at all {run.judged.k} guesses in one pass, and says at each place what probability it gives them "
         f"itself: p. Here such a pass took {milliseconds(_mean(run.good, 'verify_s'))} on average, a pass for a single token "
-        f"{milliseconds(_mean(run.plain, 'verify_s'))}."
+        f"{milliseconds(_mean(run.plain, 'verify_s'))}, what is done between passes not counted."
     )
 
 

@@ -9,11 +9,13 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QAccessible, QGuiApplication
 from PySide6.QtWidgets import QWidget
 
+from specview.gui.race.page import INSPECTOR_PX
+from specview.gui.shell.app import first_settings
 from specview.gui.state import conversation
 from specview.gui.state.race_words import Situation, headline
 from specview.gui.state.view_model import RaceModel
 from specview.settings.branch import Branch
-from specview.settings.run import RunSettings
+from specview.settings.run import LaneSettings, RunSettings
 from tests.gui.shell_fake import ran, wait_state
 from tests.gui.views_data import make_race, stream
 
@@ -166,6 +168,25 @@ def test_an_inspector_that_a_token_opened_is_not_open_at_the_next_start(make_win
     second.actions_by_name["inspector"].trigger()  # asked for, it is
     second.close()
     assert make_window(start=False).page.shown("inspector")
+
+
+def test_the_inspector_lies_over_the_page_where_the_lanes_would_scroll_beside_it(make_window, qtbot):
+    lanes = (LaneSettings(), *(LaneSettings("draft-model", k=k) for k in (1, 2, 3, 4)))
+    window = make_window(first=replace(first_settings(), lanes=lanes))
+    page = window.page
+    window.resize(1280, 760)
+    qtbot.waitUntil(lambda: 1240 <= page.width() <= 1280)
+    ran(qtbot, window)
+    page.open_inspector(0)
+    assert page.overlaid and page.shown("inspector") and page.side.width() == INSPECTOR_PX
+    qtbot.waitUntil(lambda: page.side.geometry().right() == page.width() - 1 and not page.lane_scroll.horizontalScrollBar().isVisible())
+    page.open_inspector(4)
+    assert page.side.x() == 0, "the lane looked at is not covered"
+    for _ in range(2):
+        window.lanes.remove(1)
+    assert not page.overlaid and page.shown("inspector") and page.columns.sizes()[1] > 0
+    page.close_inspector()
+    assert not page.shown("inspector")
 
 
 # -- the conversation ------------------------------------------------------------------------------
