@@ -187,7 +187,7 @@ def test_at_a_moment_it_shows_what_the_lanes_had_by_then(page: Page, tmp_path: P
             assert mine["per_pass"] == pytest.approx(figures.tokens_per_target_pass)
             assert mine["accept"] == pytest.approx(figures.acceptance_rate)
             assert mine["rate"] == pytest.approx(figures.decode_tokens_per_s, rel=1e-4)
-            faster = speedup(rounds, ended[0], ended=False) if place else None
+            faster = speedup(rounds, ended[0], running=2) if place else None
             assert mine["speedup"] == pytest.approx(1.0 if not place else None if faster is None else faster.value, rel=1e-4)
     page.evaluate("seek(length)")
     found = [speedup(record.rounds, trace.records[0].rounds) for record in trace.records[1:]]
