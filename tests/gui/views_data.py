@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from specview.decoding.ledger import Candidate, DraftedToken, FinalToken, Rider, Round
+from specview.gui.state.token_layout import TokenLayout
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.settings.events import LanePrefilled, LaneRound, RaceStarted
 
@@ -175,3 +177,10 @@ def filled_lane(count: int = 30, **options: object) -> LaneModel:
     for round_ in make_rounds(count, **options):  # type: ignore[arg-type]
         lane.add(round_)
     return lane
+
+
+def state_of(layout: TokenLayout) -> tuple[Any, ...]:
+    """All that a layout shows and goes on from."""
+    counts = list(layout.counts.items())
+    return (layout.tokens, layout.lines, layout.first_line, counts, layout.paragraphs, layout.right_to_left, layout.settled,
+            layout._outputs, layout._positions, layout._strong, layout._x, layout._break, layout._held, layout._ending)  # fmt: skip

@@ -17,12 +17,7 @@ from PySide6.QtGui import (
     QMouseEvent,
     QShowEvent,
 )
-from PySide6.QtWidgets import (
-    QApplication,
-    QDialog,
-    QMainWindow,
-    QWidget,
-)
+from PySide6.QtWidgets import QApplication, QDialog, QMainWindow, QWidget
 
 from specview.errors import SpecviewError
 from specview.gui.lanes.menu import LaneMenu
