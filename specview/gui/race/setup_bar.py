@@ -59,6 +59,7 @@ class SetupBar(QFrame):
     run_requested = Signal()
     stop_requested = Signal()
     add_lane_requested = Signal()
+    forget_asked = Signal()
 
     def __init__(self, library: Library) -> None:
         super().__init__()
@@ -237,7 +238,7 @@ class SetupBar(QFrame):
     def _fill_workloads(self) -> None:
         self.menu.clear()
         if self._history:
-            self.menu.addAction("New conversation").triggered.connect(self.new_conversation)
+            self.menu.addAction("New conversation").triggered.connect(self.forget_asked)
             self.menu.addSeparator()
         found = self._library.found.workloads
         for workload in found:

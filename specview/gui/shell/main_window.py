@@ -422,6 +422,7 @@ class MainWindow(QMainWindow):
         page.move_lane.connect(self.lanes.move)
         page.conversation.more.clicked.connect(self.continue_run)
         page.conversation.forgotten.connect(setup.new_conversation)
+        setup.forget_asked.connect(page.conversation.forget)
         page.conversation.sent.connect(self.next_turn)
         page.why_requested.connect(self.show_why)
         page.folded.connect(self._show_folds)
