@@ -13,9 +13,10 @@ from specview.drafting.plain import BASELINE
 
 DEFAULT_METHOD = "draft-model"
 """What a lane drafts with where no method is named."""
-FIRST_METHODS = (BASELINE, DEFAULT_METHOD, "prompt-lookup")
+_LOOKUP = "prompt-lookup"
+FIRST_METHODS = (BASELINE, DEFAULT_METHOD, _LOOKUP)
 """The lanes of a comparison that names none."""
-BEST_FIRST = (DEFAULT_METHOD, "eagle3", "prompt-lookup", "medusa", "suffix", "auto")
+BEST_FIRST = (DEFAULT_METHOD, "eagle3", _LOOKUP, "medusa", "suffix", "auto")
 """What tends to pay, the best first: of these a first start takes its lanes and the menu what it leads with."""
 
 

@@ -61,6 +61,9 @@ class SetupPanel(Popover):
         self._template_field = Field("Chat template", self.template, "One of the model's own by name")
         self._template_field.hide()
         self._body: _Content | None = None
+        # Until it is laid out they would be windows of their own, and outlive this one.
+        for part in (self.rule, self.system, self.chat, self._template_field, *(field.widget for field in self.fields.values())):
+            part.setParent(self)
         self._fit()
         self.fill_rules()
         theme.signals.changed.connect(self._fit)

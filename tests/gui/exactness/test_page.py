@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PySide6.QtCore import Qt
 
+from specview.drafting.registry import FIRST_METHODS
 from specview.errors import SpecviewError, UsageError
 from specview.gui.exactness.pair import findings_of, short
 from specview.gui.exactness.panel import snapshot
@@ -22,6 +23,7 @@ from specview.lab.pair_results import Drift, rows_of
 from specview.lab.toy import SAMPLERS, ToySettings
 from specview.racing.pool import ModelPool
 from specview.settings.events import Equality
+from specview.settings.run import LaneSettings
 from tests.gui.shell_fake import FakeBackend
 from tests.racing.world import World
 
@@ -224,6 +226,7 @@ def test_the_pair_from_settings_to_findings(pair, qtbot):
 
 def test_the_lane_and_the_rule_are_those_of_the_setup_bar(page, pair, qtbot):
     window = page.window()
+    window.show_setup(replace(window.own_settings(), lanes=tuple(map(LaneSettings, FIRST_METHODS))), "auto")
     assert pair.settings()[0].lanes[1].rule == "auto"
     window.setup.rule.set_value("match")
     assert pair.settings()[0].lanes[1].rule == "match"

@@ -54,7 +54,7 @@ def test_it_shows_the_moment_and_ends_with_the_figures_of_the_end(trace: Trace, 
     end = pixels(made.at(made.length))
     faster = race.speedup(race.lanes[1])
     assert faster is not None and f"{faster.value:.1f}×" in said and "1×" in said
-    assert any(text.startswith(f"{faster.tokens_per_s:.1f} tok/s") for text in said) and any("faster than plain" in text for text in said)
+    assert any(text.startswith(f"{faster.tokens_per_s:.1f} ") for text in said) and any("faster than plain" in text for text in said)
     assert (end != middle).any() and (end == pixels(made.at(made.length))).all()
     made.at(made.length / 2)
     made.restore()
