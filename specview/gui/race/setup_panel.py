@@ -61,6 +61,8 @@ class SetupPanel(Popover):
         self._template_field = Field("Chat template", self.template, "One of the model's own by name")
         self._template_field.hide()
         self._body: _Content | None = None
+        for named, name in ((self.system, "System text"), (self.chat, "Form"), (self.template, "Chat template")):
+            named.setAccessibleName(name)
         # Until it is laid out they would be windows of their own, and outlive this one.
         for part in (self.rule, self.system, self.chat, self._template_field, *(field.widget for field in self.fields.values())):
             part.setParent(self)
