@@ -93,6 +93,21 @@ def overlap(one: Speedup, other: Speedup) -> bool:
     return a[0] <= b[1] and b[0] <= a[1]
 
 
+def fastest(speedups: Sequence[Speedup | None], plain: int | None) -> int | None:
+    """The place of the lane that is clearly ahead of plain and of all others, by the ranges; plain's own where all are slower.
+
+    None where nothing is clear. plain is its place; a lane without a speedup has None.
+    """
+    rated = sorted(((one, place) for place, one in enumerate(speedups) if one is not None), key=lambda pair: -pair[0].value)
+    if not rated:
+        return None
+    (best, place), *others = rated
+    low, high = best.spread or (best.value, best.value)
+    if round(high, 2) < 1:
+        return plain
+    return None if round(low, 2) <= 1 or any(overlap(best, other) for other, _ in others) else place
+
+
 def difference(equality: Equality) -> str:
     """Whether kernels explain where a text leaves plain's: how near plain's two best logits are there."""
     margin, kernel = equality.logit_margin, equality.kernel_margin

@@ -21,7 +21,7 @@ from specview.files.figures import rate
 from specview.files.reader import Trace
 from specview.files.schema import Json, dumps
 from specview.files.tables import printable
-from specview.files.verdict import Standing, overlap, standings, verdict
+from specview.files.verdict import fastest, standings, verdict
 from specview.library.export_protocol import protocol
 from specview.library.exporters import equality_words, shown_rates
 from specview.library.replay import trace_document
@@ -58,7 +58,8 @@ def page_data(trace: Trace, document: Json, title: str) -> Json:
     likeliest by p]; a likely one is [text, probability].
     """
     stand = standings(document["lanes"])
-    said, winner = verdict(stand), _winner(stand)
+    plain = next((place for place, one in enumerate(stand) if one.plain and not one.differs), None)
+    said, winner = verdict(stand), fastest([one.speedup for one in stand], plain)
     branch, recorded = known_branch(trace.run), trace.run.get("recorded_at")
     when = f", recorded {recorded[:10]}" if isinstance(recorded, str) else ""
     lanes = [{**_lane(trace, index, lane), "won": index == winner} for index, lane in enumerate(document["lanes"])]
@@ -67,16 +68,6 @@ def page_data(trace: Trace, document: Json, title: str) -> Json:
         "prompt": printable(trace.prompt_text), "given": "" if branch is None else printable(branch.given),
         "made": f"Made by specview {__version__}{_line(when)}. Each lane's clock counts only its own work.", "lanes": lanes,
     }  # fmt: skip
-
-
-def _winner(lanes: Sequence[Standing]) -> int | None:
-    """The lane that was clearly the fastest, by the ranges of the speedups; None where there is none."""
-    rated = sorted(((one.speedup, place) for place, one in enumerate(lanes) if one.speedup), key=lambda pair: -pair[0].value)
-    if not rated:
-        return None
-    (best, place), *others = rated
-    low, _ = best.spread or (best.value, best.value)
-    return None if round(low, 2) <= 1 or any(overlap(best, other) for other, _ in others) else place
 
 
 def _lane(trace: Trace, index: int, document: Json) -> Json:

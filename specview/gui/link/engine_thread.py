@@ -36,7 +36,7 @@ def keep_in_library(settings: RunSettings, on_trouble: Callable[[str], None]) ->
     library = RunLibrary()
     if settings.observe == "off" or not library.keeps:
         return None
-    return RunKeeper(library, {"source": "window", "history": [dict(turn) for turn in settings.history]}, on_trouble)
+    return RunKeeper(library, {"source": "window"}, on_trouble)
 
 
 class RaceLike(Protocol):

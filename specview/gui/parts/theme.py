@@ -58,11 +58,6 @@ class Theme:
     warning: str
     warning_tint: str
 
-    @property
-    def dark(self) -> bool:
-        """Whether text is light on dark."""
-        return QColor(self.ink).lightness() > QColor(self.ground).lightness()
-
 
 DARK = Theme(
     name="dark",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
-from PySide6.QtCore import QPoint, QRect, Qt, Signal, SignalInstance
+from PySide6.QtCore import QMimeData, QPoint, QRect, Qt, Signal, SignalInstance
 from PySide6.QtGui import (
     QColor,
     QFocusEvent,
@@ -482,3 +483,8 @@ class Banner(QFrame):
         self.hide()
         self._text.clear()
         self.gone.emit()
+
+
+def dropped_paths(data: QMimeData) -> list[Path]:
+    """Return the local files and folders of a drag."""
+    return [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()] if data.hasUrls() else []

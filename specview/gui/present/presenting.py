@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from PySide6.QtCore import QObject, Qt
@@ -94,7 +93,7 @@ class Presenting(QObject):
         screen.again.connect(self._again)
         screen.titled.connect(self._titled)
         screen.advance_toggled.connect(self.toggle_advance)
-        screen.dropped.connect(lambda paths: self.present([Pick(Path(path)) for path in paths]))
+        screen.dropped.connect(lambda paths: self.present([Pick(path) for path in paths]))
         self._window.controller.lanes_changed.connect(self._show_title)
         self._title_of = None
         self._show_title()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QEvent, QMimeData, QObject, QPointF, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QPointF, Qt, Signal
 from PySide6.QtGui import (
     QCloseEvent,
     QColor,
@@ -23,7 +23,7 @@ from specview.gui.link.controller import Controller
 from specview.gui.link.pace import Later
 from specview.gui.parts import layout, theme
 from specview.gui.parts.painted import box, ink, pen, words
-from specview.gui.parts.widgets import button
+from specview.gui.parts.widgets import button, dropped_paths
 from specview.gui.present.sizes import NAME, NOTE, PAD, Sizes
 from specview.gui.present.stage import Stage
 from specview.gui.race.transport import Transport
@@ -278,11 +278,11 @@ class PresentWindow(QWidget):
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         """Take files: they become the playlist."""
-        if _files(event.mimeData()):
+        if dropped_paths(event.mimeData()):
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        if found := _files(event.mimeData()):
+        if found := dropped_paths(event.mimeData()):
             event.acceptProposedAction()
             self.dropped.emit(found)
 
@@ -305,8 +305,3 @@ class PresentWindow(QWidget):
             later.stop()
         super().closeEvent(event)
         self.left.emit()
-
-
-def _files(data: QMimeData) -> list[str]:
-    """The local files of what is dragged."""
-    return [url.toLocalFile() for url in data.urls() if url.isLocalFile()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QMimeData
 from PySide6.QtWidgets import QFileDialog
 
 from specview.gui.link.background import Background
@@ -92,8 +91,3 @@ class Intake:
             self._window.show_message(f"{path.name} is not UTF-8 text. Save it as UTF-8 text first.")
         except ValueError:
             self._window.show_message(f"{path.name} is larger than 4 MB. Choose a shorter text.")
-
-
-def dropped_paths(data: QMimeData) -> list[Path]:
-    """Return the local files and folders of a drag."""
-    return [Path(url.toLocalFile()) for url in data.urls() if url.isLocalFile()] if data.hasUrls() else []

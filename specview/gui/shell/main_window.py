@@ -28,7 +28,7 @@ from specview.gui.link.library import Library
 from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, WHY, PageContext, Tabs
 from specview.gui.parts.selection import Selection
-from specview.gui.parts.widgets import Banner
+from specview.gui.parts.widgets import Banner, dropped_paths
 from specview.gui.present.presenting import Presenting
 from specview.gui.race.branching import Branching
 from specview.gui.race.foreign_models import ForeignModels
@@ -36,7 +36,7 @@ from specview.gui.race.page import RacePage
 from specview.gui.race.recorded_runs import RecordedRuns
 from specview.gui.race.setup_bar import SetupBar
 from specview.gui.shell.help_dialogs import show_about, show_shortcuts
-from specview.gui.shell.intake import Intake, dropped_paths
+from specview.gui.shell.intake import Intake
 from specview.gui.shell.lane_setup import LaneSetup
 from specview.gui.shell.menus import LINE, Entry, MenuButton
 from specview.gui.shell.screen_fit import make_room, restore

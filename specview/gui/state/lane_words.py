@@ -13,7 +13,7 @@ from specview.decoding.speedup import Speedup
 from specview.decoding.verification import RULES, is_lossy
 from specview.drafting.plain import BASELINE
 from specview.files.figures import METRICS, MISSING, number, percent, rate, times_short
-from specview.files.verdict import overlap
+from specview.files.verdict import fastest
 from specview.gui.state import figures
 from specview.gui.state.view_model import LaneModel, RaceModel
 
@@ -273,15 +273,8 @@ def winner(race: RaceModel) -> LaneModel | None:
     plain = race.baseline
     if plain is None or not plain.rounds or any(lane.state != "ended" for lane in race.lanes):
         return None
-    found = [(speedup, lane) for lane in race.lanes if lane.rounds and (speedup := race.speedup(lane)) is not None]
-    found.sort(key=lambda one: -one[0].value)
-    if not found:
-        return None
-    best, lane = found[0]
-    low, high = best.spread or (best.value, best.value)
-    if round(high, 2) < 1:
-        return plain
-    return None if round(low, 2) <= 1 or any(overlap(best, other) for other, _ in found[1:]) else lane
+    place = fastest([race.speedup(lane) if lane.rounds else None for lane in race.lanes], race.lanes.index(plain))
+    return None if place is None else race.lanes[place]
 
 
 def verdict(lane: LaneModel) -> Mark:

@@ -86,7 +86,7 @@ def test_applying_tells_widgets_and_bounds_the_scale(qapp, qtbot):
     theme.apply(qapp, "no such theme", 1.0)
     assert theme.choice() == "system"
     theme.apply(qapp, "dark", 1.0)
-    assert theme.current().dark
+    assert theme.current() is theme.DARK
 
 
 def test_fonts_exist_and_are_fixed_width(qapp):
