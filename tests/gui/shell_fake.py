@@ -109,7 +109,7 @@ class FakeRace:
                 self.settings.prompt,
                 tuple(lane.label for lane in lanes),
                 tuple(flat_settings(self.settings, lane) for lane in lanes),
-                {"threads": 2, "target_dtype": "float32", "device": "cpu"},
+                {"threads": 2, "target_dtype": "float32", "device": "cpu", "history": [dict(turn) for turn in self.settings.history]},
             )
         )
         for index, lane in enumerate(lanes):
