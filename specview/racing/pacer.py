@@ -1,10 +1,16 @@
-"""A race at its viewer's pace: slowed, paused, or a round at a time. The waiting is between rounds, off every lane's clock."""
+"""A race at its viewer's pace: slowed, paused, or a round at a time, and drawn in turns with its rounds.
+
+The waiting is between rounds, off every lane's clock.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+
+TURN_S = 0.05
+"""A drawing that takes longer goes on beside the race."""
 
 
 class Pacer:
@@ -16,6 +22,8 @@ class Pacer:
         self._paused = False
         self._speed = 1.0
         self._rounds = 0  # that a paused race may still run
+        self._asked = self._given = False
+        self.on_turn: Callable[[], object] = lambda: None  # called on the racing thread: the turn that was asked for is here
         self._let_go = clock()
         self._waiting_since: float | None = None
         self._waited_s = 0.0
@@ -59,7 +67,17 @@ class Pacer:
         """A race begins: at full speed."""
         self._set(False, 1.0, 0)
         with self._changed:
-            self._waited_s = 0.0
+            self._waited_s, self._asked = 0.0, False
+
+    def ask_turn(self) -> None:
+        """Let the race stand after its next round until `end_turn`."""
+        self._asked = True
+
+    def end_turn(self) -> None:
+        """The race goes on."""
+        with self._changed:
+            self._given = False
+            self._changed.notify_all()
 
     def wake(self) -> None:
         """Let one that waits look at its stop flag."""
@@ -78,13 +96,17 @@ class Pacer:
     @property
     def holds(self) -> bool:
         """Whether the next round may have to wait."""
-        return self._paused or self._speed < 1.0
+        return self._asked or self._paused or self._speed < 1.0
 
     def wait(self, should_stop: Callable[[], bool]) -> None:
         """Wait until the next round may begin, or until a stop."""
         with self._changed:
             begin = self._waiting_since = self._clock()
             took = begin - self._let_go
+            if self._asked:
+                self._asked, self._given = False, True
+                self.on_turn()
+                self._changed.wait_for(lambda: not self._given, TURN_S)
             while not should_stop():
                 if self._paused:
                     if self._rounds:

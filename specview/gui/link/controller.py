@@ -7,7 +7,6 @@ and plots are redrawn less often. Events of stale runs are dropped here.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +20,8 @@ from specview.drafting.registry import METHODS
 from specview.gui.link import messages
 from specview.gui.link.engine_thread import EngineThread
 from specview.gui.link.job import Job
-from specview.gui.link.pace import Later, every
+from specview.gui.link.pace import Later
+from specview.gui.link.redraws import Redraws
 from specview.gui.state.playhead import Playhead
 from specview.gui.state.view_model import LaneModel, RaceModel
 from specview.settings.events import Failed, Progress, RaceStarted
@@ -44,13 +44,8 @@ MOVES: Mapping[Moment, tuple[tuple[State, ...], State | None]] = {
 }
 """Moment -> (the states in which it counts, the state that comes of it; None: at rest, as it was or with a race's figures)."""
 
-TEXT_MS, PLOT_MS, NUMBER_MS = 33, 100, 500
 COUNT_DELAY_MS = 350
 LIVE_AFTER_S = 2.0
-DRAWING_SHARE = 0.025
-"""Of the machine's processor time: what the Qt thread may take from a race before it draws less often."""
-SLOWEST = 2.5
-"""Redraws are put off by this factor at most: text 12 times a second, plots 4 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +102,9 @@ class Controller(QObject):
         self._raced = False
         self._started_id = -1
         self._live_since: tuple[float, float, float] | None = None  # real time, the lead's clock, seconds waited by then
-        self._pace_mark: tuple[float, float] | None = None
-        self._slower = 1.0
         self._state: State = "ready"
-        self._text_timer = every(self, TEXT_MS, self._on_text)
-        self._plot_timer = every(self, PLOT_MS, self.plot_tick.emit)
-        self._number_timer = every(self, NUMBER_MS, self._on_numbers)
+        draw = {"text": self._on_text, "plots": self.plot_tick.emit, "figures": self.number_tick.emit}
+        self.redraws = Redraws(self, engine.pacer, lambda: self.race_running, draw)
         self._count_timer = Later(self, COUNT_DELAY_MS, self._ask_count)
 
     # -- what can be done now ----------------------------------------------------------------
@@ -421,8 +413,8 @@ class Controller(QObject):
 
     def close(self, timeout_s: float) -> bool:
         """Stop all work, take in every finished round, end the thread; False if it did not in time."""
-        for timer in (self._text_timer, self._plot_timer, self._number_timer, self._count_timer):
-            timer.stop()
+        self.redraws.end(race_only=False)
+        self._count_timer.stop()
         self._move("close")
         ended = self.engine.close(timeout_s)
         self._take(self.engine.drain(1_000_000))
@@ -448,34 +440,14 @@ class Controller(QObject):
 
     def _began(self, command: messages.Command, moment: Moment | None = None) -> None:
         self._busy[command.run_id] = command
-        self._text_timer.start()
+        self.redraws.begin(moment == "race")
         if moment is None:
             return
         self.progress = None
         if moment == "race":
             self.engine.pacer.reset()
-            self._live_since = self._pace_mark = None
-            self._plot_timer.start()
-            self._number_timer.start()
+            self._live_since = None
         self._move(moment)
-
-    def _on_numbers(self) -> None:
-        self._keep_pace()
-        self.number_tick.emit()
-
-    def _keep_pace(self) -> None:
-        """Measure what drawing takes, and draw less often where that is more than its share."""
-        mark = time.perf_counter(), time.thread_time()
-        before, self._pace_mark = self._pace_mark, mark
-        if before is None or mark[0] - before[0] < 0.8 * NUMBER_MS / 1e3:
-            return
-        share = (mark[1] - before[1]) / (mark[0] - before[0]) / (os.cpu_count() or 1)
-        if share > DRAWING_SHARE:
-            self._slower = min(self._slower * 1.3, SLOWEST)
-        elif share < 0.6 * DRAWING_SHARE:
-            self._slower = max(self._slower / 1.15, 1.0)
-        self._text_timer.setInterval(round(TEXT_MS * self._slower))
-        self._plot_timer.setInterval(round(PLOT_MS * self._slower))
 
     def _on_text(self) -> None:
         before = self.race.run_id, len(self.race.lanes), self.race.state
@@ -549,8 +521,7 @@ class Controller(QObject):
             ended = self.race.ended.end if self.race.ended is not None else "done"
             self.outcome = "failed" if self.race.error or ended == "error" else ended
             self._mark_stale()
-            self._plot_timer.stop()
-            self._number_timer.stop()
+            self.redraws.end(race_only=True)
         if not self.racing and not isinstance(event.command, messages.Count):
             self.progress = None
         if raced:
@@ -558,7 +529,7 @@ class Controller(QObject):
             self.plot_tick.emit()
             self.number_tick.emit()
         if not self._busy:
-            self._text_timer.stop()
+            self.redraws.end(race_only=False)
             if not isinstance(event.command, messages.Count) and self._count_settings is not None:
                 self._count_timer.start()
 

@@ -79,6 +79,7 @@ class PlotStrip(QWidget):
         self._import.failed.connect(self._not_imported)
         self._importing = Later(self, _IMPORT_AFTER_MS, self._begin_import)
         self._unmade = [QtCore, QtGui, QtWidgets]
+        self.asked_again: Callable[[], bool] = lambda: False  # whether refresh will be called again without a change
         self._late = Later(self, 0, self._catch_up)
         self._late_name = Later(self, 0, self._name_lane)  # once the layout has given the card its width
         self._rest_until = self._values_after = self._painted_before = 0.0
@@ -305,7 +306,7 @@ class PlotStrip(QWidget):
         changed = [index for index, mark in marks.items() if self._drawn.get(index) != mark]
         clock = time.monotonic()
         if not (now or fresh) and changed and clock < self._rest_until:
-            if not self._late.isActive():
+            if not (self.asked_again() or self._late.isActive()):
                 self._late.start(round((self._rest_until - clock) * 1e3) + 1)
             return False
         if changed or fresh or now:  # with nothing new the timer stays: values may still wait for it
@@ -327,7 +328,7 @@ class PlotStrip(QWidget):
             cost = time.thread_time() - start + painted - self._painted_before
             self._painted_before = painted
             self._rest_until = clock + min(cost / _SHARE, _LONGEST_REST_S)
-            if not self._late.isActive() and not ended:
+            if not (ended or self.asked_again() or self._late.isActive()):
                 self._late.start(round(_VALUES_S * 1e3))  # the last values of a pause are shown too
         return bool(changed)
 

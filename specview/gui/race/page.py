@@ -75,6 +75,7 @@ class RacePage(QWidget):
         self.headline = Headline(controller)
         self.headline.row.addWidget(self.legend)
         self.plots = PlotStrip(controller.race)
+        self.plots.asked_again = lambda: controller.racing
         self.inspector = Inspector()
         self.inspector.branch_requested.connect(self._branch)
         self.export = ExportButton(controller)

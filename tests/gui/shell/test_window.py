@@ -157,8 +157,8 @@ def test_a_run_ends_rests_and_is_replaced_by_the_next(window, qtbot, script):
     race, controller = ran(qtbot, window), window.controller
     first, before = race.run_id, [len(lane.rounds) for lane in race.lanes]
     assert script.threads == {"specview-engine"}, "models are never touched on the Qt thread"
-    qtbot.waitUntil(lambda: not controller._text_timer.isActive(), timeout=3000)
-    assert not controller._plot_timer.isActive() and not controller._number_timer.isActive()
+    qtbot.waitUntil(lambda: not controller.redraws.timers["text"].isActive(), timeout=3000)
+    assert not any(timer.isActive() for timer in controller.redraws.timers.values())
     controller._take([LaneRound(first - 1, 0, round_of()), Progress(first - 1, "load", "stale")])
     assert [len(lane.rounds) for lane in race.lanes] == before and controller.progress is None
     controller._take([LaneRound(first, 0, round_of())])
@@ -433,27 +433,6 @@ def test_preload_leaves_what_must_be_fetched(monkeypatch):
         backend.preload(settings, 1, told.append, lambda: False)
     assert asked == ["/small"]
     assert [event.phase for event in told] == ["load"]
-
-
-def test_drawing_makes_room_for_the_race(window, monkeypatch):
-    from specview.gui.link import controller as module
-
-    held = window.controller
-    clock = {"wall": 100.0, "thread": 10.0}
-    monkeypatch.setattr(module.time, "perf_counter", lambda: clock["wall"])
-    monkeypatch.setattr(module.time, "thread_time", lambda: clock["thread"])
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
-    for _ in range(12):
-        held._keep_pace()
-        clock["wall"] += 0.5
-        clock["thread"] += 0.1
-    slow = held._text_timer.interval(), held._plot_timer.interval()
-    assert slow == (round(33 * 2.5), 250)
-    for _ in range(20):
-        clock["wall"] += 0.5
-        clock["thread"] += 0.001
-        held._keep_pace()
-    assert (held._text_timer.interval(), held._plot_timer.interval()) == (33, 100)
 
 
 def test_numbers_too_large_for_a_float_are_said_in_one_line(window):
