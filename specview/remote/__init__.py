@@ -1,0 +1,1 @@
+"""Serving engines over HTTP: their addresses, keys, requests, streams and counters. No torch, no Qt."""

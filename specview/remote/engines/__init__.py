@@ -1,0 +1,1 @@
+"""One file for each serving engine: what it is asked, and what its answers mean."""
