@@ -241,10 +241,9 @@ class LanePanel(QFrame):
 
     def _restyle(self) -> None:
         side = self._px(14)
-        self._head.setContentsMargins(side, 0, side, 0)
         self._foot.setContentsMargins(side, 0, side, 0)
-        self.view.setMinimumHeight(theme.px(48))  # or Qt's own least height crushes the figures where the why line shows too
         self._more.setFixedSize(self._px(24), self._px(22))
+        self.view.setMinimumHeight(theme.px(48))  # or Qt's own least height crushes the figures where the why line shows too
         self.why.fit()
         for part in (self._dot, self.number, self.line, self.bar, self.shares, self.notice):
             part.changed()
@@ -254,17 +253,21 @@ class LanePanel(QFrame):
         """Less of a head in a low panel, its line in two where it is narrow; the name takes what the number leaves."""
         low = self.height() < self._px(LOW_PX)
         top, gap, end = (3, 2, 3) if low else (5, 3, 5)
-        margins = self._head.contentsMargins()
-        self._head.setContentsMargins(margins.left(), self._px(top), margins.right(), self._px(end))
-        self._head.setSpacing(self._px(gap))
         narrow = self.width() < self._px(NARROW_PX)
-        self.number.size_px = _LOW_NUMBER if low else self.number_px * (0.85 if narrow else 1)  # or names such as prompt lookup are cut
+        side = self._px(10 if narrow else 14)
+        self._head.setContentsMargins(side, self._px(top), side, self._px(end))
+        self._head.setSpacing(self._px(gap))
+        self.number.size_px = _LOW_NUMBER if low else self.number_px * (0.75 if narrow else 1)  # or names such as prompt lookup are cut
         self.number.changed()
-        self._name.setFont(theme.ui_font((13 if narrow else 14) * self.scale, bold=True))
         self.line.set_rows(2 if narrow and not low else 1)
-        name, metrics = visible(self._name.accessibleName()), QFontMetricsF(self._name.font())
-        room = self.width() - 2 - 2 * self._px(14) - self._dot.sizeHint().width() - self._more.width() - self.number.least_width()
+        room = self.width() - 2 - 2 * side - self._dot.sizeHint().width() - self._more.width() - self.number.least_width()
         room -= 2 * theme.px(5) + 7  # of the button's own
+        name = visible(self._name.accessibleName())
+        for size in (13, 12, 11) if narrow else (14, 13, 12):  # the name is whole before it is large
+            metrics = QFontMetricsF(font := theme.ui_font(size * self.scale, bold=True))
+            if metrics.horizontalAdvance(name) <= room:
+                break
+        self._name.setFont(font)
         shown = metrics.elidedText(name, Qt.TextElideMode.ElideRight, max(room, self._px(24)))
         self._name.setText(shown.replace("&", "&&"))
         self._name.setFixedWidth(round(metrics.horizontalAdvance(shown)) + 2 * theme.px(5) + 6)

@@ -424,8 +424,7 @@ class Controller(QObject):
 
     def _tell_count(self, count: int | None) -> None:
         """Tell the prompt's length; where it cannot be had now (a job freed the target), what it was before."""
-        asked = self._count_settings
-        key = "" if asked is None else repr((asked.engine, asked.target, asked.prompt, asked.system, asked.chat, asked.chat_template, asked.history))
+        key = _prompt_of(self._count_settings)
         if count is None and key == self._counted[0]:
             count = self._counted[1]
         elif count is not None:
@@ -508,6 +507,8 @@ class Controller(QObject):
         elif isinstance(event, RaceStarted):
             self._started_id = event.run_id
             self.ran = self.settings
+            if self.ran is not None and _prompt_of(self.ran) == _prompt_of(self._count_settings):
+                self._tell_count(len(event.prompt_ids))
             self.state_changed.emit()  # the figures of the run before have gone
         elif isinstance(event, Failed):
             self.failed.emit(event.message)
@@ -561,6 +562,13 @@ def shown_settings(settings: RunSettings, lane: LaneSettings) -> dict[str, objec
     if METHODS[lane.method].drafts and lane.k is None:
         flat["k"] = "auto"
     return flat
+
+
+def _prompt_of(settings: RunSettings | None) -> str:
+    """What the length of a prompt hangs on."""
+    if settings is None:
+        return ""
+    return repr((settings.engine, settings.target, settings.prompt, settings.system, settings.chat, settings.chat_template, settings.history))
 
 
 def _asked(settings: RunSettings) -> RunSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import QStandardPaths, QUrl, Signal
+from PySide6.QtCore import QSize, QStandardPaths, QUrl, Signal
 from PySide6.QtGui import QDesktopServices, QGuiApplication
 from PySide6.QtWidgets import QDialog, QFileDialog, QMenu, QToolButton
 
@@ -18,6 +18,7 @@ from specview.gui.state.display_text import clipboard, visible
 
 FIRST = ("html", "png", "gif", "video", "svg")
 DATA = ("markdown", "json", "csv", "parquet")
+_REST = "Export ▾"
 _TIP = "Show this race to others: a page that plays it, a picture, a GIF, a video, plots, Markdown, data (Ctrl+Shift+E)"
 
 
@@ -51,6 +52,11 @@ class ExportButton(QToolButton):
     def _restyle(self) -> None:
         self.setFixedHeight(theme.px(26))
 
+    def sizeHint(self) -> QSize:
+        """One width for all its words: what stands beside it does not move."""
+        wide, hint = self.fontMetrics().horizontalAdvance, super().sizeHint()
+        return QSize(hint.width() - wide(self.text()) + max(wide(_REST), wide("Export 100%")), hint.height())
+
     def open(self) -> None:
         """Open the menu, from the keyboard too."""
         if self.isEnabled() and self.isVisible():
@@ -65,7 +71,7 @@ class ExportButton(QToolButton):
         self.setEnabled(not why)
         set_tip(self, why or _TIP)
         if not self.process.running:
-            self.setText("Export ▾")
+            self.setText(_REST)
 
     def fill(self) -> None:
         """Make the menu anew."""
@@ -131,7 +137,7 @@ class ExportButton(QToolButton):
         self.refresh()
 
     def _show_progress(self, _: str, fraction: float) -> None:
-        self.setText(f"Exporting {fraction:.0%} ▾" if fraction else "Exporting… ▾")
+        self.setText(f"Export {fraction:.0%}")
 
     def _ended(self, ended: Ended) -> None:
         held, path = self._held, self._file

@@ -9,14 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from PySide6.QtCore import QEvent, Qt, QTimer
-from PySide6.QtGui import (
-    QCloseEvent,
-    QDragEnterEvent,
-    QDropEvent,
-    QKeySequence,
-    QMouseEvent,
-    QShowEvent,
-)
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QKeySequence, QMouseEvent, QShowEvent
 from PySide6.QtWidgets import QApplication, QDialog, QMainWindow, QWidget
 
 from specview.errors import SpecviewError
@@ -81,6 +74,7 @@ class MainWindow(QMainWindow):
         self.lane_settings[:] = run.lanes
         self._closing = False
         self._looked = False
+        self._refused = ""  # what was last said of a run that the settings did not allow
 
         self.setup = SetupBar(library)
         self.lane_menu = LaneMenu(self)
@@ -153,6 +147,8 @@ class MainWindow(QMainWindow):
             self._sound = self._raw_settings()
         try:
             self.controller.show_lanes(self.run_settings())
+            if self._refused and self.banner.message == self._refused:
+                self.clear_message()
         except SpecviewError:
             # Run will say what is wrong; until then the lanes stand as they would without it.
             plain = tuple(replace(lane, rule="auto") for lane in self.lane_settings)
@@ -194,7 +190,7 @@ class MainWindow(QMainWindow):
             if problem:
                 raise SpecviewError(problem)
         except SpecviewError as error:
-            self.show_message(str(error))
+            self._refuse(str(error))
             if self.setup.invalid_field() is not None:
                 self.setup.open_panel()
             return
@@ -283,6 +279,11 @@ class MainWindow(QMainWindow):
         """Show one line on top; it stays until dismissed or the next run."""
         self.banner.show_message(text, kind)
         self._banner_holder.show()
+
+    def _refuse(self, text: str) -> None:
+        """Say why nothing could be run, until the settings are others that can be."""
+        self.show_message(text)
+        self._refused = self.banner.message
 
     def clear_message(self) -> None:
         """Take the line away."""
@@ -431,7 +432,7 @@ class MainWindow(QMainWindow):
         self.tabs.changed.connect(self._tab_changed)
         controller.state_changed.connect(self._refresh_actions)
         controller.state_changed.connect(self._look_for_models)
-        controller.failed.connect(self.show_message)
+        controller.failed.connect(self._refuse)
         controller.warned.connect(lambda text: self.show_message(text, "warning"))
         controller.tokens_counted.connect(setup.set_count)
         controller.turn_started.connect(self._turn_started)

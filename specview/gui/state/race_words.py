@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specview.files.figures import times_short
 from specview.files.verdict import Standing, Verdict, verdict
@@ -54,7 +54,7 @@ def headline(race: RaceModel, now: Situation) -> Verdict:
         return Verdict(_running(race, now).sentence, now.moment)
     if any(lane.rounds for lane in race.lanes) or race.ended is not None:
         return _ended(race, now)
-    rest = "models are loaded: it starts at once" if now.preloaded else "the first run loads the models"
+    rest = "the models are loaded" if now.preloaded else "the first run loads the models"
     return Verdict("Press Run to race these lanes on the prompt.", rest) if race.lanes else Verdict("")
 
 
@@ -62,7 +62,7 @@ def detail(race: RaceModel, now: Situation) -> str:
     """What the tool tip has besides: rounds of each lane, and how fast the clocks advanced against real time."""
     counts = " · ".join(f"{lane_words.title(lane)} {len(lane.rounds)}" for lane in race.lanes if lane.rounds)
     share = _share(race, now)
-    return "\n".join(filter(None, (f"rounds: {counts}" if counts else "", share)))
+    return "\n".join(filter(None, (race.error, f"rounds: {counts}" if counts else "", share)))
 
 
 def _share(race: RaceModel, now: Situation) -> str:
@@ -120,9 +120,9 @@ def _running(race: RaceModel, now: Situation) -> Verdict:
 
 
 def _ended(race: RaceModel, now: Situation) -> Verdict:
-    found = verdict([standing(race, lane) for lane in race.lanes])
+    found = verdict([replace(standing(race, lane), error="") for lane in race.lanes])  # why one failed, its panel says
     if race.error and now.outcome == "failed" and not now.recorded:
-        return Verdict("The race failed.", race.error, "bad")
+        return Verdict("The race failed.", tone="bad")  # the line over the page says why
     if now.stale:
         return Verdict(found.sentence, STALE, "warning")
     busy = race.ended.busy if race.ended is not None and not now.recorded else ""

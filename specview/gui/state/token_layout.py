@@ -344,7 +344,7 @@ class TokenLayout:
                 self._new_line()
             step = TAB_CELLS * self.cell
             stop = (int(self._x / step + 1e-6) + 1) * step
-            self._place(token, "⇥" if self.marks else "", start, 1, stop - self._x, "tab")
+            self._place(token, "⇥" if self.marks else "", start, 1, min(stop - self._x, max(self.width - self._x, self.cell)), "tab")
             self._may_break()
         elif piece[0] == " ":
             self._spaces(token, start, len(piece))
@@ -400,21 +400,26 @@ class TokenLayout:
         lead = len(shown) - len(shown.lstrip(" "))
         if lead == len(shown):
             shown, lead = "␣" * min(lead, 8), 0
-        word = shown[lead:]
+        word = self._cut(shown[lead:])
+        width = self._ghost_width(word) if word else 0.6 * self.cell
+        gap = min(lead, 4)
         self._may_break()
-        if lead:
-            self._spaces_of_ghost(token, lead)
-        width = (len(word) * self.ghost_cell if is_plain(word) else self.measure(word, True)) + 0.4 * self.cell
-        if not word:
-            width = 0.6 * self.cell
-        self._word(token, word, lead, width, length=len(text) - lead, kind="ghost")
+        self._room(gap * self.ghost_cell + width, True)
+        if gap and self._x > 0:  # at the start of a line it needs no gap, which would look like an indent
+            self._place(token, " " * gap, 0, gap, gap * self.ghost_cell, "space")
+        self._place(token, word, lead, len(text) - lead, width, "ghost")
         self._break = len(self.lines[-1])
 
-    def _spaces_of_ghost(self, token: int, count: int) -> None:
-        if self._x == 0:
-            return  # a ghost at the start of a line needs no gap, and would look like an indent
-        width = min(count, 4) * self.ghost_cell
-        self._place(token, " " * min(count, 4), 0, count, width, "space")
+    def _ghost_width(self, word: str) -> float:
+        return (len(word) * self.ghost_cell if is_plain(word) else self.measure(word, True)) + 0.4 * self.cell
+
+    def _cut(self, word: str) -> str:
+        """As much of a ghost as a line has room for; all of it is in its tool tip and in the inspector."""
+        if self._ghost_width(word) <= self.width:
+            return word
+        pieces = [cluster for _, cluster in clusters(word)]
+        fit = bisect_left(range(len(pieces)), True, key=lambda count: self._ghost_width("".join(pieces[:count]) + "…") > self.width)
+        return "".join(pieces[: max(fit - 1, 1)]) + "…"
 
     def _word(
         self, token: int, word: str, start: int, width: float, *, length: int | None = None,

@@ -83,6 +83,15 @@ def test_newlines_tabs_and_marks() -> None:
     assert lines_of(marked) == ["a↵", "↵", "b⇥c"]
 
 
+def test_ghosts_and_tabs_keep_to_the_width() -> None:
+    ghosts = [ViewToken(text, "ignored", 0, place, None) for place, text in enumerate((" customers", "-" * 40, "\n" + " " * 30, " abcdefg"))]
+    for mode in ("first", "all"):
+        layout = laid([*output("    ", "if"), *ghosts, *output("        ", "\t", "x"), *ghosts], 90, ghosts=mode)
+        assert all(one.x + one.width <= 90 for row in layout.lines for one in row if one.kind in ("ghost", "tab", "word"))
+    assert lines_of(laid([ghosts[1]], 90))[0] == "------…"
+    assert laid(ghosts[1:2], 90).lines[0][0].length == 40  # cut in sight only
+
+
 def test_ghosts_are_whole_and_can_be_left_out() -> None:
     tokens = [*output("one"), ViewToken(" x\ny", "rejected", 0, 0, None), ViewToken(" two", "corrected", 0, -1, 1)]
     layout = laid(tokens, 400)

@@ -96,8 +96,10 @@ def test_what_cannot_be_written_is_one_line(window, qtbot, tmp_path) -> None:
 def test_an_animation_tells_how_far_it_is_and_can_be_stopped(window, qtbot, tmp_path) -> None:
     ran(qtbot, window)
     button = window.page.export
+    width = button.sizeHint().width()
     button.write("gif", tmp_path / "a.gif", ["--speed", "0.02", "--size", "320x180"])
     qtbot.waitUntil(lambda: "%" in button.text(), timeout=PATIENCE_MS)
+    assert button.sizeHint().width() == width  # what stands beside it does not move
     assert button.isEnabled()
     button.fill()
     (stop,) = button.menu().actions()

@@ -212,6 +212,15 @@ def test_a_later_turn_draws_by_a_seed_of_its_own_which_running_it_again_keeps(wi
     assert window.run_settings().sampling.seed == 5
 
 
+def test_the_first_race_tells_how_long_its_prompt_is(window, qtbot, script):
+    script.count, script.round_s = None, 0.05
+    window.run()
+    wait_state(qtbot, window, "running")
+    qtbot.waitUntil(lambda: window.setup.tokens.text() == "131 tokens")
+    window.controller.stop()
+    wait_state(qtbot, window, "ended")
+
+
 def test_after_a_follow_up_the_tokens_are_those_of_the_whole_conversation(window, qtbot):
     ran(qtbot, window)
     window.page.conversation.line.setText("and why?")
@@ -290,6 +299,9 @@ def test_bad_settings_say_what_is_wrong(window, qtbot, script, change, words):
     field = window.setup.invalid_field()
     if field is not None:
         assert field.hasFocus()
+    window.setup.show_settings(first_settings(), "auto")  # once it is corrected, what was said of it goes
+    window.setup.changed.emit()
+    assert window.banner.message == ""
 
 
 def test_a_failed_load_keeps_the_lanes_and_says_why(window, qtbot, script):
@@ -303,6 +315,7 @@ def test_a_failed_load_keeps_the_lanes_and_says_why(window, qtbot, script):
     assert not window.controller.can_continue
     # plain text, whatever is in it
     assert all(found.textFormat() == Qt.TextFormat.PlainText for found in window.banner.findChildren(QLabel))
+    assert script.fail_load not in window.page.headline.said.text and script.fail_load in window.page.headline.detail  # said once
     window.banner._close.click()
     assert window.banner.message == ""
     script.fail_load = ""
