@@ -37,6 +37,8 @@ COMMANDS = {
     "export": "a run as a page that plays it, Markdown, plots, a picture, an animation, a video, or data",
     "runs": "the library of kept runs: list, show, rename, note, delete, restore",
     "replay": "the window on a recorded run, no model loaded; --text for its figures",
+    "serve-command": "what starts llama-server, vLLM, SGLang or TensorRT-LLM with a lane",
+    "check-command": "such a command read back: old names, faults, the lane it stands for",
     "doctor": "what works here: Qt, display, torch, CUDA, llama.cpp, memory",
 }
 

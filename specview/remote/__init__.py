@@ -1,1 +1,1 @@
-"""Serving engines over HTTP: their addresses, keys, requests, streams and counters. No torch, no Qt."""
+"""Serving engines over HTTP: their addresses, keys, requests, streams and counters; launch commands and back. No torch, no Qt."""
