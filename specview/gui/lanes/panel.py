@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QFrame, QToolButton, QWidget
 
 from specview.decoding.metrics import Metrics
 from specview.gui.lanes.marks import BigNumber, Dot, FigureLine, LaneBar, Notice, StateLine, lane_colour
+from specview.gui.lanes.serve_dialog import ServeDialog
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.lanes.tree_view import TreePanel
 from specview.gui.lanes.why_line import WhyLine
@@ -227,6 +228,7 @@ class LanePanel(QFrame):
             menu.addSeparator()
         copy = menu.addAction("Copy output", self.view.copy_all)
         copy.setEnabled(bool(lane.rounds))
+        menu.addAction("Command for a server…", lambda: ServeDialog(lane.name, lane.settings, self.window()).open()).setEnabled(bool(lane.settings))
         if not lane.plain:
             tree = menu.addAction("Live draft tree\tCtrl+D", self.toggle_tree)
             tree.setCheckable(True)
