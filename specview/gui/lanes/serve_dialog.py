@@ -8,7 +8,15 @@ from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFontMetrics, QGuiApplication, QTextCursor
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QPlainTextEdit, QPushButton, QScrollArea, QWidget
+from PySide6.QtWidgets import (
+    QDialog,
+    QDialogButtonBox,
+    QFrame,
+    QPlainTextEdit,
+    QPushButton,
+    QScrollArea,
+    QWidget,
+)
 
 from specview.drafting.lanes import run_of_flat
 from specview.errors import SpecviewError
