@@ -19,7 +19,7 @@ from specview.disk import Closing
 
 log = logging.getLogger(__name__)
 
-_VERSION = 2
+_VERSION = 3
 _TRIGRAM = 3
 _KEPT_OUT = {
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,

@@ -30,6 +30,7 @@ from specview.errors import SpecviewError, Stopped, UsageError
 from specview.files.atomic import cannot_write
 from specview.files.folders import data_folder
 from specview.files.reader import Trace, cannot_read, first_line, parse_header, read_trace
+from specview.files.verdict import fastest
 from specview.library.index import Known, RunIndex, with_index
 from specview.reading import open_regular
 from specview.settings.branch import known_branch
@@ -76,6 +77,7 @@ class LaneFacts:
     draft: str = ""
     end: str | None = None
     speedup: float | None = None
+    spread: Sequence[float] | None = None
     equal: bool | None = None
     figures: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -133,16 +135,20 @@ class Entry:
         parts = ", ".join(filter(None, ("a branch" if self.continues else "", self.part)))
         return f"{what}: {self.methods}" + (f" ({parts})" if parts else "")
 
-    @property
-    def best(self) -> LaneFacts | None:
-        """The fastest lane by its recorded decode tok/s."""
-        rated = [(lane.figures.get("decode_tokens_per_s") or 0.0, lane) for lane in self.lanes]
-        return max(rated, key=lambda pair: pair[0])[1] if any(rate for rate, _ in rated) else None
+    def best(self) -> tuple[LaneFacts | None, bool]:
+        """The lane ahead, as the sentence on the run has it, and whether clearly; without speedups that with the most tok/s."""
+        found = [self.faster(lane) for lane in self.lanes]
+        known = {place: one.value for place, one in enumerate(found) if one is not None}
+        if known:
+            ahead = fastest(found, next((place for place, lane in enumerate(self.lanes) if lane.plain), None))
+            return self.lanes[max(known, key=known.__getitem__) if ahead is None else ahead], ahead is not None
+        rated = [(rate, lane) for lane in self.lanes if (rate := lane.figures.get("decode_tokens_per_s"))]
+        return (max(rated, key=lambda pair: pair[0])[1], True) if rated else (None, False)
 
     def faster(self, lane: LaneFacts) -> Speedup | None:
         """A lane's recorded speedup with what it is the ratio of; None of plain, and where it was not recorded."""
         plain = next((one.figures for one in self.lanes if one.plain), {})
-        return Speedup.recorded(lane.speedup, None, lane.figures, plain)
+        return Speedup.recorded(lane.speedup, lane.spread, lane.figures, plain)
 
     @property
     def searched(self) -> str:
@@ -473,7 +479,7 @@ def _branch_facts(run: Mapping[str, Any]) -> dict[str, str]:
 
 def _lane_facts(name: str, settings: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Any]:
     metrics = end.get("metrics") if isinstance(end.get("metrics"), dict) else {}
-    equal = end.get("equal_to_plain")
+    equal, spread = end.get("equal_to_plain"), end.get("speedup_spread")
     k = settings.get("k")
     return {
         "name": _text(name),
@@ -483,6 +489,7 @@ def _lane_facts(name: str, settings: Mapping[str, Any], end: Mapping[str, Any]) 
         "draft": _text(settings.get("draft")),
         "end": _text(end.get("end")) or None,
         "speedup": _real(end.get("speedup")),
+        "spread": spread if isinstance(spread, list) and len(spread) == 2 and None not in map(_real, spread) else None,
         "equal": equal.get("equal") if isinstance(equal, dict) and isinstance(equal.get("equal"), bool) else None,
         "figures": {key: _real(metrics.get(key)) for key in _FIGURES} if metrics else {},
     }

@@ -17,10 +17,10 @@ RUN_COLUMNS = (
     Column("recorded", "recorded", "When the run began, on this machine's clock"),
     Column("title", "name", "The name you gave it; else what was run: workload or prompt, and methods"),
     Column("lanes", "lanes", "How many lanes, plain decoding included", 0),
-    Column("fastest", "fastest", "The lane with the most tokens a second"),
-    Column("tok_s", "tok/s", "Decode tokens a second of the fastest lane, as its speedup is made of", 2),
+    Column("fastest", "fastest", "The lane ahead, as the sentence on the run has it; not clearly: its range and that of plain or another lane overlap"),
+    Column("tok_s", "tok/s", "Decode tokens a second of that lane, as its speedup is made of", 2),
     Column("plain_tok_s", "plain tok/s", "Plain's that it is held against", 2),
-    Column("speedup", "speedup", "Of the fastest lane over plain decoding in the same run", 2, unit="×"),
+    Column("speedup", "speedup", "Of that lane over plain decoding in the same run", 2, unit="×"),
     Column("end", "ended", "done, stopped, error, or unfinished: it still runs, or its program ended before it did"),
     Column("target", "target", "The target model"),
     Column("tags", "tags", "Your tags"),
@@ -65,11 +65,11 @@ Rates = tuple[float | None, float | None]
 
 def run_row(entry: Entry) -> Row:
     """One run of the library."""
-    best = entry.best
+    best, clearly = entry.best()
     faster = entry.faster(best) if best is not None else None
     return {
         "id": entry.id, "recorded": when(entry.recorded_at), "title": entry.title, "target": entry.target,
-        "lanes": len(entry.lanes) or None, "fastest": best.name if best is not None else "",
+        "lanes": len(entry.lanes) or None, "fastest": "" if best is None else best.name if clearly else f"{best.name}, not clearly",
         "tok_s": faster.tokens_per_s if faster else best.figures.get("decode_tokens_per_s") if best is not None else None,
         "plain_tok_s": faster.plain_tokens_per_s if faster else None, "speedup": faster.value if faster else None,
         "end": f"unreadable: {entry.problem}" if entry.problem else entry.end, "tags": ", ".join(entry.tags),

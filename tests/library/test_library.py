@@ -18,7 +18,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.files.reader import read_trace
 from specview.library import library as library_module
 from specview.library.keeping import RunKeeper
-from specview.library.library import RunLibrary, runs_folder
+from specview.library.library import Entry, LaneFacts, RunLibrary, runs_folder
 from tests.library.changing import change
 from tests.library.recorded import SETTINGS, keep, race_events, write_trace
 
@@ -62,9 +62,28 @@ def test_a_kept_run_is_listed_with_what_its_first_and_last_lines_say(library: Ru
     for lane, metrics, end in zip(entry.lanes, trace.metrics, trace.ends, strict=True):
         assert metrics is not None and lane.figures["decode_tokens_per_s"] == metrics["decode_tokens_per_s"]
         assert lane.speedup == end["speedup"]
-    best = max(entry.lanes, key=lambda lane: lane.figures["decode_tokens_per_s"] or 0)
-    assert entry.best is best
+    assert [lane.spread for lane in entry.lanes] == [end.get("speedup_spread") for end in trace.ends]
     assert entry.title == "Say hi, and nothing more.: draft-model, prompt-lookup"
+
+
+def lanes_of(*speedups: tuple[float, list[float] | None]) -> Entry:
+    """A run of plain at 10 tok/s and lanes with these speedups and ranges."""
+    figures = {"emitted": 100.0, "decode_tokens_per_s": 10.0}
+    lanes = [LaneFacts("plain", "plain", figures=figures)]
+    for place, (value, spread) in enumerate(speedups):
+        lanes.append(LaneFacts(f"lane {place}", "suffix", speedup=value, spread=spread, figures=figures | {"decode_tokens_per_s": 10 * value}))
+    return Entry("a", Path("a"), 1, "", lanes=tuple(lanes))
+
+
+@pytest.mark.parametrize(("speedups", "name", "clearly"), [
+    ([(1.5, [1.4, 1.6]), (1.2, [1.1, 1.3])], "lane 0", True),
+    ([(1.5, [1.2, 1.8]), (1.6, [1.1, 1.7])], "lane 1", False),
+    ([(1.05, [0.9, 1.2]), (0.8, [0.7, 0.9])], "lane 0", False),
+    ([(0.9, [0.85, 0.95]), (0.8, [0.7, 0.82])], "plain", True),
+])  # fmt: skip
+def test_the_lane_ahead_is_that_of_the_sentence(speedups, name, clearly) -> None:
+    best, known = lanes_of(*speedups).best()
+    assert best is not None and (best.name, known) == (name, clearly)
 
 
 def test_every_round_is_on_disk_before_the_next(library: RunLibrary) -> None:

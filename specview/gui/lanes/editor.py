@@ -304,8 +304,7 @@ class LaneEditor(QDialog):
         order += [*self.form.fields(), self.scan, self.draft, self.open_file, self.open_folder, self.draft_engine,
                   self.k, self.policy, *self.policy_form.fields(), self.rule,
                   *(button for button in self.buttons.buttons())]
-        for first, second in zip(order, order[1:], strict=False):
-            QWidget.setTabOrder(first, second)
+        layout.tab_order(*order)
 
     def _connect(self) -> None:
         self.method.currentIndexChanged.connect(self._show_method)

@@ -492,16 +492,13 @@ class TokenView(QAbstractScrollArea):
         menu.addAction("Copy &whole output", self.copy_all).setEnabled(bool(self.lane.text))
         menu.addAction("Select &all", self.select_all).setEnabled(bool(self.lane.tokens))
         menu.addSeparator()
-        menu.addAction(f"C&ontinue{BRANCH[8:]}\tB", lambda: self._branch(token)).setEnabled(self._can_branch(token))
+        menu.addAction(f"C&ontinue{BRANCH[8:]}\tB", lambda: self._branch(token)).setEnabled(token is not None)
         menu.popup(self.place_of(token).bottomLeft() if by_key and token is not None else event.globalPos())
-
-    def _can_branch(self, index: int | None) -> bool:
-        return index is not None and index < self.lines.layout.settled
 
     def _branch(self, index: int | None) -> None:
         """Ask that the text goes on from a token in another way."""
         token = self._token(index)
-        if token is not None and self._can_branch(index):
+        if token is not None:
             self.branch_requested.emit(token.round_index, token.token_index, None)
 
     def _hover(self, index: int | None) -> None:

@@ -1,8 +1,9 @@
-"""Rows, columns and grids of widgets, each made in one call."""
+"""Rows, columns and grids of widgets, each made in one call; the order in which Tab goes through them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from PySide6.QtCore import Qt
@@ -48,6 +49,18 @@ def split(way: Qt.Orientation, *parts: tuple[QWidget, int, int]) -> QSplitter:
     made.setSizes([size for _, _, size in parts])
     made.setCollapsible(0, False)
     return made
+
+
+def tab_order(*widgets: QWidget) -> None:
+    """Let Tab go through these in this order."""
+    for first, second in pairwise(widgets):
+        QWidget.setTabOrder(first, second)
+
+
+def stops(*parts: QWidget) -> list[QWidget]:
+    """What Tab stops at within these, in the order it was made."""
+    inner = [one for part in parts for one in part.findChildren(QWidget)]
+    return [one for one in inner if one.focusPolicy() & Qt.FocusPolicy.TabFocus and not one.objectName().startswith("qt_")]
 
 
 def _placed(made: Made, on: QWidget | None, gap: int | None, margins: Margins) -> Made:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QFocusEvent, QKeyEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QLabel, QScrollArea, QSizePolicy, QWidget
 
 from specview.files.report import MARKS, Block, Figures, Report, Section, Table, Text, Tone
@@ -29,7 +30,7 @@ class ReportView(QScrollArea):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setAccessibleName(name)
-        inner = QFrame()
+        inner = self._inner = QFrame()
         inner.setProperty("kind", "panel")
         self.setWidget(inner)
         self._column = layout.column(1, on=inner, gap=theme.px(8), margins=(theme.px(10), theme.px(8), theme.px(10), theme.px(8)))
@@ -44,6 +45,23 @@ class ReportView(QScrollArea):
     def texts(self) -> list[str]:
         """What is said, from top to bottom, headings too."""
         return [part.words.text() for _, part in self._parts if isinstance(part, _Words)]
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        """Home and End besides the arrows and pages that Qt knows."""
+        bar, key = self.verticalScrollBar(), event.key()
+        if key in (Qt.Key.Key_Home, Qt.Key.Key_End):
+            bar.setValue(bar.minimum() if key == Qt.Key.Key_Home else bar.maximum())
+        else:
+            super().keyPressEvent(event)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        """Show that the keyboard is here."""
+        super().focusInEvent(event)
+        set_kind(self._inner, "true", "selected")
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        set_kind(self._inner, "false", "selected")
 
     def show_report(self, report: Report) -> None:
         """Show it; the title is the page's."""

@@ -79,7 +79,7 @@ class Presenting(QObject):
         racing = self._window.controller.racing
         if racing:
             words = "A race is running. Stop it before presenting a recorded run."
-            (self._tell if self.screen is not None else partial(self._window.show_message, kind="warning"))(words)
+            (self.tell if self.screen is not None else partial(self._window.show_message, kind="warning"))(words)
         return not racing
 
     def open(self) -> None:
@@ -131,9 +131,9 @@ class Presenting(QObject):
         """Go to the next run of the playlist, or to the one before."""
         place = self.at + by
         if not self.playlist:
-            self._tell("No playlist: choose runs in the Runs tab, then Present")
+            self.tell("No playlist: choose runs in the Runs tab, then Present")
         elif not 0 <= place < len(self.playlist):
-            self._tell("This is the last run" if by > 0 else "This is the first run")
+            self.tell("This is the last run" if by > 0 else "This is the first run")
         elif self._free():
             self.at = place
             self._open_run()
@@ -141,7 +141,7 @@ class Presenting(QObject):
     def toggle_advance(self) -> None:
         """Go on by itself after each run, or not."""
         self.auto = not self.auto
-        self._tell("Goes on to the next run by itself" if self.auto else "Stays at the end of a run")
+        self.tell("Goes on to the next run by itself" if self.auto else "Stays at the end of a run")
         if not self.auto:
             self._on.stop()
         elif self._ended:
@@ -149,7 +149,7 @@ class Presenting(QObject):
 
     def _open_run(self) -> None:
         self._on.stop()
-        self._tell(f"Opening {self.playlist[self.at].title}")
+        self.tell(f"Opening {self.playlist[self.at].title}")
         self._window.recorded.open([self.playlist[self.at]])
 
     def _opened(self, opened: Opened) -> None:
@@ -162,14 +162,14 @@ class Presenting(QObject):
         self._wanted = False
         if self.screen is None:
             return
-        self._tell("")
+        self.tell("")
         self._show_place()
         self.player.seek(0.0)
         self.player.play()
 
     def _failed(self, line: str) -> None:
         self._wanted = False
-        self._tell(line)
+        self.tell(line)
 
     def _played(self) -> None:
         """Notice the end of a run."""
@@ -187,7 +187,8 @@ class Presenting(QObject):
 
     # -- words -------------------------------------------------------------------------------------
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Say something on the screen of a presentation; nothing without one."""
         if self.screen is not None:
             self.screen.tell(text)
 

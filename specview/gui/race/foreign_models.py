@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from PySide6.QtWidgets import QApplication
+
 from specview.gui.link.controller import Controller
 from specview.gui.link.library import Library
 from specview.gui.parts.questions import ask
@@ -121,4 +123,5 @@ class ForeignModels:
     def _ask(self, named: dict[str, str], answers: dict[str, str]) -> str:
         lines = "\n".join(f"{visible(brief(name, _SHOWN))}  ({visible(brief(role, _SHOWN))})" for name, role in named.items())
         text = f"The file names models that were not chosen here:\n\n{lines}\n\nUse them? An id of the Hub is downloaded."
-        return ask(self._window.page.window(), "Models that a file names", text, answers, careful=True)
+        over = QApplication.activeWindow() or self._window.page.window()  # a presentation covers the window
+        return ask(over, "Models that a file names", text, answers, careful=True)

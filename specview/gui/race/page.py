@@ -149,7 +149,7 @@ class RacePage(QWidget):
         inside = self.side.isAncestorOf(self.focusWidget()) if self.focusWidget() is not None else False
         self.wish(False, self._wished["plots"])
         if inside:
-            self.focus_lane(next((panel.index for panel in self.panels if panel.lane is self._selected), 0))
+            self.focus_selected()
         return True
 
     def shown(self, part: str) -> bool:
@@ -237,6 +237,7 @@ class RacePage(QWidget):
             self._row.addWidget(panel, 1)
         for index, panel in enumerate(self.panels):
             panel.set_index(index)
+        layout.tab_order(*layout.stops(self.legend, *self.panels, self.inspector))  # panels are made last and stand before all below
         self._show_trees()
         if all(lane is not self._selected for lane in lanes):
             self.select(next((lane for lane in lanes if not lane.plain), lanes[0] if lanes else None))
@@ -291,6 +292,10 @@ class RacePage(QWidget):
             self.lane_scroll.ensureWidgetVisible(panel)
             panel.view.setFocus()
             self.select(panel.lane)
+
+    def focus_selected(self) -> None:
+        """Put the keyboard on the text of the lane looked at."""
+        self.focus_lane(next((panel.index for panel in self.panels if panel.lane is self._selected), 0))
 
     def focus_follow_up(self) -> None:
         """Put the keyboard on the line for the next turn, where there is one."""

@@ -82,9 +82,7 @@ class SetupBar(QFrame):
         self.run = RunButton()
         self.tell_add("")
         layout.row(self.target, (self.line, 1), self.sampling, self.add_lane, self.run, on=self, gap=8, margins=(12, 7, 12, 7))
-        order = (self.target, self.prompt, self.caption, self.sampling, self.add_lane, self.run)
-        for first, second in zip(order, order[1:], strict=False):
-            QWidget.setTabOrder(first, second)
+        layout.tab_order(self.target, self.prompt, self.caption, self.sampling, self.add_lane, self.run)
         self._connect()
         self._fill_workloads()
         self.set_count(None)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +144,9 @@ class RunsPage(Page):
         self.rows = layout.split(Qt.Orientation.Vertical, (self.upper, 3, 420), (lower, 2, 260))
         layout.column(top, self.undo_bar, (self.rows, 1), on=self, gap=8, margins=(14, 12, 14, 12))
         # To the list first: the keys that matter are there.
-        order = (self.runs.view, self.runs.filter, *self.runs.buttons, self.keep, self.show_trash, self.empty_trash, self.take_in)
-        for first, second in pairwise(order):
-            QWidget.setTabOrder(first, second)
+        layout.tab_order(
+            self.runs.view, self.runs.filter, *self.runs.buttons, self.keep, self.show_trash, self.empty_trash, self.take_in
+        )
 
     def _connect(self) -> None:
         self.work.failed.connect(self.context.show_message)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QGridLayout, QMessageBox, QWidget
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QGridLayout, QMessageBox, QScrollArea, QWidget
 
 import specview
 from specview.gui.parts import layout
@@ -29,17 +31,26 @@ SHORTCUTS = (
 
 
 def show_shortcuts(parent: QWidget) -> None:
-    """Show what the keys do."""
-    dialog = QDialog(parent)
+    """Show what the keys do, in two columns; where the screen is too small for them they scroll."""
+    dialog, body, view = QDialog(parent), QWidget(), QScrollArea()
     dialog.setWindowTitle("Keyboard shortcuts")
-    grid = QGridLayout()
-    grid.setHorizontalSpacing(24)
-    for row, (what, keys) in enumerate(SHORTCUTS):
-        grid.addWidget(label(what), row, 0)
-        grid.addWidget(label(keys, "muted"), row, 1)
+    body.setObjectName("scrolled")
+    grid = QGridLayout(body)
+    grid.setHorizontalSpacing(20)
+    rows = math.ceil(len(SHORTCUTS) / 2)
+    for place, (what, keys) in enumerate(SHORTCUTS):
+        column, row = divmod(place, rows)
+        grid.addWidget(label(what), row, 2 * column)
+        grid.addWidget(label(keys, "muted"), row, 2 * column + 1)
+    view.setWidget(body)
+    view.setFrameShape(QFrame.Shape.NoFrame)
+    view.setAccessibleName("Keyboard shortcuts")
+    room, whole = parent.screen().availableSize(), body.sizeHint()
+    bar = view.verticalScrollBar().sizeHint().width()
+    view.setMinimumSize(min(whole.width() + bar, room.width() - 60), min(whole.height() + bar, room.height() - 140))
     buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
     buttons.rejected.connect(dialog.reject)
-    layout.column(grid, buttons, on=dialog, margins=(18, 16, 18, 14))
+    layout.column((view, 1), buttons, on=dialog, margins=(10, 10, 10, 14))
     dialog.exec()
     dialog.deleteLater()
 

@@ -112,6 +112,8 @@ class MainWindow(QMainWindow):
         self._connect()
         self._restore_looks()
         self._refresh_actions()
+        layout.tab_order(self.setup.run, *layout.stops(self.tour.offer_line, self.banner, self.branching.bar, self.recorded.bar,
+                                                       self.page.legend, *self.page.panels, self.page.inspector))  # fmt: skip
         self.setup.run.setFocus()
 
     # -- settings --------------------------------------------------------------------------------------
@@ -186,8 +188,7 @@ class MainWindow(QMainWindow):
         self.tabs.open(RACE)
         try:
             settings = self.run_settings()
-            problem = self.library.engine_problem(settings.engine)
-            if problem:
+            if problem := self.library.engine_problem(settings.engine):
                 raise SpecviewError(problem)
         except SpecviewError as error:
             self._refuse(str(error))
@@ -196,6 +197,8 @@ class MainWindow(QMainWindow):
             return
         self.setup.prompt.fold()
         self.controller.run(settings)
+        if self.setup.run.hasFocus():  # Space there would stop what it has begun; on the text it pauses
+            self.page.focus_selected()
         self._warn(settings)
 
     def continue_run(self) -> None:
@@ -271,13 +274,17 @@ class MainWindow(QMainWindow):
     def _show_job(self, name: str, module: str, kind: str) -> None:
         if name not in self.job_dialogs:
             self.job_dialogs[name] = getattr(importlib.import_module(module), kind)(self.tabs.context, self)
-        _bring_up(self.job_dialogs[name])
+        dialog = self.job_dialogs[name]
+        dialog.show()
+        dialog.raise_()
+        dialog.activateWindow()
 
     # -- messages ------------------------------------------------------------------------------------------
 
     def show_message(self, text: str, kind: str = "error") -> None:
-        """Show one line on top; it stays until dismissed or the next run."""
+        """Show one line on top, and over a presentation; it stays until dismissed or the next run."""
         self.banner.show_message(text, kind)
+        self.presenting.tell(text)
         self._banner_holder.show()
 
     def _refuse(self, text: str) -> None:
@@ -333,10 +340,8 @@ class MainWindow(QMainWindow):
                 Entry("S&maller font", lambda: self._zoom(-1), "Ctrl+-"),
                 Entry("N&ormal font", lambda: self._zoom(0), "Ctrl+0"),
                 LINE,
-                *(
-                    Entry(themes[name], partial(self._set_theme, name), on=theme.choice() == name, group="theme")
-                    for name in theme.CHOICES
-                ),
+                *(Entry(themes[name], partial(self._set_theme, name), on=theme.choice() == name, group="theme")
+                  for name in theme.CHOICES),
             ),
             "&Play": tuple(Entry(words, do) for words, do in self.page.transport.entries),
             "&Go": (
@@ -575,7 +580,10 @@ class MainWindow(QMainWindow):
                 event.ignore()
                 return
             self._closing = True
-            self._keep_looks()
+            try:
+                self._keep_looks()
+            except Exception:  # what is remembered must not keep the threads from ending
+                log.exception("the window's looks were not kept")
             self.hide()
             self.presenting.shut()
             self.recorded.shut()
@@ -585,12 +593,6 @@ class MainWindow(QMainWindow):
             self._files.close()
             self.library.close()
         event.accept()
-
-
-def _bring_up(dialog: QDialog) -> None:
-    dialog.show()
-    dialog.raise_()
-    dialog.activateWindow()
 
 
 def _app() -> QApplication:

@@ -193,11 +193,10 @@ class TrainDialog(QDialog):
             chart.attach()
             chart.setMinimumHeight(theme.px(150))
         self._fit()
-        order = (self.kind, self.source, self.file, self.file_button, self.minutes, self.budget, self.out,
-                 self.out_button, self.work, self.work_button, self.remove_button, self.stop, self.hide_button, self.use,
-                 self.start)
-        for first, second in zip(order, order[1:], strict=False):
-            QWidget.setTabOrder(first, second)
+        layout.tab_order(
+            self.kind, self.source, self.file, self.file_button, self.minutes, self.budget, self.out, self.out_button, self.work,
+            self.work_button, self.remove_button, self.stop, self.hide_button, self.use, self.start,
+        )
         for button in (self.stop, self.hide_button, self.use, self.start, self.file_button, self.out_button,
                        self.work_button, self.remove_button):
             button.setAutoDefault(False)  # Enter in a field must not start hours of work

@@ -49,8 +49,10 @@ _SHARE = 0.05
 class BannerRow(QWidget):
     """Warnings as chips in one row, the chosen one's words beneath; the room is kept, so nothing jumps."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: QWidget) -> None:
+        """`before` is what Tab stops at before the chips."""
         super().__init__()
+        self._before = before
         self.banners: tuple[Banner, ...] = ()
         self.dismissed: set[str] = set()
         self._chosen = ""
@@ -96,6 +98,7 @@ class BannerRow(QWidget):
             layout.row(words, close, on=chip, gap=0, margins=(theme.px(6), 0, theme.px(2), 0))
             self._row.insertWidget(place, chip)
             self._chips.append((chip, words))
+        layout.tab_order(self._before, *layout.stops(*(chip for chip, _ in self._chips)))
 
     def choose(self, kind: str, _: bool = False) -> None:
         """Show a banner's words."""
@@ -164,7 +167,7 @@ class WhyPage(Page):
         self.sentence.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.sentence.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.sentence.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        self.banners = BannerRow()
+        self.banners = BannerRow(self.measure)
         self.waterfall = WaterfallView()
         self.predictions = PredictionChart()
         self.lengths = LengthChart()

@@ -105,6 +105,19 @@ def test_it_goes_on_from_a_token_and_ends_where_it_was(qtbot, window, answer) ->
     assert ids(window, 1) == before[:12]
 
 
+def test_a_token_that_is_still_tried_in_a_replay_can_be_gone_on_from(qtbot, window, answer) -> None:
+    race(qtbot, window)
+    player, panel = window.page.transport, window.page.panels[1]
+    player.seek(player.length / 2)
+    while panel.lane.settled == len(panel.lane.tokens) and not player.at_end:
+        player.step_phase()
+    token = panel.lane.tokens[panel.lane.settled]
+    panel.view.refresh()
+    panel.view.select_token(token.round_index, token.token_index)
+    qtbot.keyClick(panel.view, Qt.Key.Key_B)
+    assert len(answer.texts) == 1 and window.page.transport.at_end
+
+
 def test_what_was_given_stands_before_each_lane_and_is_nothing_to_point_at(qtbot, window, answer) -> None:
     race(qtbot, window)
     answer.way = lambda dialog: None

@@ -54,7 +54,10 @@ def unnamed(top: QWidget) -> list[str]:
         if isinstance(widget, QWidget):
             if widget.objectName().startswith(INNER) or widget.focusProxy() is not None:
                 continue
-            if isinstance(widget.parentWidget(), QWidget) and widget.parentWidget().focusProxy() is widget:
+            holder = widget.parentWidget()
+            # Not of Qt's own: PySide takes what `focusProxy` returns for a child of its widget, and where that is a view that
+            # Python did not make, forgets all that lies below as soon as the view is let go of.
+            if holder is not None and not holder.objectName().startswith(INNER) and holder.focusProxy() is widget:
                 continue
         control = child.role() in CONTROLS or (isinstance(widget, QWidget) and widget.focusPolicy() & Qt.FocusPolicy.TabFocus)
         if control and not child.text(QAccessible.Text.Name).strip():
@@ -76,8 +79,6 @@ def test_every_control_shown_has_a_name(window, qtbot, monkeypatch):
             lacking.extend(f"{where}: {line}" for line in unnamed(top))
 
     for title in window.tabs.titles:
-        if title == "Sweep":
-            continue  # walked through PySide, its views crash when they are destroyed
         window.tabs.open(title)
         look(title)
     window.tabs.open("Race")

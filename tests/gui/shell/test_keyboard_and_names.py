@@ -144,6 +144,48 @@ def test_the_runs_table_is_the_first_stop_of_its_page(window):
         assert before is stop
 
 
+def test_tab_goes_down_the_page(window, qtbot):
+    ran(qtbot, window)
+    window.lanes.add_method("suffix")  # a panel made last
+    page, at, places = window.page, window.setup.target, {}
+    while at not in places:
+        places[at] = len(places)
+        at = at.nextInFocusChain()
+    stops = [window.setup.run, window.tour.offer_line.yes, window.recorded.bar.close_button, page.legend.findChildren(QAbstractButton)[0],
+             *(panel.view for panel in page.panels), page.conversation.line, page.plots.cards["acceptance_rate"],
+             page.export, window.presenting.button]  # fmt: skip
+    assert [places[stop] for stop in stops] == sorted(places[stop] for stop in stops)
+
+
+def test_space_on_run_runs_once_and_then_pauses(window, qtbot, script):
+    window.activateWindow()
+    window.setup.run.setFocus()
+    qtbot.keyClick(window.setup.run, Qt.Key.Key_Space)
+    text = next(panel.view for panel in window.page.panels if panel.lane is window.page.selected)
+    assert window.controller.racing and window.focusWidget() is text
+    qtbot.keyClick(text, Qt.Key.Key_Space)
+    assert window.controller.racing and window.controller.paused
+    qtbot.keyClick(text, Qt.Key.Key_Space)
+    wait_state(qtbot, window, "ended")
+    assert window.controller.outcome == "done" and window.focusWidget() is text
+
+
+def test_what_cannot_be_remembered_does_not_keep_the_window_open(make_window, monkeypatch, caplog):
+    window = make_window()
+    monkeypatch.setattr(window.tabs, "kept", lambda: 1 / 0)
+    window.close()
+    assert window.thread_ended and "not kept" in caplog.text
+
+
+def test_a_message_is_seen_over_a_presentation(window, qtbot):
+    ran(qtbot, window)
+    window.presenting.toggle()
+    window.setup.field("max_tokens").setText("none")
+    qtbot.keyClick(window.presenting.screen, Qt.Key.Key_R)
+    assert "max tokens" in window.presenting.screen.stage.note.full
+    window.presenting.toggle()
+
+
 # -- figures of the run before ------------------------------------------------------------------------
 
 
