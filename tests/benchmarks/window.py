@@ -1,9 +1,13 @@
 """The window: time to its first paint, event-loop gaps while a race streams, its cost for the race.
 
     python -m tests.benchmarks.window --repeats 5 --max-tokens 96 --engine transformers
+    python -m tests.benchmarks.window --paint --repeats 5
+    python -m tests.benchmarks.window --scroll
 
 Needs a display (Xvfb will do). The race is run in the window and without it in turn, on the same loaded
-models, so that a noisy neighbour slows both alike. Prints medians, and writes JSON with --json.
+models, so that a noisy neighbour slows both alike. --paint measures the first paint alone. --scroll plays a
+recorded race of 20,000 tokens a lane, scrubs, steps and scrolls it, and gives the Qt thread's processor time in
+each turn of its event loop. Prints medians, and writes JSON with --json.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +30,7 @@ import os, sys, time
 import psutil
 from specview.gui.shell import app
 def begin(engine, window, *rest):
-    print(time.time() - psutil.Process().create_time())
+    print(time.time() - psutil.Process().create_time(), time.process_time())
     print(sorted({'torch', 'transformers', 'llama_cpp'} & set(sys.modules)))
     window.close()
 app.begin = begin
@@ -34,8 +39,8 @@ sys.exit(app.main([]))
 
 
 def first_paint(repeats: int) -> dict[str, Any]:
-    """Seconds from the start of the process to the window painted, and what it had imported by then."""
-    seconds, imported = [], ""
+    """Seconds from the start of the process to the window painted, processor time of it, and what it had imported by then."""
+    seconds, processor, imported = [], [], ""
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeats + 1):
             done = subprocess.run(
@@ -43,8 +48,10 @@ def first_paint(repeats: int) -> dict[str, Any]:
                 capture_output=True, text=True, check=True,
             )
             first, imported = done.stdout.strip().splitlines()[:2]
-            seconds.append(float(first))
-    return {"median_s": median(seconds[1:]), "all_s": seconds[1:], "imported": imported}
+            wall, spent = map(float, first.split())
+            seconds.append(wall)
+            processor.append(spent)
+    return {"median_s": median(seconds[1:]), "processor_s": median(processor[1:]), "all_s": seconds[1:], "imported": imported}
 
 
 def _environment() -> dict[str, str]:
@@ -153,6 +160,140 @@ def race(engine_name: str, repeats: int, max_tokens: int, present: bool = False)
     }
 
 
+class Turns:
+    """Processor time of the Qt thread in each turn of its event loop, by what was done."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, list[float]] = {}
+
+    def run(self, name: str, over: Callable[[], bool], do: Callable[[], object] | None = None, at_most_s: float = 60.0) -> None:
+        """Do something in a turn, and turn on until it is over."""
+        from PySide6.QtCore import QAbstractEventDispatcher, QEventLoop, QTimer
+
+        if do is not None:
+            QTimer.singleShot(0, do)
+        dispatcher, spent = QAbstractEventDispatcher.instance(), self.seconds.setdefault(name, [])
+        end = time.monotonic() + at_most_s
+        while True:
+            begin = time.thread_time()
+            busy = dispatcher.processEvents(QEventLoop.ProcessEventsFlag.AllEvents)
+            spent.append(time.thread_time() - begin)
+            if over() or time.monotonic() > end:
+                return
+            if not busy:
+                time.sleep(0.001)
+
+    def rest(self, name: str, seconds: float, do: Callable[[], object] | None = None) -> None:
+        """Do something in a turn, and turn on for so long."""
+        end = time.monotonic() + seconds
+        self.run(name, lambda: time.monotonic() > end, do)
+
+    def worst_ms(self) -> dict[str, float]:
+        """The longest turn of each."""
+        return {name: 1e3 * max(spent) for name, spent in self.seconds.items()}
+
+
+def long_trace(folder: Path, tokens: int) -> Path:
+    """A recorded race of plain and two drafting lanes, so many tokens each."""
+    from specview.drafting.lanes import flat_settings
+    from specview.library.keeping import RunKeeper
+    from specview.library.library import RunLibrary
+    from specview.racing.resolve import checked_run
+    from specview.settings.events import LaneRound, RaceStarted
+    from specview.settings.run import LaneSettings, RunSettings
+    from tests.gui.views_data import make_rounds
+    from tests.library.recorded import FACTS
+
+    lanes = LaneSettings(), LaneSettings("draft-model", k=4), LaneSettings("draft-model", k=8)
+    settings = checked_run(RunSettings(prompt="Say hi.", lanes=lanes))
+    flats = tuple(flat_settings(settings, lane) for lane in settings.lanes)
+    keeper = RunKeeper(RunLibrary(folder))
+    keeper.take(RaceStarted(1, (1, 2, 3), settings.prompt, ("plain", "draft-model", "k 8"), flats, FACTS))
+    for index, k in enumerate((0, 4, 8)):
+        left = tokens
+        for round_ in make_rounds(tokens if not k else tokens // 2, k, seed=index, step_s=0.03):
+            keeper.take(LaneRound(1, index, round_))
+            left -= len(round_.emitted)
+            if left <= 0:
+                break
+    keeper.close()
+    assert keeper.path is not None
+    return keeper.path
+
+
+def replay(tokens: int = 20_000) -> dict[str, Any]:
+    """A long recorded race in the window: opened, played, scrubbed, stepped and scrolled; the turns of the event loop."""
+    from random import Random
+
+    from specview.gui.link.engine_thread import EngineThread
+    from specview.gui.link.library import Library
+    from specview.gui.link.open_run import Pick
+    from specview.gui.parts import theme
+    from specview.gui.shell import app as application
+    from specview.gui.shell.main_window import MainWindow
+    from specview.gui.state.settings_store import Remembered, SettingsStore
+
+    app = application.make_app(["specview"])
+    theme.apply(app, "dark", 1.0)
+    collector, rng, turns = application.Collector(), Random(1), Turns()
+    with tempfile.TemporaryDirectory() as folder:
+        path = long_trace(Path(folder) / "runs", tokens)
+        window = MainWindow(
+            EngineThread(application.make_backend), Library(), SettingsStore(Path(folder)), Remembered(), application.first_settings()
+        )
+        window.controller.state_changed.connect(lambda: collector.follow(window.controller.state))
+        window.resize(1280, 800)
+        window.show()
+        turns.run("first turns", lambda: window.page.plots.loaded)
+        page, controller = window.page, window.controller
+        transport = page.transport
+        turns.run("open", lambda: controller.recorded is not None, lambda: window.recorded.open([Pick(path)]))
+        turns.rest("opened", 3.0)
+        views, scrubber = [panel.view for panel in page.panels], page.foot.itemAt(0).widget().scrubber
+
+        def play(name: str, begin: float, seconds: float) -> None:
+            transport.seek(begin * transport.length)
+            turns.rest(name, 1.0)
+            turns.rest(name, seconds, transport.play)
+            turns.rest(name, 0.2, transport.pause)
+
+        transport.set_speed(4.0)
+        for begin in (0.0, 0.5, 0.9):
+            play("play at 4x", begin, 4.0)
+        turns.rest("opened inspector", 0.3, lambda: (page.open_inspector(1), views[1].choose(100)))
+        for name in ("", ", inspector open"):
+            for _ in range(40):
+                turns.rest(f"scrub to a place{name}", 0.3, lambda: scrubber.setValue(rng.randrange(scrubber.STEPS)))
+            for _ in range(3):
+                place, way = rng.randrange(scrubber.STEPS), rng.choice((-90, 90))
+                for _ in range(60):
+                    place = min(max(place + way, 0), scrubber.STEPS)
+                    turns.rest(f"drag the scrubber{name}", 0.016, lambda place=place: scrubber.setValue(place))
+            for by in (1, -1):
+                for step in (transport.step_phase, transport.step_round, transport.page):
+                    scrubber.setValue(rng.randrange(scrubber.STEPS))
+                    turns.rest(f"step{name}", 0.5)
+                    for _ in range(30):
+                        turns.rest(f"step{name}", 0.02, lambda step=step, by=by: step(by))
+            window.page.close_inspector() if name else page.open_inspector(1)
+        for where in (0.6, 1.0):
+            turns.rest("scroll", 1.0, lambda where=where: transport.seek(where * transport.length))
+            for _ in range(60):
+                bar = rng.choice(views).verticalScrollBar()
+                turns.rest("scroll", 0.03, lambda bar=bar: bar.setValue(rng.randrange(bar.maximum() + 1)))
+            bar = views[0].verticalScrollBar()
+            for _ in range(100):
+                turns.rest("scroll", 0.005, partial(bar.triggerAction, bar.SliderAction.SliderPageStepSub))
+        turns.rest("widen", 2.0, lambda: window.resize(1366, 768))
+        turns.rest("larger font", 3.0, lambda: window._zoom(1))
+        lengths = {lane.name: lane.emitted for lane in controller.race.lanes}
+        turns.rest("closed", 1.0, window.recorded.close_run)
+        window.close()
+    collector.stop()
+    worst = turns.worst_ms()
+    return {"lanes": lengths, "turns": sum(map(len, turns.seconds.values())), "worst_ms": worst}
+
+
 def until(over: Callable[[], bool]) -> None:
     """Turn the event loop as the program does until it is over."""
     from PySide6.QtCore import QEventLoop
@@ -177,10 +318,12 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--engine", action="append", choices=("transformers", "llama.cpp"))
     parser.add_argument("--present", action="store_true", help="with the presentation (F11) on")
+    parser.add_argument("--paint", action="store_true", help="the first paint alone")
+    parser.add_argument("--scroll", action="store_true", help="a long recorded race, played, scrubbed and scrolled")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    found = {"first_paint": first_paint(arguments.repeats)}
-    for name in arguments.engine or ["transformers"]:
+    found = {"replay": replay()} if arguments.scroll else {"first_paint": first_paint(arguments.repeats)}
+    for name in [] if arguments.scroll or arguments.paint else arguments.engine or ["transformers"]:
         found[name] = race(name, arguments.repeats, arguments.max_tokens, arguments.present)
     text = json.dumps(found, indent=1)
     print(text)

@@ -6,6 +6,8 @@ only the lines asked for are painted.
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +23,11 @@ from specview.gui.state.token_looks import TokenLooks
 from specview.gui.state.view_model import LaneModel
 
 PADDING_PX = 12
+SLICE_S = 0.005
+"""Processor time that a view takes to lay out a part of a long text; more goes on when the window has had its turn."""
+AT_ONCE = 400
+"""Up to so many tokens are laid out in one go."""
+_CHUNK = 64
 Place = tuple[int, int]
 """A place in the text: (token, character)."""
 Bounds = tuple[Place, Place]
@@ -62,12 +69,23 @@ class TokenLines:
             ghosts="none" if "rejected" in looks.off else looks.ghosts, marks=looks.whitespace,
         )  # fmt: skip
 
-    def show(self, lane: LaneModel, most: int = 10**9) -> int:
-        """Take in what the lane gained or lost, at most so many tokens; return the first line that changed."""
-        changed = self.layout.show(lane.tokens, lane.settled, most)
+    def show(self, lane: LaneModel, seconds: float = math.inf) -> int:
+        """Take in what the lane gained or lost, for so long; return the first line that changed."""
+        layout, tokens, settled = self.layout, lane.tokens, lane.settled
+        if math.isinf(seconds):
+            changed = layout.show(tokens, settled)
+        else:
+            end = time.thread_time() + seconds
+            changed = layout.show(tokens, settled, _CHUNK)
+            while layout.settled < settled and time.thread_time() < end:
+                changed = min(changed, layout.show(tokens, settled, _CHUNK))
         for line in [line for line in self._visuals if line >= changed]:
             del self._visuals[line]
         return changed
+
+    def slice_s(self, lane: LaneModel) -> float:
+        """How long to lay out in one go: a part of what is much."""
+        return SLICE_S if lane.settled - self.layout.settled > AT_ONCE else math.inf
 
     @property
     def pitch(self) -> int:

@@ -22,8 +22,8 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QAbstractScrollArea, QApplication, QFrame, QMenu, QToolButton, QToolTip, QWidget
 
 from specview.gui.lanes import spoken
-from specview.gui.lanes.token_lines import Place, Pointed, TokenLines
-from specview.gui.link.pace import Later
+from specview.gui.lanes.token_lines import AT_ONCE, SLICE_S, Place, Pointed, TokenLines
+from specview.gui.link.pace import Later, Throttle
 from specview.gui.parts import painted, theme
 from specview.gui.parts.token_paint import TOKEN_PX
 from specview.gui.parts.widgets import button
@@ -32,8 +32,6 @@ from specview.gui.state.token_looks import TokenLooks
 from specview.gui.state.token_words import count_words, token_words
 from specview.gui.state.view_model import LaneModel, ViewToken
 
-_SLICE = 700
-"""Tokens laid out in one go; more go on when the window has had its turn."""
 _RELAYOUT_MS = 40
 BRANCH = "Continue from here with…"
 
@@ -74,6 +72,7 @@ class TokenView(QAbstractScrollArea):
         self.lines = self._new_lines()
         self._fresh: TokenLines | None = None  # lines in another width or look, until all is laid out
         self._more = Later(self, 0, self._go_on)
+        self._due, self._unshown = Throttle(), 10**9  # the first line that is not painted as it is now
         self._relayout_timer = Later(self, _RELAYOUT_MS, self._relayout)
         tip = "Go to the newest token and stay there (Ctrl+End)"
         self._latest = button(QToolButton, "↓ latest", tip, self._to_latest)
@@ -99,18 +98,25 @@ class TokenView(QAbstractScrollArea):
         self._reset()
         self.refresh()
 
-    def refresh(self) -> bool:
-        """Show what the lane gained since the last call, or lost (a replay that goes back); True when something changed."""
+    def refresh(self, seconds: float | None = None) -> bool:
+        """Show what the lane gained since the last call, or lost (a replay that goes back); True when something changed.
+
+        seconds: of layout; without them all of what is little.
+        """
         if self.lane.generation != self._generation:
             self._reset()
         tokens, settled, layout = self.lane.tokens, self.lane.settled, self.lines.layout
         if self._fresh is not None or (layout.settled == settled and layout.tokens[settled:] == tokens[settled:]):
             return False
         empty, kept = not len(layout), min(layout.settled, settled)
-        first = self.lines.show(self.lane, _SLICE)
+        first = self.lines.show(self.lane, self.lines.slice_s(self.lane) if seconds is None else seconds)
+        self._find_again(kept)
+        first = self._unshown = min(self._unshown, first)
         if len(layout) < len(tokens):
             self._more.ask()
-        self._find_again(kept)
+            if seconds is not None and not self._due():
+                return True  # shown ten times a second
+        self._unshown = 10**9
         if empty or not len(layout):
             self.viewport().update()
         self._update_range()
@@ -127,7 +133,7 @@ class TokenView(QAbstractScrollArea):
         if self._fresh is not None:
             self._lay_fresh()
         else:
-            self.refresh()
+            self.refresh(SLICE_S)
 
     def _find_again(self, kept: int) -> None:
         """Find the tokens pointed at among those after the first `kept`, which may be others now."""
@@ -317,13 +323,13 @@ class TokenView(QAbstractScrollArea):
         """Place all tokens anew in the present theme, look and size, keeping the place in the text that was read."""
         self._relayout_timer.stop()
         self._fresh = self._new_lines()
-        self._lay_fresh()
+        self._lay_fresh(self._fresh.slice_s(self.lane))
 
-    def _lay_fresh(self) -> None:
+    def _lay_fresh(self, seconds: float = SLICE_S) -> None:
         """Lay out more of the new lines; they are shown when they have as much as the old ones."""
         fresh = self._fresh
         assert fresh is not None
-        fresh.show(self.lane, _SLICE)
+        fresh.show(self.lane, seconds)
         if fresh.layout.settled < min(self.lines.layout.settled, self.lane.settled):
             self._more.ask()
             return
@@ -403,10 +409,7 @@ class TokenView(QAbstractScrollArea):
             return
         bar, height = self.verticalScrollBar(), self.lines.pitch
         top, bottom = found[0][0] * height, (found[-1][0] + 1) * height + 2 * self.lines.pad
-        if top < bar.value():
-            bar.setValue(top)
-        elif bottom > bar.value() + self.viewport().height():
-            bar.setValue(bottom - self.viewport().height())
+        bar.setValue(min(max(bar.value(), bottom - self.viewport().height()), top))
 
     def paintEvent(self, event: QPaintEvent) -> None:
         """Paint the lines that the region needs."""
@@ -460,11 +463,8 @@ class TokenView(QAbstractScrollArea):
         point = event.position().toPoint()
         if event.buttons() & Qt.MouseButton.LeftButton and self._anchor is not None:
             self._select(self._anchor, self._place_at(point))
-            bar, step = self.verticalScrollBar(), self.lines.pitch
-            if point.y() < 0:
-                bar.setValue(bar.value() - step)
-            elif point.y() > self.viewport().height():
-                bar.setValue(bar.value() + step)
+            bar, beyond = self.verticalScrollBar(), (point.y() > self.viewport().height()) - (point.y() < 0)
+            bar.setValue(bar.value() + beyond * self.lines.pitch)
             return
         self._hover(self.token_at(point))
 
@@ -576,7 +576,7 @@ class TokenView(QAbstractScrollArea):
             self._update_range()
             if self._follow:
                 self._to_end()
-        elif len(self.lines.layout) > _SLICE:
+        elif len(self.lines.layout) > AT_ONCE:
             self._relayout_timer.start()  # dragging an edge sends many of these
         else:
             self._relayout()

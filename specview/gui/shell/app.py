@@ -30,6 +30,8 @@ from specview.settings.run import RunSettings
 log = logging.getLogger(__name__)
 
 GC_MS = 500
+GC_MOST = 700, 3
+"""Objects made, and collections of them, after which they are gone through: few, so that none takes long."""
 SWITCH_S = 0.0002
 FIRST_WORKLOAD = "code-edit"
 FIRST_MAX_TOKENS = 128
@@ -156,7 +158,7 @@ class Collector(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self._thresholds = gc.get_threshold()
+        self._raced = False
         gc.disable()
         self._timer = every(self, GC_MS, self._check)
         self._timer.start()
@@ -165,17 +167,20 @@ class Collector(QObject):
         """Do what is slow when nobody waits for it.
 
         Once libraries are loaded they are never garbage: frozen, a full collection skips them, so that one
-        after each race is short.
+        after each race is short. So is a recorded run, which has no race to end: a long one is a million objects.
         """
-        if state == "ready":
-            gc.freeze()
-        elif state == "ended":
+        if state == "ended" and self._raced:
             gc.collect()
+            self._raced = False
+        elif state in ("ready", "ended"):
+            gc.freeze()
+        elif state == "running":
+            self._raced = True
 
     def _check(self) -> None:
         counts = gc.get_count()
         for generation in (1, 0):
-            if counts[generation] > max(self._thresholds[generation], 1):
+            if counts[generation] > GC_MOST[generation]:
                 gc.collect(generation)
                 break
 

@@ -36,7 +36,7 @@ class Track:
         self.lane = lane
         self.whole: dict[str, Any] = {name: getattr(lane, name) for name in _WHOLE}
         self.rounds: Sequence[Round] = lane.rounds
-        self.ends = list(accumulate((round_.t for round_ in self.rounds), max))  # a file's clock may fall: then it stands
+        self.ends = list(accumulate(lane.table["t"].tolist(), max))  # a file's clock may fall: then it stands
         self.count, self.done = len(self.ends), 0
         self._stages: tuple[int, tuple[Stage, ...]] = -1, ()
         self._shown = -1, 0

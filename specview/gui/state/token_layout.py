@@ -111,12 +111,15 @@ class TokenLayout:
     def show(self, tokens: Sequence[ViewToken], settled: int | None = None, most: int = 10**9) -> int:
         """Show these tokens, the first `settled` of them (or all) for good, in place of those that did not stand for good.
 
-        No more than `most` are placed in one call, then the last ones are missing. Returns the first line that changed.
+        About `most` are placed in one call, to the end of a round; then the last ones are missing. Returns the first line
+        that changed.
         """
         good = len(tokens) if settled is None else min(settled, len(tokens))
         keep = min(self.settled, good)
         changed = self.truncate(keep)
         stop = min(good, keep + most)
+        while keep < stop < good and tokens[stop].round_index == tokens[stop - 1].round_index:
+            stop += 1  # the drafts of a round wait for its final token
         changed = min(changed, self.append(tokens[keep:stop]))
         if good == stop and good < len(tokens):
             self._lay(tokens[good:])
