@@ -21,7 +21,9 @@ from specview.errors import SpecviewError, UsageError
 from specview.fields import Setting, check, declared, values_of
 from specview.files.atomic import os_reason
 from specview.racing import workloads
-from specview.racing.resolve import idle_notes, with_members
+from specview.racing.resolve import idle_notes, served_lanes, with_members, without_secret
+from specview.remote import keys
+from specview.remote.address import is_address
 from specview.settings.options import idle_option
 from specview.settings.run import MAX_LANES, LaneSettings, RunSettings, shared_settings
 
@@ -221,11 +223,16 @@ def settings_of(
             raise UsageError("the prompt is not UTF-8 text.", "Save it as UTF-8, or set a UTF-8 locale.")
     if arguments.chat and not prompt.strip():
         raise UsageError("the prompt is empty.", "Give --prompt TEXT, --prompt-file FILE or --workload NAME.")
-    given = arguments.lanes or [(False, method) for method in default_methods]
+    served = is_address(getattr(arguments, "target", ""))
+    if served:
+        arguments.target = keys.take(arguments.target)
+    given = arguments.lanes or [(False, method) for method in default_methods if not served]
     own = [parse_lane(text) if whole_lane else (text, {}) for whole_lane, text in given]
-    lanes = [_with_defaults(keys, method, arguments) for method, keys in own]
+    lanes = [without_secret(_with_defaults(own_keys, method, arguments)) for method, own_keys in own]
+    if served and arguments.takes_lanes:
+        lanes = [*served_lanes(arguments.target), *lanes]
     if arguments.takes_lanes:
-        _refuse_idle_lane_flags(arguments, [takes(lane) - _named(keys) for lane, (_, keys) in zip(lanes, own, strict=True)])
+        _refuse_idle_lane_flags(arguments, [takes(lane) - _named(own_keys) for lane, (_, own_keys) in zip(lanes[len(lanes) - len(own) :], own, strict=True)])
     for flag, given_text in (("--system", arguments.system), ("--chat-template", arguments.chat_template)):
         if not arguments.chat and given_text:
             raise UsageError(f"{flag} is for a chat, and --raw gives the bare prompt.", "Leave one of them out.")

@@ -46,6 +46,10 @@ def finished(end: str | None) -> bool:
 Siblings = Literal["point-mass", "independent", "without-replacement"]
 """How the children of one node of a draft tree were chosen: `rejection` tries them by rules of their own."""
 
+UNKNOWN = -1
+"""The id of a drafted token that a serving engine counts and does not show; of one whose id it does not show it is below that."""
+UNKNOWN_TEXT = "(not told)"
+
 Candidate = tuple[int, str, float]
 """One likely token: (id, text, probability)."""
 
@@ -185,6 +189,8 @@ class Round:
     guesses are what the drafter would have drafted for the output's tokens just before this round, the last one
     for the token before it: found on the way, in the pass that caught up with the text, where it is watched.
     full_context is the length in tokens of a drafter's own context that is full, so that it drafts nothing; else 0.
+    inferred: a serving engine gave these tokens in one burst and shows no draft: all but the last must have been drafted and
+    accepted. How many more were drafted is not known, so nothing here counts as proposed or judged.
     """
 
     index: int
@@ -200,6 +206,7 @@ class Round:
     riders: tuple[Rider, ...] = ()
     guesses: tuple[Guess, ...] = ()
     full_context: int = 0
+    inferred: bool = False
 
     @property
     def rows(self) -> int:

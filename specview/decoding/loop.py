@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from specview.decoding.interfaces import Drafter, LengthPolicy, Session
 from specview.decoding.ledger import EMPTY_DRAFT, Draft, DraftedToken, End, FinalToken, Round
@@ -125,7 +126,7 @@ def decode(
         # The rows caught up with have no penalties on them: they do not say what would have been drafted.
         guesses = observer.guesses(draft, sampling, position) if draft.caught_up and penalties is None else ()
         observed_at = clock()
-        timings = {
+        timings: dict[str, Any] = {
             "draft_s": drafted_at - start,
             "verify_s": verified_at - drafted_at,
             "other_s": judged_at - verified_at,

@@ -30,7 +30,8 @@ class Metrics:
     the lane's measured costs. draft_full_at is the output token from which on a drafter's own context, of draft_context
     tokens, was full and it drafted nothing. Shares are of decode
     time. draft_cost (c), verify_cost (v) and the
-    predictions need the plain lane of the same race.
+    predictions need the plain lane of the same race. server has what a serving engine itself counted for a lane of its own:
+    drafts, drafted, accepted, generated, where they come from, whether other requests are counted with it.
     """
 
     rounds: int
@@ -65,6 +66,7 @@ class Metrics:
     oracle_share: float | None = None
     draft_full_at: int | None = None
     draft_context: int | None = None
+    server: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The figures by name."""
@@ -84,6 +86,7 @@ def fold(rounds: Rounds, prefill_s: float | None = None, plain_step_s: float | N
     held, tried = table.by_depth()
     alpha = _ratio(accepted, judged)
     prefill_s = table.prefill_s
+    shares: dict[str, Any] = {name.replace("_s", "_share"): _ratio(spent, decode_s) for name, spent in phases.items()}
     full_at, context = table.draft_full or (None, None)
     return Metrics(
         rounds=count,
@@ -109,7 +112,7 @@ def fold(rounds: Rounds, prefill_s: float | None = None, plain_step_s: float | N
         by_drafter=_by_drafter(table),
         draft_full_at=full_at,
         draft_context=context,
-        **{name.replace("_s", "_share"): _ratio(spent, decode_s) for name, spent in phases.items()},
+        **shares,
         **_costs(table, alpha, plain_step_s),
     )
 
@@ -140,13 +143,13 @@ def _by_drafter(table: RoundTable) -> dict[str, dict[str, float | None]]:
     return found
 
 
-def _costs(table: RoundTable, alpha: float | None, plain_step_s: float | None) -> dict[str, float | None]:
+def _costs(table: RoundTable, alpha: float | None, plain_step_s: float | None) -> dict[str, Any]:
     proposed = int(table["k"].sum())
-    found: dict[str, float | None] = {}
+    found: dict[str, Any] = {}
     mean_k = proposed / len(table) if len(table) else 0.0
     if alpha is not None and not table.trees:  # the formula is of chains
         found["expected_tokens"] = theory.expected_tokens(alpha, mean_k)
-    if not plain_step_s or not proposed:  # 0: a file whose passes took no time
+    if not plain_step_s or not proposed or not table.total("verify_s"):  # 0: a server's times, whose passes are not told apart
         return found
     c = found["draft_cost"] = table.total("draft_s") / proposed / plain_step_s
     passes = sum(count * typical for count, typical in table.passes().values())

@@ -64,13 +64,18 @@ class RoundTable:
             held = token.verdict == "accepted"
             if held:
                 emitted.append(token.id)
+            if round_.inferred:
+                continue
             entropy = math.nan if token.entropy is None else token.entropy
             _append(self._trials, (len(self), depth, self.emitted + depth, held, entropy))
             judged += 1
         accepted = len(emitted)
+        k, depth = round_.k, max(depths, default=-1) + 1
+        if round_.inferred:
+            k = depth = accepted = 0
         if round_.final is not None:
             emitted.append(round_.final.id)
-        counts = (round_.rows, round_.k, max(depths, default=-1) + 1, judged, accepted, len(emitted))
+        counts = (round_.rows, k, depth, judged, accepted, len(emitted))
         _append(self._rounds, (round_.index, round_.t, round_.draft_s, round_.verify_s, round_.other_s, *counts))
         if round_.full_context and self.draft_full is None:
             self.draft_full, self._first_full = (self.emitted, round_.full_context), len(self)

@@ -11,6 +11,7 @@ from specview.decoding.sampling import SamplingParams
 from specview.decoding.verification import resolve_rule
 from specview.drafting.policies import POLICIES
 from specview.drafting.registry import DEFAULT_METHOD, METHODS
+from specview.drafting.served import METHOD, URL
 from specview.errors import SpecviewError, UsageError
 from specview.fields import Option, check, values_of
 from specview.settings.options import ANSWERS, HEAD, options_of, resolve
@@ -153,7 +154,7 @@ def run_of_flat(flats: Mapping[str, Mapping[str, Any]]) -> RunSettings:
 
 
 def _lane_of_flat(name: str, flat: Mapping[str, Any], run: RunSettings) -> LaneSettings:
-    method = flat.get("method")
+    method = METHOD.name if f"option_{URL.name}" in flat else flat.get("method")  # a server's may stand as the baseline
     if method not in METHODS:
         raise SpecviewError(f"there is no method {method!r:.60} in this specview.")
     known = {key: value for key, value in flat.items() if value is not None}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LONGEST_DRAFT = 64
 """What a round may draft at most (settings.MAX_K)."""
 
-Family = Literal["baseline", "draft model", "n-gram", "self", "trained head", "combined"]
+Family = Literal["baseline", "draft model", "n-gram", "self", "trained head", "combined", "served"]
 
 METHODS: dict[str, MethodInfo] = {}
 """Every method by its name, in the order they are shown: registry.py, which everybody reads it from, fills it."""
@@ -119,6 +119,7 @@ class MethodInfo:
     it drafts trees whatever its options. published_tree are the options of the tree it was published with, beside
     `tree`. trained names what `specview train` makes for it where that is no head. seldom_pays: on a model that was
     not trained for it. head_for_model: where `members` is left alone, the lane's head takes the draft model's place.
+    served: a serving engine decodes, and all that is here is its address, the option `url`.
     members_among chooses members from what copies and what runs a model, the best first. place is where it stands
     in its family.
     """
@@ -148,6 +149,7 @@ class MethodInfo:
     trained: str | None = None
     seldom_pays: bool = False
     head_for_model: bool = False
+    served: bool = False
     members_among: Callable[[Sequence[str], Sequence[str]], list[str]] | None = None
     place: int = 99
 

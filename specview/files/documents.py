@@ -61,14 +61,14 @@ def run_document(
 
 
 def lane_facts(facts: Mapping[str, Any], lane: int) -> Json:
-    """Return a race's facts as one lane has them: its own `draft_<lane>_x` as `draft_x`, no other lane's."""
+    """Return a race's facts as one lane has them: its own `draft_<lane>_x` as `draft_x`, `server_<lane>_x` likewise, no other lane's."""
     own: Json = {}
     for key, value in facts.items():
-        match = re.fullmatch(r"draft_(\d+)_(.+)", key)
+        match = re.fullmatch(r"(draft|server)_(\d+)_(.+)", key)
         if match is None:
             own[key] = value
-        elif int(match[1]) == lane:
-            own[f"draft_{match[2]}"] = value
+        elif int(match[2]) == lane:
+            own[f"{match[1]}_{match[3]}"] = value
     return own
 
 

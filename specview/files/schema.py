@@ -95,6 +95,8 @@ def round_to_json(lane: int, round_: Round) -> Json:
         data["guesses"] = [[guess.id, number(guess.confidence)] for guess in round_.guesses]
     if round_.full_context:
         data["full_context"] = round_.full_context
+    if round_.inferred:
+        data["inferred"] = True
     return data
 
 
@@ -158,6 +160,7 @@ class _Round(Struct):
     riders: list[tuple[int, str, int]] = []
     guesses: list[tuple[int, _Real | None]] = []
     full_context: int = 0
+    inferred: bool = False
     k: int | None = None
 
 
@@ -188,7 +191,7 @@ def round_from_json(value: Any, seen: Seen | None = None, *, likely: bool = True
         same(found.drafter, found.drafter), found.parents, tuple([_token(DraftedToken, token, same, likely) for token in found.drafted]),
         None if found.final is None else _token(FinalToken, found.final, same, likely),
         tuple([Rider(*rider) for rider in found.riders]), tuple([Guess(*guess) for guess in found.guesses]),
-        found.full_context,
+        found.full_context, found.inferred,
     )  # fmt: skip
     return found.lane, round_
 

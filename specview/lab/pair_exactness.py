@@ -121,7 +121,9 @@ class _Experiment:
         with closing(Race(greedy, 0, self.pool)) as race:
             self._greedy(race)
             if not result.stopped and not self.settings.sampling.greedy:
-                self._sampled(race.lanes[1])
+                lane = race.lanes[1]
+                assert isinstance(lane, Lane)
+                self._sampled(lane)
         result.seconds = time.monotonic() - self.began
         return result
 

@@ -61,6 +61,8 @@ def recorded_metrics(figures: Mapping[str, Any] | None) -> Metrics | None:
             value = tuple(value)
         elif item.name == "by_drafter":
             value = _by_drafter(value)
+        elif item.name == "server":
+            value = _server(value)
         elif value is not None and not _is_real(value):
             return None
         if value is None and item.default is MISSING and item.default_factory is MISSING and item.name not in figures:
@@ -79,6 +81,17 @@ def _by_drafter(value: Any) -> dict[str, dict[str, float | None]]:
         for name, shares in value.items()
         if isinstance(shares, dict)
         and all(key in shares and (_is_real(shares[key]) or (shares[key] is None and one is None)) for key, one in wanted.items())
+    }
+
+
+def _server(value: Any) -> dict[str, Any]:
+    """What a serving engine counted: numbers, words and lists of words by name; anything else is left out."""
+    if not isinstance(value, dict):
+        return {}
+    return {
+        str(key): one
+        for key, one in value.items()
+        if one is None or isinstance(one, (bool, str)) or _is_real(one) or (isinstance(one, list) and all(isinstance(word, str) for word in one))
     }
 
 

@@ -38,18 +38,27 @@ def run_report(document: Mapping[str, Any]) -> Report:
     run, metrics = document["run"], document["metrics"] or {}
     rule, end = run.get("rule"), end_words(document["output"]["end"])
     target = run.get("target_model_name") or run.get("target")
-    where = ", ".join(str(part) for part in (run.get("engine"), run.get("device"), run.get("target_dtype")) if part)
+    there = run.get("server_engine"), run.get("server_address")
+    here = run.get("engine"), run.get("device"), run.get("target_dtype")
+    where = ", ".join(str(part) for part in (there if there[0] else here) if part)
     words = {"target": f"{target} ({where})", "method": _method(run)}
     if run.get("k") is not None:
         words["rule"] = f"{rule} (lossy: the output may differ from the target's own)" if is_lossy(rule) else str(rule)
     words |= {
+        **({"speculation": str(run.get("server_speculation"))} if there[0] else {}),
         "output": f"{metrics.get('emitted', 0)} tokens in {metrics.get('rounds', 0)} target passes, {end}",
         "decode tok/s": _figure(metrics, "decode_tokens_per_s", 1),
         "time to first token": _seconds(metrics.get("ttft_s")),
         "total time (prefill and rounds)": _seconds(metrics.get("total_s")),
         "gap between bursts, p50 / p95": f"{_seconds(metrics.get('itl_p50_s'))} / {_seconds(metrics.get('itl_p95_s'))}",
     }
-    if metrics.get("proposed"):
+    if metrics.get("proposed") and not metrics.get("judged"):  # a server that counts drafts, and shows none
+        words |= {
+            "draft acceptance": f"{_figure(metrics, 'draft_acceptance', 3)}"
+            f"  ({metrics['accepted']} accepted / {metrics['proposed']} proposed, by the server's counters)",
+            "tokens per target pass": _figure(metrics, "tokens_per_target_pass", 2),
+        }
+    elif metrics.get("proposed"):
         counts = {name: metrics[name] for name in ("accepted", "judged", "proposed")}
         words |= {
             "acceptance rate (alpha)": f"{_figure(metrics, 'acceptance_rate', 3)}"
@@ -65,7 +74,7 @@ def run_report(document: Mapping[str, Any]) -> Report:
     if silent := draft_full_words(metrics.get("draft_full_at"), metrics.get("draft_context")):
         words["drafting ended"] = silent
     figures = Figures([Figure(name, text) for name, text in words.items()])
-    return Report("", [figures, *(Text(note) for note in left_out(run))], document)
+    return Report("", [figures, *(Text(note) for note in (*left_out(run), *server_notes(run, metrics)))], document)
 
 
 def compare_report(document: Mapping[str, Any], more: Sequence[str] = ()) -> Report:
@@ -86,6 +95,27 @@ def compare_report(document: Mapping[str, Any], more: Sequence[str] = ()) -> Rep
 def left_out(run: Mapping[str, Any]) -> list[str]:
     """What the target's files ask that no lane does, and where they disagree, a line each."""
     return [line for key in ("target_left_out", "target_weights_note") if isinstance(line := run.get(key), str)]
+
+
+def server_notes(run: Mapping[str, Any], metrics: Mapping[str, Any]) -> list[str]:
+    """What a reader must know of a lane that a server decoded, a line each."""
+    if not run.get("server_engine"):
+        return []
+    counted = metrics.get("server") or {}
+    found = [f"Times are {run.get('server_clock')}.", *(str(note) for note in run.get("server_notes") or ())]
+    if counted.get("drafted") is not None:
+        found.append(f"Drafted {counted['drafted']}, accepted {counted.get('accepted')}: {counted.get('source')}.")
+    if counted.get("absent"):
+        found.append(f"Its counters lack {', '.join(map(str, counted['absent']))}.")
+    if counted.get("mixed"):
+        found.append("Other requests ran at the same time: the counters hold theirs too, and the times are of a shared server.")
+    if counted.get("began_anew"):
+        found.append("The server began anew meanwhile: its counters hold less than the whole.")
+    if counted.get("ignored"):
+        found.append(f"The engine has no field for {', '.join(map(str, counted['ignored']))}: it was left out.")
+    if counted.get("at_once"):
+        found.append(f"{counted['at_once'][0].upper()}{counted['at_once'][1:]}.")
+    return found
 
 
 def member_words(run: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
@@ -121,6 +151,9 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
         name, run, metrics = lane["name"], lane["run"], lane["metrics"] or {}
         if shares := member_words(run, metrics):
             notes.append(f"{name}: drafted by {shares}.")
+        if run.get("server_engine"):
+            notes.append(f"{name}: {run['server_engine']} at {run.get('server_address')}, {run.get('server_model')}, {run.get('server_speculation')}.")
+            notes += [f"{name}: {note}" for note in server_notes(run, metrics)]
         if lane.get("not_comparable"):
             notes.append(f"{name}: {lane['not_comparable']} than the first run's, so there is no speedup over its plain lane.")
         if is_lossy(run.get("rule")):

@@ -21,14 +21,15 @@ from specview.settings.events import Equality
 
 if TYPE_CHECKING:
     from specview.racing.lane import Lane
+    from specview.racing.remote_lane import RemoteLane
 
 ROWS = 4
 POSITIONS = 64
 
 
 def compare_outputs(
-    lane: Lane,
-    plain: Lane,
+    lane: Lane | RemoteLane,
+    plain: Lane | RemoteLane,
     margins: MutableMapping[Hashable, float] | dict,
     key: Hashable,
     measure: bool = True,
@@ -40,8 +41,8 @@ def compare_outputs(
     is compared as far as both go. measure False leaves the kernel margin out unless it is known.
     """
     found = compare_records(lane.record, plain.record)
-    if found is None or found.first_difference is None:
-        return found
+    if found is None or found.first_difference is None or not hasattr(lane, "target") or not hasattr(plain, "target"):
+        return found  # a server's kernels cannot be measured
     prompt_ids, first = plain.record.prompt_ids, found.first_difference
     place = (key, prompt_ids, first)
     if place not in margins and measure:
@@ -57,7 +58,7 @@ def compare_records(lane: RunRecord, plain: RunRecord) -> Equality | None:
     exact = settings.get("temperature") == 0 or settings.get("rule") in ("greedy", "match")
     if not plain.rounds or not lane.rounds or not exact:
         return None
-    ours, theirs = lane.token_ids, plain.token_ids
+    ours, theirs = _tokens(lane, plain), _tokens(plain, lane)
     ended = all(finished(one.end) for one in (lane, plain))
     pairs = zip_longest(ours, theirs) if ended else zip(ours, theirs, strict=False)
     first = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
@@ -66,6 +67,13 @@ def compare_records(lane: RunRecord, plain: RunRecord) -> Equality | None:
         return Equality(True, compared)
     final = plain.rounds[first].final if first < len(plain.rounds) else None
     return Equality(False, compared, first, None if final is None else final.margin)
+
+
+def _tokens(record: RunRecord, other: RunRecord) -> list[int] | list[str]:
+    """The ids of a record's output, or the texts where a server did not show the ids of either."""
+    if min([0, *record.token_ids, *other.token_ids]) < 0:
+        return [token.text for round_ in record.rounds for token in round_.output if token.text]
+    return record.token_ids
 
 
 def kernel_margin(engine: Engine, tokens: list[int], start: int) -> float:

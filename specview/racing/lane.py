@@ -32,6 +32,9 @@ WARM_CONTEXT = 8
 class Lane:
     """A lane of a race. `prefill` first, then `step` until it returns None."""
 
+    continues = True
+    """Whether it can go on after its end."""
+
     def __init__(
         self,
         settings: LaneSettings,

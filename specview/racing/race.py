@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specview.decoding.costs import Costs
 from specview.decoding.interfaces import Engine
@@ -20,7 +20,8 @@ from specview.decoding.metrics import fold
 from specview.decoding.speedup import speedup
 from specview.decoding.verification import DecisionRows, NotFiniteError
 from specview.drafting.lanes import heads_of, needs_costs, needs_draft
-from specview.errors import SpecviewError, Stopped, UsageError
+from specview.drafting.plain import is_baseline
+from specview.errors import SpecviewError, Stopped
 from specview.models.heads import check_before, head_facts
 from specview.models.loading import facts as engine_facts
 from specview.models.pair_check import check_pair
@@ -29,10 +30,12 @@ from specview.racing.branching import spelled
 from specview.racing.equality import compare_outputs
 from specview.racing.lane import Lane
 from specview.racing.load_meter import LoadMeter
+from specview.racing.messages import messages_of
 from specview.racing.oracle import Oracle, oracle_of
 from specview.racing.pacer import Pacer
 from specview.racing.pool import EngineKey, HeadKey, ModelPool, OnProgress, ShouldStop, draft_key, target_key
-from specview.racing.resolve import checked_run
+from specview.racing.remote_lane import RemoteLane
+from specview.racing.resolve import checked_run, is_served
 from specview.racing.turns import after
 from specview.settings.branch import FACT
 from specview.settings.events import (
@@ -76,7 +79,7 @@ class Race:
         self.settings = settings
         self.run_id = run_id
         self.models = models or ModelPool()
-        self.lanes: list[Lane] = []
+        self.lanes: list[Lane | RemoteLane] = []
         self.target: Engine | None = None
         self.prompt_ids: list[int] = []
         self.oracles: dict[int, Oracle] = {}
@@ -106,7 +109,7 @@ class Race:
 
         def go_on() -> None:
             for index, lane in enumerate(self.lanes):
-                if lane.record.end not in ("limit", "stopped"):
+                if not lane.continues or lane.record.end not in ("limit", "stopped"):
                     continue
                 with self._trouble(index):
                     lane.extend(max_tokens, self._on_chunk("prefill", lane.record.name, index))
@@ -117,7 +120,7 @@ class Race:
     @property
     def can_continue(self) -> bool:
         """Whether some lane ended at its limit or was stopped."""
-        return any(lane.record.end in ("limit", "stopped") for lane in self.lanes)
+        return any(lane.continues and lane.record.end in ("limit", "stopped") for lane in self.lanes)
 
     def follow_up(self, text: str) -> RunSettings:
         """Settings of the next turn: the plain lane's reply joins the history, `text` is the prompt."""
@@ -172,15 +175,19 @@ class Race:
             for index, lane in enumerate(settings.lanes)
             for method, choice in heads_of(lane).items()
         }
+        names = unique([lane.label for lane in settings.lanes])
+        if all(map(is_served, settings.lanes)):
+            self._run_served(names)
+            return
         keys: set[EngineKey | HeadKey] = {target_key(settings), *draft_keys.values(), *head_keys.values()}
         self._lease.add(keys)
         self.models.keep_only(keys)
-        names = unique([lane.label for lane in settings.lanes])
         errors = self._check_heads(head_keys)
         self.target = target = self.models.get(
             target_key(settings), self._progress("load", "Loading the target"), self._should_stop
         )
         self._stop_here()
+        served, found = self._attach(names, errors)
         self._emit(Progress(self.run_id, "tokenize", "Reading the prompt"))
         if settings.branch is not None:
             self.settings = settings = replace(settings, branch=spelled(settings.branch, target))
@@ -199,28 +206,61 @@ class Race:
             self._stop_here()
         heads = self._load_heads(head_keys, names, errors)
         memory = self.models.memory(target_key(settings))
-        self.lanes = [
-            Lane(lane, settings, self.prompt_ids, target, drafts.get(index), self._clock, memory=memory, heads=heads.get(index))
-            for index, lane in enumerate(settings.lanes)
-        ]
-        flat = tuple(lane.record.settings for lane in self.lanes)
-        facts = self._facts(drafts, heads)
-        self._emit(RaceStarted(self.run_id, tuple(self.prompt_ids), settings.prompt, tuple(names), flat, facts))
-        for lane, name in zip(self.lanes, names, strict=True):
-            lane.record.name = name
+        own = {
+            index: Lane(lane, settings, self.prompt_ids, target, drafts.get(index), self._clock, memory=memory, heads=heads.get(index))
+            for index, lane in enumerate(settings.lanes) if index not in served
+        }  # fmt: skip
+        self._start([served.get(index) or own[index] for index in range(len(settings.lanes))], names, self._facts(drafts, heads) | found)
         self._warm_up([target_key(settings), *(draft_keys[index] for index in drafts)])
-        able = {index: lane for index, lane in enumerate(self.lanes) if index not in errors}
+        able = {index: lane for index, lane in own.items() if index not in errors}
         self._warm_heads(able, head_keys)
         self._calibrate(list(able.values()))
+        self._prefill(errors)
+        self._race()
+
+    def _run_served(self, names: list[str]) -> None:
+        """Race lanes that servers decode, and nothing here."""
+        errors: dict[int, str] = {}
+        served, facts = self._attach(names, errors)
+        served[0].stand_as_baseline()
+        server = served[0].server
+        if server is not None:
+            facts |= {"target_model_name": server.model, "target_context_length": server.context}
+        self._start([served[index] for index in range(len(served))], names, facts | self._run_facts())
+        self._prefill(errors)
+        self._race()
+
+    def _attach(self, names: Sequence[str], errors: dict[int, str]) -> tuple[dict[int, RemoteLane], dict[str, Any]]:
+        """The lanes that servers decode, each asked what its server is, and what they said as facts."""
+        served: dict[int, RemoteLane] = {}
+        facts: dict[str, Any] = {}
+        for index, lane in enumerate(self.settings.lanes):
+            if not is_served(lane):
+                continue
+            served[index] = one = RemoteLane(lane, self.settings, self._stop_here, self._clock)
+            self._emit(Progress(self.run_id, "load", f"Asking the server of {names[index]}", None, index))
+            with self._trouble(index, errors):
+                facts |= {f"server_{index}_{key}": value for key, value in one.attach().items()}
+            self._stop_here()
+        return served, facts
+
+    def _start(self, lanes: Sequence[Lane | RemoteLane], names: Sequence[str], facts: dict[str, Any]) -> None:
+        self.lanes = list(lanes)
+        flat = tuple(lane.record.settings for lane in lanes)
+        self._emit(RaceStarted(self.run_id, tuple(self.prompt_ids), self.settings.prompt, tuple(names), flat, facts))
+        for lane, name in zip(lanes, names, strict=True):
+            lane.record.name = name
+
+    def _prefill(self, errors: Mapping[int, str]) -> None:
+        """Prefill every lane that can run; the others end with their error."""
         for index, lane in enumerate(self.lanes):
             with self._trouble(index):
                 if index in errors:
                     raise SpecviewError(errors[index])
-                lane.prefill(settings.max_tokens, self._on_chunk("prefill", lane.record.name, index))
+                lane.prefill(self.settings.max_tokens, self._on_chunk("prefill", lane.record.name, index))
             if lane.record.end is None:
                 prefill_s = lane.record.prefill_s
                 self._emit(LanePrefilled(self.run_id, index, prefill_s, lane.kv_bytes(), lane.draft_weight_bytes))
-        self._race()
 
     def _check_heads(self, keys: Mapping[tuple[int, str], HeadKey]) -> dict[int, str]:
         """Find the heads that cannot serve the target before it is loaded, by lane."""
@@ -342,6 +382,9 @@ class Race:
         began = time.monotonic()
         for index, lane in enumerate(self.lanes if self._asks_oracles else ()):
 
+            if isinstance(lane, RemoteLane):
+                continue
+
             def tell(done: int, total: int, index: int = index, lane: Lane = lane) -> None:
                 self._stop_here()
                 if time.monotonic() - began > ORACLE_QUIET_S:
@@ -402,12 +445,15 @@ class Race:
 
     def _emit_end(self, index: int, final: bool = False, measure: bool = True) -> None:
         lane, plain = self.lanes[index], self.lanes[0]
-        faster = speedup(lane.table, plain.table) if index and final else None
+        held = bool(index and final) and is_baseline(plain.record.settings)  # a server that drafts is nobody's baseline
+        faster = speedup(lane.table, plain.table) if held else None
         equality = None
-        if index and final:
+        if held:
             equality = compare_outputs(lane, plain, self.models.kernel_margins, target_key(self.settings), measure)
         assert lane.record.end is not None
         metrics = fold(lane.table, plain_step_s=plain.table.plain_step_s())
+        if isinstance(lane, RemoteLane):
+            metrics = lane.told(metrics)
         oracle = self.oracles.get(index)
         if oracle is not None and oracle.own_seconds:
             metrics = replace(metrics, oracle_share=oracle.seconds / oracle.own_seconds)
@@ -428,6 +474,11 @@ class Race:
         declared = self.target.tokenizer.declared
         found |= {"target_ends": declared.ends_words(), "target_left_out": declared.left_out or None}
         found |= {"target_weights_note": declared.weights_note or None}
+        return found | self._run_facts()
+
+    def _run_facts(self) -> dict[str, Any]:
+        """What is known of the run itself."""
+        found: dict[str, Any] = {}
         if self.settings.history:
             found["history"] = [dict(turn) for turn in self.settings.history]
         if self.settings.branch is not None:
@@ -458,11 +509,7 @@ def tokenize_prompt(settings: RunSettings, target: Engine) -> list[int]:
     Raises SpecviewError for an empty chat prompt and for one that leaves no room in the context.
     """
     if settings.chat:
-        if not settings.prompt.strip():
-            raise UsageError("the prompt is empty.", "Type one, or choose a workload.")
-        system = [{"role": "system", "content": settings.system}] if settings.system else []
-        messages = [*system, *settings.history, {"role": "user", "content": settings.prompt}]
-        ids = target.tokenizer.encode_chat(messages, settings.chat_template)
+        ids = target.tokenizer.encode_chat(messages_of(settings), settings.chat_template)
     else:
         ids = target.tokenizer.encode_raw(settings.prompt)
     ids = [*ids, *settings.given_ids]

@@ -7,15 +7,18 @@ models are named, so that the user can be asked: a path may be another machine's
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from specview.decoding.verification import idle_rule_note
 from specview.drafting.lanes import checked_lane, heads_of, needs_draft, options_declared
 from specview.drafting.registry import METHODS, methods_for
-from specview.errors import SpecviewError, UsageError
+from specview.drafting.served import METHOD, URL
+from specview.errors import SpecviewError, UsageError, require
 from specview.fields import check, values_of
+from specview.remote import keys
+from specview.remote.address import is_address
 from specview.settings.options import HEAD
 from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings, RunSettings
 
@@ -29,13 +32,42 @@ def checked_run(run: RunSettings) -> RunSettings:
     Raises UsageError, one line, where they cannot work.
     """
     check(run)
-    lanes = [checked_lane(with_members(lane, run.target, run.engine), run.sampling) for lane in run.lanes]
+    lanes = [checked_lane(with_members(without_secret(lane), run.target, run.engine), run.sampling) for lane in run.lanes]
+    if is_address(run.target):
+        return replace(run, target=keys.take(run.target), lanes=_served(lanes))
     if run.baseline and (not lanes or not lanes[0].plain):
         baseline = next((lane for lane in lanes if lane.plain), LaneSettings())
         lanes = [baseline, *[lane for lane in lanes if lane is not baseline]]
     if len(lanes) > MAX_LANES:
         raise UsageError(f"{len(lanes)} lanes.", f"A race takes plain and up to {MAX_LANES - 1} others.")
     return replace(run, lanes=tuple(lanes))
+
+
+def is_served(lane: LaneSettings) -> bool:
+    """Whether a server decodes this lane, and nothing here."""
+    method = METHODS.get(lane.method)
+    return method is not None and method.served
+
+
+def without_secret(lane: LaneSettings) -> LaneSettings:
+    """The lane with what is secret taken out of its server's address, and remembered for this process alone."""
+    url = str(lane.options.get(URL.name) or "") if is_served(lane) else ""
+    return replace(lane, options={**lane.options, URL.name: keys.take(url)}) if url else lane
+
+
+def served_lanes(target: str) -> tuple[LaneSettings, ...]:
+    """The lane of a run whose target is a server's address."""
+    return (LaneSettings(METHOD.name, options={URL.name: target}),)
+
+
+def _served(lanes: Sequence[LaneSettings]) -> tuple[LaneSettings, ...]:
+    """The lanes of a run whose target is a server. Raises UsageError for one that would decode here."""
+    for lane in lanes:
+        if not is_served(lane) and not lane.plain:
+            raise UsageError(f"{lane.label} drafts here, and the target is a server.", "Give a model as --target, and the server as a lane: \"server,url=...\".")
+    kept = tuple(lane for lane in lanes if is_served(lane))
+    require(0 < len(kept) <= MAX_LANES, f"{len(kept)} lanes of servers.", f"A race takes 1 to {MAX_LANES}.")
+    return kept
 
 
 def with_members(lane: LaneSettings, target: str, engine: str) -> LaneSettings:

@@ -16,7 +16,7 @@ from specview.heads.layouts import KIND_WORDS
 
 ROOT = Path(specview.__file__).parent
 
-ALSO_WORDS = {"plain", "auto", "suffix", *KIND_WORDS}
+ALSO_WORDS = {"plain", "auto", "suffix", "server", *KIND_WORDS}
 """Names that mean other things too: a token's kind, a step of an explanation, a column; the rule and other options'
 default; a tokenizer's key; the kinds of trained heads, which are names of file formats. They are a method's name
 where the expression around them speaks of methods."""
