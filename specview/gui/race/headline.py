@@ -20,10 +20,11 @@ UNKNOWN = 0.33
 _COLOURED = ("warning", "bad")
 """Tones in which what stands beside the sentence is coloured; its words say the same."""
 _GAP, _SIZE, _SHARE = 8, 14, 0.62
+_BETWEEN = " · "
 
 
 class Sentence(Painted):
-    """A bold sentence and muted words beside it, cut where there is no room; the tool tip has all."""
+    """A bold sentence and muted words beside it, whole parts of them where there is no room for all; the tool tip has all."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,8 +64,18 @@ class Sentence(Painted):
         left = metrics.horizontalAdvance(sentence) + theme.px(_GAP)
         metrics = QFontMetricsF(small)
         if self.said.rest and room - left > metrics.horizontalAdvance("…") * 4:
-            rest = metrics.elidedText(visible(self.said.rest), Qt.TextElideMode.ElideRight, room - left)
+            rest = fitting(visible(self.said.rest), metrics, room - left)
             words(painter, QPointF(left, level), rest, small, ink(self.said.tone if self.said.tone in _COLOURED else "muted"))
+
+
+def fitting(text: str, metrics: QFontMetricsF, room: float) -> str:
+    """As many of a text's parts as there is room for, the first ones; of the first one as much."""
+    parts = text.split(_BETWEEN)
+    for count in range(len(parts), 0, -1):
+        shown = _BETWEEN.join((*parts[:count], *(("…",) if count < len(parts) else ())))
+        if metrics.horizontalAdvance(shown) <= room:
+            return shown
+    return metrics.elidedText(text, Qt.TextElideMode.ElideRight, room)
 
 
 class Headline(QWidget):

@@ -34,8 +34,8 @@ class RecordedBar(QWidget):
         self._remarks = ElidedLabel("", "warning")
         self.take = button(QPushButton, "Take over its settings", "", self.take_over, kind="flat")
         self.close_button = button(QPushButton, "", "", self.closed, kind="flat")
-        layout.row(
-            self._mark, (self._words, 3), (self._remarks, 2), self.take, self.close_button, on=frame, gap=12, margins=(12, 1, 6, 1)
+        self._row = layout.row(
+            self._mark, (self._words, 1), (self._remarks, 1), self.take, self.close_button, on=frame, gap=12, margins=(12, 1, 6, 1)
         )
         layout.column(frame, on=self, margins=(10, 6, 10, 0))
         self.hide()
@@ -74,6 +74,8 @@ class RecordedBar(QWidget):
         text = ". ".join(remark[:1].upper() + remark[1:] for remark in remarks)
         self._remarks.set_full(visible(text))
         self._remarks.setVisible(bool(text))
+        for part in (self._words, self._remarks):  # each has of the room what it needs of both
+            self._row.setStretchFactor(part, part.fontMetrics().horizontalAdvance(part.full) + 1)
 
     @property
     def words(self) -> str:

@@ -15,6 +15,7 @@ from specview.drafting.lookahead import window_grid
 from specview.fields import declared
 from specview.files.figures import milliseconds, number, probability
 from specview.gui.state.display_text import quoted, spelled
+from specview.gui.state.lane_words import title
 from specview.gui.state.round_words import named
 from specview.gui.state.view_model import FINAL, LaneModel
 
@@ -143,7 +144,7 @@ def _heading(lane: LaneModel, round_: Round, position: int | None, what: str) ->
     if round_.k:
         timing += f" · draft {milliseconds(round_.draft_s)}"
     by = f" · drafted by {round_.drafter}" if round_.k and round_.drafter not in ("", lane.method) else ""
-    return Inspection(f"Round {round_.index}{place}", f"{lane.name} · {what}{by} · {timing}")
+    return Inspection(f"Round {round_.index}{place}", f"{title(lane)} · {what}{by} · {timing}")
 
 
 # -- drafted tokens -------------------------------------------------------------------------------

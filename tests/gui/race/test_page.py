@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QAccessible, QGuiApplication
+from PySide6.QtGui import QAccessible, QFontMetricsF, QGuiApplication
 from PySide6.QtWidgets import QWidget
 
+from specview.gui.parts import theme
+from specview.gui.race.headline import fitting
 from specview.gui.race.page import INSPECTOR_PX
 from specview.gui.shell.app import first_settings
 from specview.gui.state import conversation
@@ -116,6 +118,16 @@ def test_a_long_sentence_is_cut_and_the_tip_has_it_whole(window, qtbot):
     line.grab()
     assert "<b>" in line.tip_at(QPoint(1, 1).toPointF()) and "and more" in line.tip_at(QPoint(1, 1).toPointF())
     assert line.width() < window.width()
+
+
+def test_what_stands_beside_the_sentence_loses_whole_parts(qtbot):
+    metrics = QFontMetricsF(theme.ui_font(12))
+    text = "19 to 72 tokens · 64.9 against 23.9 tok/s · draft model 1.6×"
+    assert fitting(text, metrics, 2000) == text
+    shown = fitting(text, metrics, metrics.horizontalAdvance(text) - 4)
+    assert shown == "19 to 72 tokens · 64.9 against 23.9 tok/s · …"
+    least = fitting(text, metrics, 50)
+    assert least.endswith("…") and text.startswith(least[:-1]) and metrics.horizontalAdvance(least) <= 50
 
 
 # -- the inspector ---------------------------------------------------------------------------------
