@@ -210,7 +210,8 @@ class Race:
             index: Lane(lane, settings, self.prompt_ids, target, drafts.get(index), self._clock, memory=memory, heads=heads.get(index))
             for index, lane in enumerate(settings.lanes) if index not in served
         }  # fmt: skip
-        self._start([served.get(index) or own[index] for index in range(len(settings.lanes))], names, self._facts(drafts, heads) | found)
+        self.lanes = [served.get(index) or own[index] for index in range(len(settings.lanes))]
+        self._start(names, self._facts(drafts, heads) | found)
         self._warm_up([target_key(settings), *(draft_keys[index] for index in drafts)])
         able = {index: lane for index, lane in own.items() if index not in errors}
         self._warm_heads(able, head_keys)
@@ -226,7 +227,8 @@ class Race:
         server = served[0].server
         if server is not None:
             facts |= {"target_model_name": server.model, "target_context_length": server.context}
-        self._start([served[index] for index in range(len(served))], names, facts | self._run_facts())
+        self.lanes = [served[index] for index in range(len(served))]
+        self._start(names, facts | self._run_facts())
         self._prefill(errors)
         self._race()
 
@@ -244,11 +246,10 @@ class Race:
             self._stop_here()
         return served, facts
 
-    def _start(self, lanes: Sequence[Lane | RemoteLane], names: Sequence[str], facts: dict[str, Any]) -> None:
-        self.lanes = list(lanes)
-        flat = tuple(lane.record.settings for lane in lanes)
+    def _start(self, names: Sequence[str], facts: dict[str, Any]) -> None:
+        flat = tuple(lane.record.settings for lane in self.lanes)
         self._emit(RaceStarted(self.run_id, tuple(self.prompt_ids), self.settings.prompt, tuple(names), flat, facts))
-        for lane, name in zip(lanes, names, strict=True):
+        for lane, name in zip(self.lanes, names, strict=True):
             lane.record.name = name
 
     def _prefill(self, errors: Mapping[int, str]) -> None:
