@@ -342,7 +342,8 @@ class _Reader:
         """What names a model here: what a converted file was made of, and bundled for a bundled one."""
         source = self.folders.get(path, path)
         engine = self.made.engine
-        return BUNDLED if engine is not None and source and source == model_path(BUNDLED, role, engine) else source
+        whole = PurePath(source).is_absolute()  # as bundled ones are: to look for those takes a while
+        return BUNDLED if whole and engine is not None and source == model_path(BUNDLED, role, engine) else source
 
     def _sampling(self, engine: Serving) -> dict[str, Any]:
         given: Mapping[str, Any] = self.others
@@ -402,9 +403,12 @@ class _Reader:
         engine = self.made.engine
         assert engine is not None
         k: int | None = None
+        for name, value in list(way.fixed.items())[1:]:
+            if name not in self.keys:
+                self.made.say("note", name, f"it is not given; the lane is as with {str(value).lower()}.")
         for key in way.k:
-            if key.name in self.keys:
-                k = int(str(self.keys[key.name])) - key.plus
+            if (given := self._given(way, key.name)) is not None:
+                k = int(str(given)) - key.plus
                 break
         if way.k and k is None:
             self.made.say("note", way.k[0].name, f"it is not given: the engine's own is {engine.default_k}.")
@@ -414,8 +418,8 @@ class _Reader:
         options = dict(way.when)
         for option in method.options:
             at = way.options.get(option.name)
-            if at is not None and at.name in self.keys:
-                value = option.parse(self.keys[at.name])
+            if at is not None and (given := self._given(way, at.name)) is not None:
+                value = option.parse(given)
                 options[option.name] = value - at.plus if at.plus else value
         lane = LaneSettings(method.name, k=k, options=_preset(method, options))
         path = str(self.keys.get(way.draft, "")) if way.draft else ""
@@ -425,6 +429,15 @@ class _Reader:
             source = self.folders.get(path, path)
             return replace(lane, draft=BUNDLED if source == head_path(method.head, BUNDLED) else source)
         return lane
+
+    def _given(self, way: Way, key: str) -> Any:
+        """A key's value, or what the engine takes where it is not given; None where that is not known."""
+        if key in self.keys:
+            return self.keys[key]
+        unsaid = way.unsaid.get(key)
+        if isinstance(unsaid, str):
+            return self.keys.get(unsaid.removeprefix("="), way.unsaid[""])
+        return unsaid
 
     def _rule(self, engine: Serving, way: Way) -> str:
         temperature = self.made.sampling.get("temperature")

@@ -34,6 +34,7 @@ class Way:
              members that run a model
     deep     the option that holds how often a tree grows after its first tokens, where that is what k caps
     least    the option that holds the shortest draft
+    unsaid   key -> what it is where it is not given; "=KEY" what another is, and under '' where that is not given either
     notes    what the engine does otherwise
     """
 
@@ -47,6 +48,7 @@ class Way:
     joins: str = ""
     deep: str = ""
     least: str = ""
+    unsaid: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -147,6 +149,7 @@ ENGINES: Mapping[str, Serving] = {
 }
 
 _LLAMA_DRAFT = (Key("spec-draft-n-max"),)
+_LLAMA_UNSAID = {"spec-draft-n-max": 3}
 _LLAMA_SAMPLED = {"spec-draft-sampling": "probabilistic"}
 _LLAMA_POLICY = {"confidence": {"threshold": "spec-draft-p-min"}}
 _VLLM_K = (Key("num_speculative_tokens"),)
@@ -173,15 +176,15 @@ WAYS: Mapping[str, Mapping[str, tuple[Way, ...]]] = {
     "llama-server": {
         "plain": (Way(),),
         "draft-model": (
-            Way({"spec-type": "draft-simple"}, _LLAMA_DRAFT, draft="spec-draft-model", sampled=_LLAMA_SAMPLED, policies=_LLAMA_POLICY,
+            Way({"spec-type": "draft-simple"}, _LLAMA_DRAFT, draft="spec-draft-model", sampled=_LLAMA_SAMPLED, unsaid=_LLAMA_UNSAID, policies=_LLAMA_POLICY,
                 notes=("The draft must have the target's own vocabulary: another is refused.",)),
         ),
         "eagle3": (
-            Way({"spec-type": "draft-eagle3"}, _LLAMA_DRAFT, draft="spec-draft-model", when={"tree": "chain"}, sampled=_LLAMA_SAMPLED,
+            Way({"spec-type": "draft-eagle3"}, _LLAMA_DRAFT, draft="spec-draft-model", when={"tree": "chain"}, sampled=_LLAMA_SAMPLED, unsaid=_LLAMA_UNSAID,
                 policies=_LLAMA_POLICY, notes=("It drafts chains, never a dynamic tree.",)),
         ),
         "mtp": (
-            Way({"spec-type": "draft-mtp"}, _LLAMA_DRAFT, draft="spec-draft-model", sampled=_LLAMA_SAMPLED, policies=_LLAMA_POLICY,
+            Way({"spec-type": "draft-mtp"}, _LLAMA_DRAFT, draft="spec-draft-model", sampled=_LLAMA_SAMPLED, unsaid=_LLAMA_UNSAID, policies=_LLAMA_POLICY,
                 notes=("With several modules a draft is never longer than there are modules.",)),
         ),
         "ngram-simple": (_llama_ngram("ngram-simple"),),
@@ -209,12 +212,14 @@ WAYS: Mapping[str, Mapping[str, tuple[Way, ...]]] = {
         ),
         "prompt-lookup": (
             Way({"method": "ngram"}, _VLLM_K, {"ngram_max": Key("prompt_lookup_max"), "ngram_min": Key("prompt_lookup_min")},
+                unsaid={"prompt_lookup_max": "=prompt_lookup_min", "prompt_lookup_min": "=prompt_lookup_max", "": 5},
                 notes=("It copies what followed the earliest of the longest matches. Left out, prompt_lookup_max and prompt_lookup_min are both 5.",)),
         ),
         "suffix": (
             Way({"method": "suffix"}, _VLLM_K,
                 {"max_tree_depth": Key("suffix_decoding_max_tree_depth"), "max_spec_factor": Key("suffix_decoding_max_spec_factor"),
                  "min_token_prob": Key("suffix_decoding_min_token_prob"), "max_cached_requests": Key("suffix_decoding_max_cached_requests")},
+                unsaid={"num_speculative_tokens": "=suffix_decoding_max_tree_depth", "": 24},
                 notes=("It needs pip install arctic-inference==0.1.1.",
                        "It drafts from the answers of other requests too, unless suffix_decoding_max_cached_requests is 0.")),
         ),
@@ -237,10 +242,12 @@ WAYS: Mapping[str, Mapping[str, tuple[Way, ...]]] = {
         "plain": (Way(),),
         "draft-model": (
             Way({"speculative-algorithm": "STANDALONE", "speculative-eagle-topk": 1}, _SGLANG_CHAIN, draft=_SGLANG_DRAFT,
+                unsaid={"speculative-num-steps": 3},
                 notes=("Not with data-parallel attention (--attn-dp-size above 1).",)),
         ),
         "prompt-lookup": (
             Way({"speculative-algorithm": "NGRAM", "speculative-ngram-max-bfs-breadth": 1}, (Key("speculative-num-draft-tokens", 1),),
+                unsaid={"speculative-num-draft-tokens": 12},
                 notes=("Its n-grams stand in a tree that all requests fill and read: what one said, another drafts from.",
                        "It drafts trees of up to 10 branches unless --speculative-ngram-max-bfs-breadth is 1; a match and its draft "
                        "are at most 18 tokens (--speculative-ngram-max-trie-depth). Chunked prefill is no longer mixed with decoding.")),
@@ -273,6 +280,7 @@ WAYS: Mapping[str, Mapping[str, tuple[Way, ...]]] = {
         "pard": (Way({"decoding_type": "PARD"}, _TRT_K, {"pard_token": Key("mask_token_id")}, draft="speculative_model"),),
         "prompt-lookup": (
             Way({"decoding_type": "NGram", "is_public_pool": False}, _TRT_K, {"ngram_max": Key("max_matching_ngram_size")},
+                unsaid={"max_matching_ngram_size": 2},
                 notes=("Its n-grams stand in one pool for all requests unless is_public_pool is false, as here.",)),
         ),
         "mtp": (Way({"decoding_type": "MTP"}, _TRT_K, draft="speculative_model", sampled=_TRT_SAMPLED),),

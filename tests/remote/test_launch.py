@@ -121,7 +121,7 @@ def _lanes() -> st.SearchStrategy[LaneSettings]:
     return st.sampled_from(names).flatmap(options)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(lane=_lanes(), engine=st.sampled_from(list(ENGINES)))
 def test_any_lane_and_back(lane: LaneSettings, engine: str) -> None:
     sampling = SamplingParams()
@@ -131,10 +131,11 @@ def test_any_lane_and_back(lane: LaneSettings, engine: str) -> None:
     except Exception:  # noqa: BLE001 - options that do not go together are another test's
         return
     made = launch(ENGINES[engine], RunSettings(), lane)
-    if made.command:
+    if made.command and lane.options.get("top_k") != 1:  # such a tree is a chain, and comes back as one
         same(lane, check_command(made.command).lane, sampling, made.lost)
 
 
+@settings(max_examples=40, deadline=None)
 @given(path=st.text(min_size=1, max_size=60))
 def test_a_path_is_data_whatever_is_in_it(path: str) -> None:
     run = RunSettings(target=f"x/{path}")

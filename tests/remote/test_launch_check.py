@@ -126,6 +126,18 @@ def test_commands_as_people_write_them(command: str) -> None:
     assert found.lane is not None and found.lane.method == "prompt-lookup" and found.lane.k == 4
 
 
+def test_what_is_not_given_is_the_engines_own_default() -> None:
+    found = check_command("vllm serve T --spec-method ngram --spec-tokens 3").lane
+    assert found is not None and dict(found.options) == {"ngram_max": 5, "ngram_min": 5}
+    found = check_command("vllm serve T --spec-method ngram --spec-tokens 3 --speculative-config.prompt_lookup_max 2").lane
+    assert found is not None and dict(found.options) == {"ngram_max": 2, "ngram_min": 2}
+    assert check_command("llama-server -m t -md d.gguf --spec-type draft-simple").lane == LaneSettings("draft-model", k=3, draft="d.gguf")
+    found = check_command("vllm serve T --spec-method suffix").lane
+    assert found is not None and found.k == 24
+    found = check_command("sglang serve --model-path T --speculative-algorithm NGRAM").lane
+    assert found is not None and found.k == 11
+
+
 def test_a_method_that_specview_lacks_gives_no_lane() -> None:
     found = check_command('vllm serve T --speculative-config \'{"method": "dflash", "model": "D", "num_speculative_tokens": 8}\'')
     assert found.lane is None and found.accepted
