@@ -47,5 +47,5 @@ class LoadMeter:
         if share is None or share < BUSY_SHARE:
             return ""
         return (
-            f"The machine was busy: other programs used {share:.0%} of the processor, so speeds are too low."
+            f"The machine was busy: others used {share:.0%} of the processor, so speeds are too low."
         )

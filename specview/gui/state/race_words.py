@@ -127,5 +127,5 @@ def _ended(race: RaceModel, now: Situation) -> Verdict:
         return Verdict(found.sentence, STALE, "warning")
     busy = race.ended.busy if race.ended is not None and not now.recorded else ""
     if busy:
-        return Verdict(found.sentence, f"{busy} {found.rest}", "warning")
+        return Verdict(found.sentence, " · ".join(filter(None, (busy.rstrip("."), found.rest))), "warning")
     return Verdict(f"Recorded: {found.sentence}" if now.recorded else found.sentence, found.rest, found.tone)

@@ -398,7 +398,7 @@ def test_a_busy_machine_is_said(window, qtbot, monkeypatch):
     race = ran(qtbot, window)
     race.ended = replace(race.ended, busy="The machine is busy: others use it.")
     window.page.headline.refresh()
-    assert window.page.headline.said.rest.startswith("The machine is busy: others use it.")
+    assert window.page.headline.said.rest.startswith("The machine is busy: others use it · ")
     window.run()
     wait_state(qtbot, window, "ended")
     assert "busy" not in window.page.headline.said.text
