@@ -109,7 +109,7 @@ class CandidateBars(Painted):
         self.update()
 
     def _row_height(self) -> int:
-        return theme.px(30 if self.has_q else 22)
+        return theme.px(27 if self.has_q else 22)
 
     def high(self) -> int:
         """Rows and the key below them."""
@@ -528,7 +528,7 @@ class Inspector(QFrame):
 
     def _restyle(self) -> None:
         side = theme.px(14)
-        self._head.setContentsMargins(side, side, theme.px(6), theme.px(4))
+        self._head.setContentsMargins(side, theme.px(8), theme.px(6), theme.px(4))
         self._column.setContentsMargins(side, 0, side, side)
         self._column.setSpacing(theme.px(8))
         for part in (self._bars, self._accept, self._draw, self._correction, self._window):
