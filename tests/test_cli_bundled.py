@@ -215,7 +215,7 @@ def test_a_closed_pipe_is_quiet(engine_name: str) -> None:
         assert process.wait(timeout=60) == 1 and err == b""
 
 
-@pytest.mark.parametrize("method", ["plain", "draft-model"])
+@pytest.mark.parametrize(("engine_name", "method"), [("transformers", "plain"), ("llama.cpp", "draft-model")], indirect=["engine_name"])
 def test_a_prompt_longer_than_the_context_is_one_line(
     engine_name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, method: str
 ) -> None:
@@ -265,7 +265,7 @@ def test_a_draft_with_another_tokenizer_is_translated_or_refused_on_request(
     assert "plain" in out  # the other lane ran
 
 
-@pytest.mark.parametrize("delay_s", [1.0, 3.0])
+@pytest.mark.parametrize(("engine_name", "delay_s"), [("transformers", 1.0), ("llama.cpp", 3.0)], indirect=["engine_name"])
 def test_ctrl_c_at_any_moment_is_at_most_one_line(engine_name: str, tmp_path: Path, delay_s: float) -> None:
     with specview("compare", "--engine", engine_name, "--max-tokens", "400",
                   "--json", str(tmp_path / "out.json")) as process:  # fmt: skip

@@ -16,10 +16,13 @@ from specview.settings.run import LaneSettings, RunSettings
 pytestmark = pytest.mark.real_model
 MAX_TOKENS = int(os.environ.get("SPECVIEW_CHECK_TOKENS", "24"))
 LENGTHS = (8, 1, 3)
-METHODS = ("draft-model", "prompt-lookup", "eagle3")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("engine_name", "method"),
+    [("transformers", "draft-model"), ("transformers", "eagle3"), ("llama.cpp", "prompt-lookup"), ("llama.cpp", "eagle3")],
+    indirect=["engine_name"],
+)
 def test_smaller_k_from_one_trace_equals_real_runs(engine_name, model_pool, method):
     prompt = load("code-edit").prompts[0]
     settings = RunSettings(
