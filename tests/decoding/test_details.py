@@ -56,7 +56,7 @@ def lanes(draw, most: int = 25) -> list[Round]:
 
 
 @given(rounds=lanes(), prefill=st.one_of(st.none(), seconds))
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=60)
 def test_the_counts_are_those_of_the_ledger_and_of_the_metrics(rounds, prefill):
     found, figures = details_of(rounds, prefill), fold(rounds, prefill)
     assert sum(found.accepted_lengths.values()) + found.empty_drafts == len(rounds)
@@ -76,7 +76,7 @@ def test_the_counts_are_those_of_the_ledger_and_of_the_metrics(rounds, prefill):
 
 
 @given(rounds=lanes())
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=40)
 def test_the_timeline_has_no_gap_and_no_overlap(rounds):
     found = details_of(rounds)
     assert [span.index for span in found.timeline] == list(range(len(rounds)))
@@ -90,7 +90,7 @@ def test_the_timeline_has_no_gap_and_no_overlap(rounds):
 
 
 @given(rounds=lanes(most=12))
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, derandomize=True, max_examples=20)
 def test_a_fold_while_it_runs_is_the_fold_of_what_there_is(rounds):
     running = RoundTable(prefill_s=0.5)
     for count, round_ in enumerate(rounds, start=1):

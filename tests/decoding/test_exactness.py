@@ -14,8 +14,6 @@ import pytest
 
 from specview.decoding.loop import Sequence, decode
 from specview.decoding.sampling import SamplingParams
-from specview.drafting.policies import POLICIES
-from specview.settings.options import resolve
 from tests.decoding.statistics import chi_square_p, sampled_variation, uniform_ks, variation_bound
 from tests.decoding.toy import (
     BOS,
@@ -28,6 +26,7 @@ from tests.decoding.toy import (
     K,
     PointMassDrafter,
     chain_distribution,
+    constant,
     draft_model,
     entropy,
     filtered,
@@ -105,7 +104,6 @@ def sample(
     sampling: SamplingParams | None = None,
     *,
     k: int = K,
-    policy: str = "constant",
     beyond: bool = False,
     point_mass: bool = False,
     namespace: str = "numpy",
@@ -126,8 +124,6 @@ def sample(
             else draft_model(draft, target.vocab_size, max_length=16)
         )
         drafter.start([BOS], params)
-        lengths = POLICIES[policy].make(resolve(POLICIES[policy].options, {}, policy))
-        lengths.start(k)
         sequence = Sequence([BOS])
         steps = decode(
             session,
@@ -136,7 +132,7 @@ def sample(
             sampling=params,
             max_tokens=LENGTH + k if beyond else LENGTH,
             drafter=drafter,
-            policy=lengths,
+            policy=constant(k),
         )
         for round_ in steps:
             before = sequence.context[len(sequence.context) - len(round_.emitted) - 1]
@@ -189,7 +185,7 @@ def assert_drafts_follow_q(result: Sample, rows: np.ndarray) -> None:
 
 @pytest.fixture(scope="module")
 def rejection() -> Sample:
-    return sample("rejection", range(4000))
+    return sample("rejection", range(3500))
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +207,8 @@ def test_drafted_tokens_follow_q_and_u_is_uniform(rejection):
 
 
 def test_match_converges_to_the_target_and_its_rate_is_sum_pq():
-    result = sample("match", range(10_000, 13_500))
+    """Few samples: that each token is plain decoding's is in test_loop.py."""
+    result = sample("match", range(10_000, 11_500))
     assert_exact(result, EXACT)
     assert_rate(result, (TARGET * DRAFT).sum(axis=1))
 
@@ -245,10 +242,9 @@ def test_typical_is_measurably_not_exact():
     assert chi_square_p(result.outcomes, EXACT) < 1e-9
 
 
-@pytest.mark.parametrize("rule", ["rejection", "match"])
-def test_point_mass_drafts_are_exact(rule):
+def test_point_mass_drafts_are_exact():
     """Drafts without probabilities: accepted with p(x), else p with x left out."""
-    result = sample(rule, range(30_000, 32_000), point_mass=True, beyond=True)
+    result = sample("rejection", range(30_000, 32_000), point_mass=True, beyond=True)
     assert_exact(result, EXACT)
     assert_rate(result, (TARGET * DRAFT).sum(axis=1))
 
@@ -265,7 +261,7 @@ FILTERS = [
 def test_filters_are_applied_alike_to_target_and_draft(sampling):
     p, q = filtered(TARGET, sampling), filtered(DRAFT, sampling)
     assert total_variation(chain_distribution(p), EXACT) > 0.05  # the filter does change something
-    result = sample("rejection", range(40_000, 41_500), sampling)
+    result = sample("rejection", range(40_000, 41_000), sampling)
     assert_exact(result, chain_distribution(p))
     for last in range(VOCAB):
         if result.judged[last] < 200:  # a filter may make a context rare
@@ -277,17 +273,12 @@ def test_filters_are_applied_alike_to_target_and_draft(sampling):
             assert chi_square_p(result.drafted[last], dict(enumerate(q[last].tolist()))) > HONEST
 
 
-@pytest.mark.parametrize("policy", ["heuristic", "confidence"])
-def test_draft_length_policies_do_not_bend_the_distribution(policy):
-    assert_exact(sample("rejection", range(50_000, 51_500), policy=policy, k=2, beyond=True), EXACT)
-
-
 @pytest.mark.parametrize("k", [1, 6])
 def test_other_draft_lengths_are_exact(k):
-    assert_exact(sample("rejection", range(60_000, 61_500), k=k, beyond=True), EXACT)
+    assert_exact(sample("rejection", range(60_000, 61_000), k=k, beyond=True), EXACT)
 
 
-@pytest.mark.parametrize(("target_width", "draft_width"), [(4, 7), (7, 4), (6, 9)])
+@pytest.mark.parametrize(("target_width", "draft_width"), [(7, 4), (6, 9)])
 def test_padded_vocabularies_are_exact(target_width, draft_width):
     result = sample("rejection", range(70_000, 71_000), target_width=target_width, draft_width=draft_width)
     assert_exact(result, EXACT)

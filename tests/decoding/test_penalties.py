@@ -54,7 +54,7 @@ def penalised(model: Any, prompt: Sequence[int], sampling: SamplingParams) -> An
 IDS = st.lists(st.integers(0, 7), max_size=6)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(IDS, IDS, st.lists(IDS, min_size=1, max_size=4), st.sampled_from([0.5, 1.0, 1.7]), st.sampled_from([-1.0, 0.0, 0.9]), st.sampled_from([-0.5, 0.0, 2.0]))
 def test_rows_are_penalised_by_what_leads_to_them(prompt, output, paths, repetition, presence, frequency) -> None:
     torch = pytest.importorskip("torch")
@@ -98,8 +98,8 @@ def test_a_draft_that_is_the_target_is_accepted_at_every_position() -> None:
     assert [round_.accepted for round_ in rounds] == [round_.judged for round_ in rounds] and sum(round_.judged for round_ in rounds) > 20
 
 
-@pytest.mark.parametrize("rule", ["rejection", "match"])
-def test_exact_rules_stay_exact(rule: str) -> None:
+def test_rejection_stays_exact() -> None:
+    """`match` gives plain decoding's tokens, above."""
     sampling = SamplingParams(1.0, **SOME)
     model = penalised(toy_logits(TARGET), [BOS], sampling)
     expected = {}
@@ -109,10 +109,10 @@ def test_exact_rules_stay_exact(rule: str) -> None:
             p *= float(probabilities(model([BOS, *outcome[:place]]), SamplingParams(1.0))[token])
         expected[outcome] = p
     counts: Counter[tuple[int, ...]] = Counter()
-    for seed in range(3000):
+    for seed in range(2000):
         own = SamplingParams(1.0, seed=seed, **SOME)
         drafter = draft_model(FakeEngine(toy_logits(DRAFT), VOCAB), VOCAB)
-        output, _, _, _ = run_decode(FakeEngine(toy_logits(TARGET), VOCAB), [BOS], rule=rule, sampling=own, max_tokens=LENGTH, drafter=drafter)
+        output, _, _, _ = run_decode(FakeEngine(toy_logits(TARGET), VOCAB), [BOS], rule="rejection", sampling=own, max_tokens=LENGTH, drafter=drafter)
         counts[tuple(output)] += 1
     assert chi_square_p(counts, expected) > 1e-4
 

@@ -120,7 +120,7 @@ VERDICTS = st.sampled_from(["accepted", "rejected", "ignored"])
 
 @given(st.lists(st.tuples(VERDICTS, st.floats(0, 1)), max_size=9), st.booleans(), st.booleans(),
        st.lists(st.floats(0, 1e300), min_size=4, max_size=4))  # fmt: skip
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_whatever_a_file_says_has_phases(tokens, tree, final, times):
     """A file's verdicts may be none that a rule gives, and its times need not add up."""
     drafted = tuple(DraftedToken(1, verdict) for verdict, _ in tokens)

@@ -175,17 +175,17 @@ def sampled_outcomes(rule: str, kind: str, seeds: range) -> Counter:
     return outcomes
 
 
-@pytest.mark.parametrize("rule", ["rejection", "match"])
 @pytest.mark.parametrize("kind", ["point-mass", "independent", "without-replacement"])
-def test_exact_rules_are_exact_on_trees(rule, kind):
-    outcomes = sampled_outcomes(rule, kind, range(2500))
+def test_rejection_is_exact_on_trees(kind):
+    """`match` gives plain decoding's tokens, below."""
+    outcomes = sampled_outcomes("rejection", kind, range(2500))
     assert chi_square_p(outcomes, EXACT) > HONEST
     assert sampled_variation(outcomes, EXACT) < variation_bound(EXACT, 2500)
 
 
-@pytest.mark.parametrize("rule", ["typical", "naive"])
-def test_lossy_rules_are_measurably_lossy_on_trees(rule):
-    assert chi_square_p(sampled_outcomes(rule, "independent", range(2500)), EXACT) < 1e-6
+@pytest.mark.parametrize(("rule", "seeds"), [("typical", 1000), ("naive", 2500)])
+def test_lossy_rules_are_measurably_lossy_on_trees(rule, seeds):
+    assert chi_square_p(sampled_outcomes(rule, "independent", range(seeds)), EXACT) < 1e-6
 
 
 @given(
