@@ -17,11 +17,14 @@ KEYRING_SERVICE = "specview"
 _taken: dict[str, Secret] = {}
 
 
-def take(text: str) -> str:
-    """The address without its secret, which is remembered for this process. Raises UsageError where it is no address."""
+def take(text: str, secret: Secret | None = None) -> str:
+    """The address without its secret, which is remembered for this process: that in it, or the one given beside it.
+
+    Raises UsageError where it is no address.
+    """
     address = parse(text)
-    if address.secret is not None:
-        _taken[address.url] = address.secret
+    if found := secret or address.secret:
+        _taken[address.url] = found
     return address.url
 
 

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 
 from specview.gui.link.library import ENGINES, MODEL_FILES, FoundModel, Library
 from specview.gui.parts import layout, theme
-from specview.gui.parts.widgets import Check, Popover, Radio, label, set_tip
+from specview.gui.parts.widgets import Check, Popover, Radio, button, label, set_tip
 from specview.gui.race.words_button import WordsButton
 from specview.gui.state.setup_words import model_name
 from specview.settings.run import BUNDLED
@@ -28,9 +28,11 @@ _REF = Qt.ItemDataRole.UserRole
 
 
 class TargetPicker(WordsButton):
-    """Shows the target with its engine; a press opens the panel. `changed` fires on every choice."""
+    """Shows the target with its engine; a press opens the panel. `changed` fires on every choice, `server_wanted` where a lane
+    shall be decoded by a server."""
 
     changed = Signal()
+    server_wanted = Signal()
 
     def __init__(self, library: Library) -> None:
         super().__init__("Target", least=64, most=330)
@@ -92,11 +94,11 @@ class TargetPicker(WordsButton):
         group = QButtonGroup(self._panel)
         row = layout.row(gap=16)
         for name in ENGINES:
-            button = Radio(name)
-            group.addButton(button)
-            button.clicked.connect(lambda _=False, name=name: self.choose_engine(name))
-            row.addWidget(button)
-            self._engines[name] = button
+            choice = Radio(name)
+            group.addButton(choice)
+            choice.clicked.connect(lambda _=False, name=name: self.choose_engine(name))
+            row.addWidget(choice)
+            self._engines[name] = choice
         row.addStretch(1)
         column.addLayout(row)
         for name in ENGINES:
@@ -114,7 +116,10 @@ class TargetPicker(WordsButton):
         self.open_file = QPushButton("Open file…")
         self.open_folder = QPushButton("Open folder…")
         self.rescan = QPushButton("Look again")
-        column.addLayout(layout.row(self.open_file, self.open_folder, self.rescan, 1))
+        self.server = button(
+            QPushButton, "Add a server…", "Race a running llama-server, vLLM, SGLang or TensorRT-LLM beside the lanes here", self._want_server
+        )
+        column.addLayout(layout.row(self.open_file, self.open_folder, self.server, self.rescan, 1))
         self.open_file.clicked.connect(self.open_file_dialog)
         self.open_folder.clicked.connect(self._open_folder)
         self.rescan.clicked.connect(lambda: self.library.scan())  # not with what `clicked` says
@@ -157,6 +162,10 @@ class TargetPicker(WordsButton):
         if path:
             self.choose(path)
 
+    def _want_server(self) -> None:
+        self._panel.hide()
+        self.server_wanted.emit()
+
     def _open_folder(self) -> None:
         self._panel.hide()
         path = QFileDialog.getExistingDirectory(self.window(), "Open a target model's folder")
@@ -175,11 +184,11 @@ class TargetPicker(WordsButton):
         return next((model for model in self.library.found.models if model.ref == target), None)
 
     def _refresh(self) -> None:
-        for name, button in self._engines.items():
+        for name, choice in self._engines.items():
             reason = self.library.engine_problem(name)
-            button.setChecked(name == self.engine)
-            button.setEnabled(not reason)
-            set_tip(button, reason or f"Decode with {name}")
+            choice.setChecked(name == self.engine)
+            choice.setEnabled(not reason)
+            set_tip(choice, reason or f"Decode with {name}")
             self._reasons[name].setText(reason)
             self._reasons[name].setVisible(bool(reason))
         self.list.clear()

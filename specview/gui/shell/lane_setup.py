@@ -16,6 +16,7 @@ from specview.gui.lanes.menu import LaneMenu, known_problems
 from specview.gui.lanes.panel import LanePanel
 from specview.gui.link.head_checks import FoundHead, heads_for, needs_choice
 from specview.gui.race.foreign_models import SetupWindow
+from specview.gui.race.server_dialog import ServerDialog
 from specview.settings.run import BUNDLED, MAX_LANES, LaneSettings
 
 FULL = "All lanes are taken. Remove one first."
@@ -35,6 +36,7 @@ class LaneSetup:
         self._window, self._menu, self._edited = window, menu, edited
         self._lanes = window.lane_settings
         self._first, self._fits = first_lanes(), (BUNDLED, "transformers")
+        window.setup.target.server_wanted.connect(self.add_server)
 
     @property
     def can_add(self) -> bool:
@@ -97,6 +99,14 @@ class LaneSetup:
             self._window.show_message("A race is running. Stop it before adding a lane.", "warning")
             return False
         return self._has_room() and self._append(lane)
+
+    def add_server(self) -> None:
+        """Ask for a server, and add the lane that it decodes."""
+        if self._has_room():
+            dialog = ServerDialog(self._window.page.window())
+            dialog.exec()
+            self._append(dialog.lane)
+            dialog.deleteLater()
 
     def take_head(self, head: FoundHead) -> None:
         """Add a lane that drafts with a head, by way of its editor, which says whether it fits."""
