@@ -12,6 +12,7 @@ from specview.decoding.metrics import Metrics, draft_full_words
 from specview.decoding.speedup import Speedup
 from specview.decoding.verification import RULES, is_lossy
 from specview.drafting.plain import BASELINE
+from specview.drafting.served import URL
 from specview.files.figures import METRICS, MISSING, number, percent, rate, times_short
 from specview.files.verdict import fastest
 from specview.gui.state import figures
@@ -57,6 +58,11 @@ def lossy(settings: Mapping[str, Any]) -> str:
 
 def setup(settings: Mapping[str, Any]) -> list[Mark]:
     """What a lane is set up as: lossy if it is, draft, k, length policy, rule, then options that were changed."""
+    if url := settings.get(f"option_{URL.name}"):
+        return [
+            Mark(str(url).partition("//")[2], tip=f"A server decodes this lane: {url}"),
+            Mark("wall-clock", tip="Timed as its tokens arrive: it shares neither this device nor the virtual time of the lanes here."),
+        ]
     if settings.get("method") in (None, BASELINE):
         return [Mark("one token a pass", tip="Plain decoding: every target pass gives one token.")]
     found: list[Mark] = []

@@ -22,6 +22,8 @@ def token_words(lane: LaneModel, token: ViewToken) -> str:
     if token.folded:
         return f"{token.folded} more ignored drafts, never judged · {where}"
     words = f"{STATES[token.kind].name} · {where}\n{spelled(token.text) or 'no text of its own'}"
+    if round_ is not None and round_.inferred:
+        words += "\nInferred: the server shows what one pass gave, and not what it drafted for it."
     if token.token_index == FINAL and round_ is not None and (thrown := thrown_away(round_)):
         return f"{words}\n{count_of(round_)} thrown away before it:\n{thrown}"
     return words

@@ -7,9 +7,15 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
+from specview.decoding.ledger import DraftedToken, FinalToken, Round
+from specview.drafting.lanes import flat_settings
 from specview.gui.race.server_dialog import ServerDialog
+from specview.gui.state.lane_words import about
+from specview.gui.state.token_words import token_words
+from specview.gui.state.view_model import LaneModel
 from specview.remote import keys
 from specview.remote.address import Secret, parse
+from specview.settings.run import LaneSettings, RunSettings
 from tests.remote.server import Call, serving, vllm
 
 
@@ -67,3 +73,16 @@ def test_a_key_is_sent_and_shown_nowhere(qtbot: QtBot, dialog: ServerDialog) -> 
     dialog.add.click()
     assert "sk-secret" not in repr(dialog.lane) + dialog.said.text()
     assert keys.key_for(parse(server.url)) == Secret("sk-secret-7")
+
+
+def test_a_servers_lane_says_where_it_is_and_how_it_is_timed() -> None:
+    url = "http://box:8000"
+    told = about(flat_settings(RunSettings(target=url), LaneSettings("server", options={"url": url})))
+    assert "wall-clock" in told and "box:8000" in told
+
+
+def test_an_inferred_round_says_so() -> None:
+    burst = Round(0, 0.1, 0.0, 0.0, 0.1, drafted=(DraftedToken(5, "accepted", text="a"),), final=FinalToken(6, "corrected", "b"), inferred=True)
+    lane = LaneModel("server", {"method": "server"})
+    lane.add(burst)
+    assert "Inferred" in token_words(lane, lane.tokens[0])
