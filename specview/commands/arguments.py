@@ -230,7 +230,8 @@ def settings_of(
     own = [parse_lane(text) if whole_lane else (text, {}) for whole_lane, text in given]
     lanes = [without_secret(_with_defaults(own_keys, method, arguments)) for method, own_keys in own]
     if served and arguments.takes_lanes:
-        lanes = [*served_lanes(arguments.target), *lanes]
+        mine = served_lanes(arguments.target)
+        lanes = [*(one for one in mine if all(lane.options != one.options for lane in lanes)), *lanes]
     if arguments.takes_lanes:
         _refuse_idle_lane_flags(arguments, [takes(lane) - _named(own_keys) for lane, (_, own_keys) in zip(lanes[len(lanes) - len(own) :], own, strict=True)])
     for flag, given_text in (("--system", arguments.system), ("--chat-template", arguments.chat_template)):

@@ -101,14 +101,40 @@ class RemoteLane:
             raise UsageError(f"the lane {self.settings.label} names no server.", 'Write "server,url=http://HOST:PORT", or give it as --target.')
         if self.run.branch is not None:
             raise UsageError("a server cannot go on from a branch's tokens.", "Leave out the server's lane.")
-        self._client = Client(url)
-        self._adapter, self.server = attach(self._client)
+        self._client = client = Client(url)
+        self._adapter, self.server = self._stoppable(lambda: attach(client))
         server = self.server
         return {
             "engine": f"{server.engine} {server.version}".strip(), "model": server.model, "context": server.context,
             "address": self._client.address.url, "speculation": server.speculation.words, "notes": list(server.notes),
             "clock": "wall-clock time, as the tokens arrive" + (": the server shares this machine" if self._client.address.loopback else ""),
         }  # fmt: skip
+
+    def _stoppable(self, work: Callable[[], Any]) -> Any:
+        """Do short work of the client on a thread, so that a stop ends it at once."""
+        found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def do() -> None:
+            try:
+                found.put(work())
+            except Exception as error:  # noqa: BLE001 - raised below
+                found.put(error)
+
+        thread = threading.Thread(target=do, name="attach to a server", daemon=True)
+        thread.start()
+        while True:
+            try:
+                answer = found.get(timeout=_POLL_S)
+                break
+            except queue.Empty:
+                try:
+                    self._stop_here()
+                except Stopped:
+                    self.finish("stopped")
+                    raise
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def stand_as_baseline(self) -> None:
         """Be what the others are held against, where this server decodes plainly."""

@@ -66,7 +66,8 @@ def _served(lanes: Sequence[LaneSettings]) -> tuple[LaneSettings, ...]:
         if not is_served(lane) and not lane.plain:
             raise UsageError(f"{lane.label} drafts here, and the target is a server.", "Give a model as --target, and the server as a lane: \"server,url=...\".")
     kept = tuple(lane for lane in lanes if is_served(lane))
-    require(0 < len(kept) <= MAX_LANES, f"{len(kept)} lanes of servers.", f"A race takes 1 to {MAX_LANES}.")
+    require(bool(kept), "the target is a server, and no lane here is decoded by one.", "specview run and compare take a server; elsewhere give a model.")
+    require(len(kept) <= MAX_LANES, f"{len(kept)} lanes of servers.", f"A race takes {MAX_LANES} at most.")
     return kept
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from specview.commands.arguments import settings_of
+from specview.commands.compare import make_parser
 from specview.decoding.ledger import UNKNOWN
 from specview.drafting.lanes import run_of_flat
 from specview.errors import UsageError
@@ -208,3 +210,25 @@ def test_a_key_goes_to_the_server_and_into_no_record(tmp_path: Path) -> None:
     keys.forget()
     said = json.dumps([race.records[0].settings, race.settings.target]) + repr(events) + repr(race.settings)
     assert race.records[0].end == "eos" and "sk-secret" not in said
+
+
+def test_a_stop_ends_the_asking_too() -> None:
+    asked = threading.Event()
+
+    def silent(call: Call) -> None:
+        asked.set()
+        call.stall()
+
+    with serving(silent) as server:
+        _, events = raced(settings_for(server.url), asked.is_set)
+        assert not server.ending.is_set()
+    assert isinstance(events[-1], RaceEnded) and events[-1].end == "stopped"
+
+
+def test_the_command_line_of_a_race_of_servers_means_the_same_race() -> None:
+    first, other = "http://127.0.0.1:8080", "http://127.0.0.1:8081"
+    for words in (["--target", first], ["--target", first, "--lane", f"server,url={first}"]):
+        settings = settings_of(make_parser().parse_args([*words, "--lane", f"server,url={other}"]), ())
+        assert [lane.options["url"] for lane in checked_run(settings).lanes] == [first, other]
+    with pytest.raises(UsageError, match="no lane here"):
+        checked_run(RunSettings(target=first, prompt="x"))
