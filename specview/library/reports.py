@@ -154,6 +154,8 @@ def _notes(lanes: Sequence[Mapping[str, Any]]) -> list[str]:
         if run.get("server_engine"):
             notes.append(f"{name}: {run['server_engine']} at {run.get('server_address')}, {run.get('server_model')}, {run.get('server_speculation')}.")
             notes += [f"{name}: {note}" for note in server_notes(run, metrics)]
+            if not lanes[0]["run"].get("server_engine"):
+                notes.append(f"{name}: its speedup is over plain decoding here: another engine, and perhaps another machine.")
         if lane.get("not_comparable"):
             notes.append(f"{name}: {lane['not_comparable']} than the first run's, so there is no speedup over its plain lane.")
         if is_lossy(run.get("rule")):

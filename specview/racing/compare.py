@@ -150,10 +150,12 @@ def median_metrics(all_metrics: list[Metrics]) -> Metrics:
 
 
 def _middle(values: Sequence[Any]) -> Any:
-    """The median of those that are there: of series place by place, of mappings key by key."""
+    """The median of those that are there: of series place by place, of mappings key by key; of words the first."""
     present = [value for value in values if value is not None]
     if not present:
         return None
+    if isinstance(present[0], (str, list)):
+        return present[0]
     if isinstance(present[0], Mapping):
         keys = dict.fromkeys(key for value in present for key in value)
         return {key: _middle([value.get(key) for value in present]) for key in keys}

@@ -13,8 +13,11 @@ from specview.commands.compare import make_parser
 from specview.decoding.ledger import UNKNOWN
 from specview.drafting.lanes import run_of_flat
 from specview.errors import UsageError
+from specview.files.documents import compare_document
 from specview.files.reader import read_trace
 from specview.files.writer import TraceRecorder, TraceWriter
+from specview.library.reports import compare_report
+from specview.racing.compare import compare
 from specview.racing.race import Race
 from specview.racing.resolve import checked_run, harmless, served_lanes
 from specview.remote import keys
@@ -232,3 +235,14 @@ def test_the_command_line_of_a_race_of_servers_means_the_same_race() -> None:
         assert [lane.options["url"] for lane in checked_run(settings).lanes] == [first, other]
     with pytest.raises(UsageError, match="no lane here"):
         checked_run(RunSettings(target=first, prompt="x"))
+
+
+def test_repeats_of_a_server_fold() -> None:
+    with serving(vllm) as server:
+        result = compare(settings_for(server.url), 2)
+    (lane,) = result.lanes
+    assert len(lane.repeats) == 2 and not lane.error and lane.metrics.emitted == 53
+    assert lane.metrics.server["source"] == "counters"
+    document = compare_document(result)
+    assert document["lanes"][0]["run"]["server_engine"] == "vLLM 0.32.0"
+    assert any("wall-clock" in str(block) for block in compare_report(document).blocks)
