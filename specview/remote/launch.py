@@ -23,6 +23,7 @@ from specview.models.bundled import find_draft, find_target
 from specview.models.catalog import existing
 from specview.models.converted import find_converted
 from specview.models.heads import find_head
+from specview.remote.address import is_address
 from specview.remote.launch_table import ENGINES, WAYS, Serving, Way, nearest
 from specview.settings.options import HEAD, INSIDE, options_of
 from specview.settings.run import BASELINE, BUNDLED, LaneSettings, RunSettings
@@ -98,6 +99,8 @@ def launches(run: RunSettings, lane: LaneSettings, device: str = "cpu") -> list[
 
 def launch(engine: Serving, run: RunSettings, lane: LaneSettings, device: str = "cpu") -> Launch:
     """How one engine is started with a lane. device says whose default k it has where the lane names none."""
+    if METHODS[lane.method].served or is_address(run.target):
+        return Launch(engine, lacks="A server decodes this lane already: name the model that it is to serve, with a method of its own.")
     lane = checked_lane(lane, run.sampling)
     way, missing = way_of(engine.name, lane)
     if way is None:

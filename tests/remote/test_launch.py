@@ -117,7 +117,7 @@ def _lanes() -> st.SearchStrategy[LaneSettings]:
         k = st.none() | st.integers(1, 64)
         return st.builds(lambda k, given: LaneSettings(name, k=k, options=given), k, st.fixed_dictionaries({}, optional=found))
 
-    names = [name for name, method in METHODS.items() if method.drafts and not method.combines]
+    names = [name for name, method in METHODS.items() if method.drafts and not method.combines and not method.served]
     return st.sampled_from(names).flatmap(options)
 
 
@@ -178,3 +178,8 @@ def test_a_gguf_target_for_vllm_must_be_heeded_and_a_folder_for_llama_is_convert
     made = launch(ENGINES["llama-server"], RunSettings(target="owner/model"), LaneSettings())
     assert made.before[0][-1] == "--remote" and "model.gguf" in made.words
     assert check_command(made.command).target == "owner/model"
+
+
+def test_a_lane_that_a_server_decodes_is_one_already() -> None:
+    for run, lane in ((RunSettings(), LaneSettings("server", options={"url": "http://h:1"})), (RunSettings(target="http://h:1"), LaneSettings("plain"))):
+        assert all("already" in made.lacks and not made.command for made in launches(run, lane))

@@ -14,12 +14,12 @@ from PySide6.QtWidgets import QFrame, QToolButton, QWidget
 
 from specview.decoding.metrics import Metrics
 from specview.gui.lanes.marks import BigNumber, Dot, FigureLine, LaneBar, Notice, StateLine, lane_colour
-from specview.gui.lanes.serve_dialog import ServeDialog
 from specview.gui.lanes.token_view import TokenView
 from specview.gui.lanes.tree_view import TreePanel
 from specview.gui.lanes.why_line import WhyLine
 from specview.gui.parts import layout, theme
 from specview.gui.parts.painted import box, pen
+from specview.gui.parts.serve_dialog import ServeDialog
 from specview.gui.parts.widgets import button, menu_button, set_tip
 from specview.gui.state import lane_words
 from specview.gui.state.display_text import visible

@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QWidget
 
-from specview.drafting.lanes import heads_of, needs_draft
+from specview.drafting.lanes import flat_settings, heads_of, needs_draft
 from specview.drafting.registry import METHODS
 from specview.errors import UsageError
 from specview.experiments.guide import guide_sections
@@ -23,6 +23,7 @@ from specview.gui.parts.pages import RACE, PageContext
 from specview.gui.parts.prompt_source import PromptSource
 from specview.gui.parts.report_view import ReportView
 from specview.gui.parts.results_table import ResultsTable
+from specview.gui.parts.serve_dialog import ServeDialog
 from specview.gui.parts.widgets import ElidedLabel, Field, NumberEdit, menu_button
 from specview.gui.state.display_text import brief, visible
 from specview.settings.run import BUNDLED, RunSettings
@@ -48,12 +49,15 @@ class TuneDialog(JobDialog):
         self.result_shown: TuneResult | None = None
         self.use = self.button("Use it in the race", "Add the selected lane to the race, with this k and policy")
         self.copy = self.button("Copy as --lane", "Copy the selected lane as the command line takes it")
+        self.serve = self.button("Command for a server…", "What starts a serving engine with the selected lane")
         self._make_setup()
         self._make_body()
         self.buttons.insertWidget(0, self.use)
         self.buttons.insertWidget(1, self.copy)
+        self.buttons.insertWidget(2, self.serve)
         self.use.clicked.connect(self.use_lane)
         self.copy.clicked.connect(self.copy_lane)
+        self.serve.clicked.connect(self.serve_lane)
         self.resize(theme.px(1080), theme.px(700))
         self.say(
             "Cheap predictions first, then races of the promising lanes beside plain, and last the chosen one anew: "
@@ -206,6 +210,7 @@ class TuneDialog(JobDialog):
         chosen = self.chosen() if self.result_shown is not None else None
         self.use.setEnabled(chosen is not None and not self.running)
         self.copy.setEnabled(chosen is not None)
+        self.serve.setEnabled(chosen is not None)
         self.why.set_full("" if chosen is None else visible(f"{chosen.name}: {chosen.why}."))
         self.use.setText("Use it in the race" if chosen is None else f"Use {chosen.name[:60]}")
 
@@ -224,3 +229,9 @@ class TuneDialog(JobDialog):
         if chosen is not None:
             QGuiApplication.clipboard().setText(f'--lane "{chosen.name}"')
             self.say(f"Copied: --lane {chosen.name}")
+
+    def serve_lane(self) -> None:
+        """Show what starts a serving engine with the chosen lane."""
+        chosen = self.chosen()
+        if chosen is not None:
+            ServeDialog(chosen.name, flat_settings(self.context.run_settings(), chosen.lane), self).open()

@@ -28,6 +28,7 @@ from specview.gui.parts import layout, theme
 from specview.gui.parts.pages import RACE, Page, PageContext, tabs_over
 from specview.gui.parts.pass_times import PassMeasuring
 from specview.gui.parts.report_view import ReportView
+from specview.gui.parts.serve_dialog import ServeDialog
 from specview.gui.parts.widgets import Choice, ElidedLabel, Scrolled, button, label, set_kind, set_tip
 from specview.gui.state import lane_words
 from specview.gui.state.display_text import visible
@@ -159,8 +160,9 @@ class WhyPage(Page):
             one.setCheckable(True)
             one.setAutoExclusive(True)
         self.median.setChecked(True)
+        self.serve = button(QPushButton, "Command for a server…", "What starts a serving engine with this lane", self.serve_lane, kind="flat")
         top = layout.row(
-            label("Lane", "muted"), self.lanes, self.measure, (self.measured_words, 1), gap=theme.px(8)
+            label("Lane", "muted"), self.lanes, self.measure, (self.measured_words, 1), self.serve, gap=theme.px(8)
         )
         self.sentence = label("")
         self.sentence.setWordWrap(True)
@@ -194,6 +196,11 @@ class WhyPage(Page):
         self.whole.addWidget(self._empty_view())
         self.whole.addWidget(content)
         layout.column(self.whole, on=self)
+
+    def serve_lane(self) -> None:
+        """Show what starts a serving engine with the lane that is explained."""
+        if self.lane is not None:
+            ServeDialog(self.lane.name, self.lane.settings, self).open()
 
     def _empty_view(self) -> QWidget:
         view = QWidget()

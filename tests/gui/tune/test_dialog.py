@@ -14,6 +14,7 @@ from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError
 from specview.experiments.tuning import TuneProgress, tune
 from specview.gui.link.job import Job, JobEnded
+from specview.gui.parts.serve_dialog import ServeDialog
 from specview.gui.tune import dialog as module
 from specview.racing.intervals import Interval
 from specview.racing.pool import ModelPool
@@ -139,6 +140,10 @@ def test_another_lane_of_the_ranking_can_be_used_or_copied(desk, dialog, qtbot):
     assert dialog.use.text() == f"Use {name}"
     dialog.copy.click()
     assert QGuiApplication.clipboard().text() == f'--lane "{name}"'
+    dialog.serve.click()
+    (asked,) = dialog.findChildren(ServeDialog)
+    assert name in asked.windowTitle()
+    asked.reject()
     dialog.table.activated.emit(1)
     assert desk.lanes[-1].method == name.split(",")[0] and desk.tabs == ["Race"]
     desk.full = True

@@ -18,6 +18,7 @@ from specview.gui.parts import theme
 from specview.gui.parts.charts import Chart
 from specview.gui.parts.pages import RACE, WHY
 from specview.gui.parts.pass_times import MEASURE
+from specview.gui.parts.serve_dialog import ServeDialog
 from specview.gui.state.view_model import target_of
 from specview.gui.why.page import WhyPage
 from specview.lab import calibrate
@@ -187,6 +188,15 @@ def test_the_table_has_every_figure_of_the_design_with_its_formula(bench, page):
     copied = QGuiApplication.clipboard().text().splitlines()
     assert len(copied) == len(METRICS) + 1 and copied[0].split("\t") == ["figure", "plain", name, "formula"]
     assert table.columnWidth(2) < 0.3 * page.width()  # there is room for other lanes
+
+
+def test_the_lane_explained_can_be_taken_to_a_server(bench, page):
+    assert page.serve.isEnabled() and page.serve.toolTip()
+    page.serve.click()
+    asked = page.findChildren(ServeDialog)
+    assert len(asked) == (page.lane is not None)
+    for one in asked:
+        one.reject()
 
 
 def test_without_entropies_it_says_how_to_get_them(bench, page):

@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from specview.drafting.lanes import checked_lane, flat_settings
 from specview.gui.lanes.panel import LanePanel
-from specview.gui.lanes.serve_dialog import ServeDialog, made_for
+from specview.gui.parts.serve_dialog import ServeDialog, made_for
 from specview.remote.launch_check import check_command
 from specview.remote.launch_table import ENGINES
 from specview.settings.run import LaneSettings, RunSettings
