@@ -89,7 +89,7 @@ def _draw(arguments: argparse.Namespace, asked: Sequence[str], library: RunLibra
         if folder is not None:
             _make_folder(folder)
         files = [name for name in asked if name != "svg" or folder is None]
-        outputs = stack.enter_context(Outputs(arguments, files, (), {name: FORMS[name].menu.lower() for name in files}))
+        outputs = stack.enter_context(Outputs(arguments, files, (), {name: FORMS[name].menu[:1].lower() + FORMS[name].menu[1:] for name in files}))
         drawing = _drawing()
         (run,) = read_all(arguments.runs, library, asked)
         look = drawing.Look(arguments.theme, arguments.size, arguments.speed, arguments.title)

@@ -82,6 +82,7 @@ class PlotStrip(QWidget):
         self.asked_again: Callable[[], bool] = lambda: False  # whether refresh will be called again without a change
         self._late = Later(self, 0, self._catch_up)
         self._late_name = Later(self, 0, self._name_lane)  # once the layout has given the card its width
+        self._values_due = False  # curves were drawn, and their last figures not told yet
         self._rest_until = self._values_after = self._painted_before = 0.0
         self.cards = {
             name: Chart(title, formula, METRICS[name].tooltip(), live=True, floor=floor)
@@ -321,8 +322,9 @@ class PlotStrip(QWidget):
             self._drawn = marks
         self._draw_phases()
         ended = all(lane.state in ("ended", "idle") for lane in lanes)
-        if changed and (now or fresh or ended or clock >= self._values_after):
-            self._values_after = clock + _VALUES_S
+        self._values_due |= bool(changed)
+        if self._values_due and (now or fresh or ended or clock >= self._values_after):
+            self._values_after, self._values_due = clock + _VALUES_S, False
             self._show_values()
         if changed:
             cost = time.thread_time() - start + painted - self._painted_before

@@ -19,7 +19,7 @@ from specview.settings.events import Event, LaneEnded, LanePrefilled, LaneRound,
 
 NOTHING = "There is no finished race to export yet."
 RUNNING = "A race is running: it can be exported once it has ended."
-COMPARED = "Several runs are on screen: open one of them to export it."
+COMPARED = "Runs are compared, which is no race to export: open one of them alone, or export their data in the Runs tab."
 
 
 @dataclass(frozen=True, slots=True)

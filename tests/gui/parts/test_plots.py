@@ -236,6 +236,20 @@ def test_values_of_the_last_rounds_are_shown_though_nothing_new_comes(strip: Plo
     qtbot.waitUntil(lambda: key(strip.cards["acceptance_rate"])["draft model"] == expected)
 
 
+def test_values_at_the_end_of_a_race_are_those_of_its_end(strip: PlotStrip) -> None:
+    """Curves drew the last rounds before the lanes ended, and the next tick found nothing new."""
+    strip.asked_again = lambda: True  # a race is under way
+    stream(strip.race, 1.0)
+    strip.refresh(now=True)
+    stream(strip.race, 3.0)
+    strip._rest_until = 0.0
+    strip.refresh()
+    for lane in strip.race.lanes:
+        lane.state = "ended"
+    strip.refresh()
+    assert key(strip.cards["acceptance_rate"])["draft model"] == f"{fold(strip.race.lanes[1].rounds).acceptance_rate:.2f}"
+
+
 # -- draft length ------------------------------------------------------------------------------------
 
 
