@@ -42,7 +42,7 @@ class TokenView(QAbstractScrollArea):
     Signals carry (round_index, token_index), token_index -1 being a round's final token:
     token_hovered when the pointer comes over a token, token_selected when the cursor moves to one, token_chosen when one
     is clicked or Enter is pressed on it, branch_requested (besides, the id of another token or None) when the text is to
-    go on from one in another way. scrolled: by hand, not by text that came. pointed: the cursor or the pointer is on
+    go on from one in another way (a round of -1: none is under the cursor). scrolled: by hand, not by text that came. pointed: the cursor or the pointer is on
     another token.
     """
 
@@ -498,8 +498,7 @@ class TokenView(QAbstractScrollArea):
     def _branch(self, index: int | None) -> None:
         """Ask that the text goes on from a token in another way."""
         token = self._token(index)
-        if token is not None:
-            self.branch_requested.emit(token.round_index, token.token_index, None)
+        self.branch_requested.emit(-1 if token is None else token.round_index, 0 if token is None else token.token_index, None)
 
     def _hover(self, index: int | None) -> None:
         if index == self._hovered:

@@ -102,8 +102,9 @@ class Branching(QObject):
         base, run = found
         controller.show_whole()
         lane = lanes[lane_index]
-        if round_index >= len(lane.rounds):
-            window.show_message("The round of that token was not finished: there is nothing to go on from.", "warning")
+        if not 0 <= round_index < len(lane.rounds):
+            window.show_message("The round of that token was not finished: there is nothing to go on from." if round_index >= 0
+                                else "Choose a token first: click one, or go there with the arrow keys.", "warning")  # fmt: skip
             return
         position, rounds = position_at(lane, round_index, token_index), list(lane.rounds)
         likely = alternatives(rounds, position)

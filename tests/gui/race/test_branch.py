@@ -118,6 +118,12 @@ def test_a_token_that_is_still_tried_in_a_replay_can_be_gone_on_from(qtbot, wind
     assert len(answer.texts) == 1 and window.page.transport.at_end
 
 
+def test_going_on_without_a_token_under_the_cursor_says_so(qtbot, window, answer) -> None:
+    race(qtbot, window)
+    qtbot.keyClick(window.page.panels[1].view, Qt.Key.Key_B)
+    assert not answer.texts and "Choose a token first" in window.banner.message
+
+
 def test_what_was_given_stands_before_each_lane_and_is_nothing_to_point_at(qtbot, window, answer) -> None:
     race(qtbot, window)
     answer.way = lambda dialog: None

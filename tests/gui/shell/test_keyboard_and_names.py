@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import QMargins, QRect, Qt
 from PySide6.QtGui import QAccessible
@@ -183,6 +185,18 @@ def test_a_message_is_seen_over_a_presentation(window, qtbot):
     window.setup.field("max_tokens").setText("none")
     qtbot.keyClick(window.presenting.screen, Qt.Key.Key_R)
     assert "max tokens" in window.presenting.screen.stage.note.full
+    window.presenting.toggle()
+
+
+def test_unknown_models_are_asked_about_over_a_presentation(window, qtbot, monkeypatch):
+    asked = []
+    monkeypatch.setattr("specview.gui.race.foreign_models.ask", lambda parent, *_, **__: asked.append(parent) or "")
+    ran(qtbot, window)
+    window.presenting.toggle()
+    screen = window.presenting.screen
+    qtbot.waitUntil(screen.isActiveWindow)
+    window.foreign.confirm(replace(window.own_settings(), target="someone/unknown"))
+    assert asked == [screen]
     window.presenting.toggle()
 
 
