@@ -336,7 +336,7 @@ class Plot(pg.PlotWidget):
             lines = max((text.count("\n") for _, text in ticks or ()), default=0)
             axis.setHeight(theme.px((30 if name and picture.live else 34 if name else 20) + 14 * lines))
         axis.setTicks([[(picture.one(place, value), text) for value, text in ticks]] if ticks else None)
-        axis.resizeEvent()  # places the name, which pyqtgraph measured before it was there
+        self.getPlotItem().layout.activate()  # now, or the name stands elsewhere in the first picture
 
     def _left_width(self, texts: Sequence[str]) -> float:
         """Room for the axis's name and its ticks' names."""

@@ -375,3 +375,20 @@ def test_a_point_under_the_cursor_is_read_in_place_of_the_figures(strip: PlotStr
     assert "draft model" in card.readout.full and card.readout.isVisible() and not card.key.isVisible()
     card.point_at("", -1)
     assert card.key.isVisible() and not card.readout.isVisible()
+
+
+def test_the_axis_name_stands_under_its_numbers_from_the_first_picture_on(qtbot: QtBot) -> None:
+    race = make_race(3)
+    strip = PlotStrip(race)
+    qtbot.addWidget(strip)
+    strip.resize(1100, 140)
+    with qtbot.waitExposed(strip):
+        strip.show()
+    stream(race, 1.0)
+    strip.load()
+    strip.refresh(now=True)
+    card = strip.cards["tokens_per_target_pass"]
+    card.redraw()
+    axis = card.plot.getAxis("bottom")
+    assert axis.size().height() == axis.minimumHeight() > 0
+    assert axis.label.pos().y() + axis.label.boundingRect().height() > axis.size().height()
