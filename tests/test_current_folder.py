@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 LIBRARIES = (
     "torch", "numpy", "transformers", "tokenizers", "safetensors", "huggingface_hub", "llama_cpp", "PySide6", "jinja2",
     "pyqtgraph", "filelock", "psutil", "platformdirs", "gguf", "pip", "venv", "ensurepip", "sitecustomize", "usercustomize",
-    "array_api_compat", "yaml", "requests", "httpx", "regex", "tqdm", "packaging", "typing_extensions", "sympy", "triton",
+    "array_api_compat", "yaml", "requests", "httpx2", "regex", "tqdm", "packaging", "typing_extensions", "sympy", "triton",
 )  # fmt: skip
 
 

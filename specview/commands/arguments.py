@@ -21,7 +21,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.fields import Setting, check, declared, values_of
 from specview.files.atomic import os_reason
 from specview.racing import workloads
-from specview.racing.resolve import idle_notes, served_lanes, with_members, without_secret
+from specview.racing.resolve import idle_notes, is_served, served_lanes, with_members, without_secret
 from specview.remote import keys
 from specview.remote.address import is_address
 from specview.settings.options import idle_option
@@ -231,6 +231,7 @@ def settings_of(
     lanes = [without_secret(_with_defaults(own_keys, method, arguments)) for method, own_keys in own]
     if served and arguments.takes_lanes:
         mine = served_lanes(arguments.target)
+        lanes = [replace(lane, options=mine[0].options) if is_served(lane) and not lane.options else lane for lane in lanes]
         lanes = [*(one for one in mine if all(lane.options != one.options for lane in lanes)), *lanes]
     if arguments.takes_lanes:
         _refuse_idle_lane_flags(arguments, [takes(lane) - _named(own_keys) for lane, (_, own_keys) in zip(lanes[len(lanes) - len(own) :], own, strict=True)])

@@ -230,7 +230,7 @@ def test_a_stop_ends_the_asking_too() -> None:
 
 def test_the_command_line_of_a_race_of_servers_means_the_same_race() -> None:
     first, other = "http://127.0.0.1:8080", "http://127.0.0.1:8081"
-    for words in (["--target", first], ["--target", first, "--lane", f"server,url={first}"]):
+    for words in (["--target", first], ["--target", first, "--lane", f"server,url={first}"], ["--target", first, "--method", "server"]):
         settings = settings_of(make_parser().parse_args([*words, "--lane", f"server,url={other}"]), ())
         assert [lane.options["url"] for lane in checked_run(settings).lanes] == [first, other]
     with pytest.raises(UsageError, match="no lane here"):
