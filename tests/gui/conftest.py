@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QEvent
 
-from tests.gui.shell_fake import FakeBackend, Script
+from tests.gui.shell_fake import FakeBackend, Script, dress
 
 
 @pytest.fixture
@@ -26,19 +25,22 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def make_window(qtbot, qapp, config, script, monkeypatch):
+def dressed(qapp):
+    """The application, dark at scale 1."""
+    dress(qapp)
+
+
+@pytest.fixture
+def make_window(qtbot, qapp, dressed, config, script, monkeypatch):
     """Make windows over the made-up backend; each is closed at the end of the test."""
     from specview.gui.link import library
     from specview.gui.link.engine_thread import EngineThread
-    from specview.gui.parts import theme
     from specview.gui.shell import app as application
     from specview.gui.shell.main_window import MainWindow
     from specview.gui.state.settings_store import SettingsStore
 
     monkeypatch.setattr(library, "_models", list)
     monkeypatch.setattr(library, "_heads", list)
-    application.make_app([])
-    theme.apply(qapp, "dark", 1.0)
     made = []
 
     def make(*, preload: bool = False, start: bool = True, first=None):
@@ -61,7 +63,6 @@ def make_window(qtbot, qapp, config, script, monkeypatch):
     made.clear()
     # Now, not when an event loop next runs: every window that is alive slows down a change of theme.
     qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
-    gc.collect()
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def window(make_window):
 
 
 @pytest.fixture
-def make_bench(qtbot, qapp, script):
+def make_bench(qtbot, qapp, dressed, script):
     """Make a page over a controller and a made-up backend, without the rest of the window.
 
     What is made has `page`, `controller`, `context`, the `messages` of the banner and the tabs that were `opened`.
@@ -80,15 +81,11 @@ def make_bench(qtbot, qapp, script):
 
     from specview.gui.link.controller import Controller
     from specview.gui.link.engine_thread import EngineThread
-    from specview.gui.parts import theme
     from specview.gui.parts.pages import PageContext
     from specview.gui.parts.selection import Selection
-    from specview.gui.shell import app as application
     from specview.racing.resolve import checked_run
     from specview.settings.run import RunSettings
 
-    application.make_app([])
-    theme.apply(qapp, "dark", 1.0)
     made = []
 
     def make(page):
@@ -114,6 +111,20 @@ def make_bench(qtbot, qapp, script):
         bench.page.close()
         bench.page.deleteLater()
     qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    """Made-up engines behind the window's engine thread, and a data folder of the test's own."""
+    from specview.racing.pool import ModelPool
+    from tests.racing.world import World
+
+    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "data"))
+    world = World(monkeypatch)
+    pool = ModelPool()
+    monkeypatch.setattr(FakeBackend, "pool", property(lambda self: pool))
+    yield world
+    pool.close()
 
 
 class Desk:
@@ -142,14 +153,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(qtbot, qapp, config, script):
+def desk(qtbot, qapp, dressed, config, script):
     """A desk whose engine thread runs."""
-    from specview.gui.parts import theme
-    from specview.gui.shell import app as application
-
-    application.make_app([])
-    if theme.current() is not theme.DARK or not qapp.styleSheet():
-        theme.apply(qapp, "dark", 1.0)
     made = Desk(script)
     made.controller.engine.start()
     yield made

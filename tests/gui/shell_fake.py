@@ -246,6 +246,17 @@ def drafted(text, verdict):
     return DraftedToken(1, verdict, q=0.5, p=0.5, accept=1.0, u=0.1, text=text)
 
 
+def dress(app):
+    """The application, dark at scale 1: made and dressed only where a test left it otherwise, as that takes 0.1 s and more."""
+    from specview.gui.parts import theme
+    from specview.gui.shell.app import make_app
+
+    if app.applicationDisplayName() != "specview":
+        make_app([])
+    if (theme.choice(), theme.current(), theme.font_scale()) != ("dark", theme.DARK, 1.0) or not app.styleSheet():
+        theme.apply(app, "dark", 1.0)
+
+
 def wait_state(qtbot, window, *states, timeout=10_000):
     """Wait until the window's controller is in one of these states."""
     qtbot.waitUntil(lambda: window.controller.state in states, timeout=timeout)

@@ -21,24 +21,10 @@ from specview.lab import policy_exactness
 from specview.lab.exactness import run_toy
 from specview.lab.pair_results import Drift, rows_of
 from specview.lab.toy import SAMPLERS, ToySettings
-from specview.racing.pool import ModelPool
 from specview.settings.events import Equality
 from specview.settings.run import LaneSettings
-from tests.gui.shell_fake import FakeBackend
-from tests.racing.world import World
 
 WAIT_MS = 60_000
-
-
-@pytest.fixture
-def world(monkeypatch, tmp_path):
-    """Made-up engines behind the window's engine thread, and a data folder of the test's own."""
-    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "data"))
-    world = World(monkeypatch)
-    pool = ModelPool()
-    monkeypatch.setattr(FakeBackend, "pool", property(lambda self: pool))
-    yield world
-    pool.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import json
 import os
 from contextlib import contextmanager
@@ -23,31 +22,17 @@ from specview.gui.link.job import Job
 from specview.gui.parts import theme
 from specview.gui.parts.pages import PageContext
 from specview.gui.parts.selection import Selection
-from specview.gui.shell import app as application
 from specview.gui.sweep.form import GridForm
 from specview.gui.sweep.page import SweepPage
 from specview.gui.sweep.work import SweepPlan, newest_sweeps
-from specview.racing.pool import ModelPool
 from specview.racing.resolve import models_named
 from specview.settings.run import LaneSettings, RunSettings
-from tests.experiments.test_sweep import made
-from tests.gui.shell_fake import FakeBackend, Script
-from tests.racing.world import World
+from tests.experiments.test_sweep import broken, made
+from tests.gui.shell_fake import FakeBackend, Script, dress
 
 WAIT_MS = 30_000
 LANES = (LaneSettings(), LaneSettings("prompt-lookup"))
 DRAFTED = (LaneSettings("draft-model"),)
-
-
-@pytest.fixture
-def world(monkeypatch, tmp_path):
-    """Made-up engines behind the window's engine thread, and a data folder of the test's own."""
-    monkeypatch.setenv("SPECVIEW_DATA", str(tmp_path / "data"))
-    world = World(monkeypatch)
-    pool = ModelPool()
-    monkeypatch.setattr(FakeBackend, "pool", property(lambda self: pool))
-    yield world
-    pool.close()
 
 
 @pytest.fixture
@@ -61,9 +46,7 @@ def shown_page(qapp, script, settings):
     """The page over a controller and an engine thread, without the rest of the window; its form a small grid."""
     controller = Controller(EngineThread(lambda: FakeBackend(script)))
     context = PageContext(controller, Selection(), lambda: settings[0], print, print, bool, print, lambda settings: True)
-    application.make_app([])
-    if theme.current() is not theme.DARK or not qapp.styleSheet():
-        theme.apply(qapp, "dark", 1.0)
+    dress(qapp)
     page = SweepPage(context)
     page.resize(1280, 720)
     page.form.show_settings(settings[0])
@@ -82,7 +65,6 @@ def shown_page(qapp, script, settings):
     page.deleteLater()
     # Now, not when an event loop next runs: every page that is alive slows down a change of theme.
     qapp.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
-    gc.collect()
 
 
 @pytest.fixture
@@ -228,15 +210,6 @@ def test_the_question_says_how_long(page, qapp, answer):
     QTimer.singleShot(0, press)
     assert SweepPage.ask(page, SweepPlan(page.form.grid(), words="8 cells, about 2 h")) == (answer == "Run it")
     assert said == ["8 cells, about 2 h.\nIt can be stopped and resumed at any time."]
-
-
-def broken(*words):
-    """A model that does not load."""
-
-    def load():
-        raise SpecviewError(*words)
-
-    return load
 
 
 def test_a_target_that_cannot_be_loaded_is_one_line_and_a_cell_that_fails_leaves_the_others(page, qtbot, world):
