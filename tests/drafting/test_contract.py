@@ -32,6 +32,19 @@ from tests.drafting.contract import CASES, FRESH, HEADS, prompt_of, toy_outcomes
 from tests.drafting.eagle_toy import FeatureEngine, Watched, draft_paths, light_head, run
 
 EVERY = pytest.mark.parametrize("name", CASES)
+
+
+def in_turn(*values: object) -> list[tuple]:
+    """Every case with one of the values, the next case with the next one: a method's variants meet different ones."""
+    return [(name, values[place % len(values)]) for place, name in enumerate(CASES)]
+
+
+BOTH = [  # each case greedy and sampled, over numpy and over torch: pairwise
+    (name, temperature, spaces[int(temperature)])
+    for temperature in (0.0, 1.0)
+    for name, spaces in in_turn(("numpy", "torch"), ("torch", "numpy"))
+]
+LENGTHS = [name for name in POLICIES if name != "constant"]  # which the other tests have
 HONEST = 1e-4
 EXACT = chain_distribution(TARGET)
 
@@ -50,8 +63,7 @@ def test_every_method_is_here():
     assert {case.method for case in CASES.values()} == {name for name, one in METHODS.items() if one.drafts}
 
 
-@EVERY
-@pytest.mark.parametrize(("temperature", "namespace"), [(0.0, "numpy"), (0.0, "torch"), (1.0, "numpy"), (1.0, "torch")])
+@pytest.mark.parametrize(("name", "temperature", "namespace"), BOTH)
 def test_greedy_writes_what_plain_does_and_match_what_sampled_plain_does(name, temperature, namespace):
     """From prompts of one token on, with an end of text within a draft, and up to any limit."""
     verdicts, memory = Counter(), {}
@@ -85,12 +97,11 @@ def test_rejection_converges_to_the_target(name):
 
 
 def test_a_rule_that_is_not_exact_is_found_out():
-    for name, rule in (("eagle3", "naive"), ("medusa", "typical"), ("medusa tree", "typical")):
-        assert chi_square_p(toy_outcomes(name, rule, 800)[0], EXACT) < 1e-6
+    for name, rule, runs in (("eagle3", "naive", 800), ("medusa tree", "typical", 400)):
+        assert chi_square_p(toy_outcomes(name, rule, runs)[0], EXACT) < 1e-6
 
 
-@EVERY
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("name", "policy"), [*in_turn(*LENGTHS), *in_turn(*LENGTHS[2:], *LENGTHS[:2])])
 def test_every_length_policy_leaves_the_output(name, policy):
     target, info = wide(), POLICIES[policy]
     made = info.make(resolve(info.options, {}, policy), Costs())
@@ -260,8 +271,7 @@ def test_a_smaller_draft_vocabulary_leaves_the_targets_distribution(name):
     assert chi_square_p(found, EXACT) > HONEST
 
 
-@EVERY
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("name", "temperature"), in_turn(0.0, 1.0))
 def test_penalties_are_on_every_position_of_a_draft(name, temperature):
     """The text is plain decoding's with the same penalties, drafted tokens being said already where they stand."""
     sampling = SamplingParams(temperature, seed=2, repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2)

@@ -79,11 +79,11 @@ def greedy_plain(target, prompt, count):
 # -- chains ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("namespace", ["numpy", "torch"])
 @pytest.mark.parametrize(
-    ("method", "switches"),
-    [("eagle3", switches) for switches in SWITCHES] + [("eagle", switches) for switches in E1_SWITCHES],
-)
+    ("method", "switches", "namespace"),
+    [(method, switches, ("numpy", "torch")[place % 2])
+     for method, every in (("eagle3", SWITCHES), ("eagle", E1_SWITCHES)) for place, switches in enumerate(every)],
+)  # fmt: skip
 def test_every_chain_is_that_of_a_forward_over_the_whole_context(method, switches, namespace):
     """In every round, after whatever was accepted in those before it; and the output is plain's."""
     target = engine(namespace)
@@ -162,9 +162,11 @@ def tree_options(method, levels, width, most):
     return {**tree, "depth": levels - 1, "top_k": width, "total_tokens": most + 1}
 
 
-@pytest.mark.parametrize("namespace", ["numpy", "torch"])
-@pytest.mark.parametrize(("levels", "width", "most"), [(3, 3, 9), (1, 4, 3), (4, 2, 20), (5, 3, 6), (2, 6, 41)])
-@pytest.mark.parametrize("method", ["eagle2", "eagle3"])
+@pytest.mark.parametrize(
+    ("method", "levels", "width", "most", "namespace"),
+    [(method, *shape, ("numpy", "torch")[(place + other) % 2]) for other, method in enumerate(("eagle2", "eagle3"))
+     for place, shape in enumerate([(3, 3, 9), (1, 4, 3), (4, 2, 20), (5, 3, 6), (2, 6, 41)])],
+)  # fmt: skip
 def test_every_dynamic_tree_is_that_of_the_paper(method, levels, width, most, namespace):
     """Against EAGLE-2 by brute force over the numpy forward, with its order, after every kind of round."""
     target = engine(namespace)

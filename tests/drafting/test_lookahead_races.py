@@ -70,9 +70,9 @@ def test_a_lane_whose_window_the_context_cannot_take_fails_alone(registered, mon
 
 
 @pytest.mark.real_model
-@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "match"])
+@pytest.mark.parametrize(("engine_name", "temperature"), [("transformers", 0.0), ("llama.cpp", 1.0)], indirect=["engine_name"])
 def test_the_bundled_target_gives_what_plain_decoding_gives(engine_name, model_pool, temperature):
-    """Check mode, both engines: text that repeats, so that guesses are accepted, and the window rides."""
+    """Check mode, both engines (the other samplings are in racing/test_equality_bundled.py): text that repeats, so that guesses are accepted, and the window rides."""
     from specview.racing.pool import target_key
     from specview.settings.run import RunSettings
 

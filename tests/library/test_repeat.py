@@ -89,9 +89,11 @@ def same(run: RunSettings, folder: Path) -> None:
 BASE = RunSettings(prompt="Say hi.", lanes=(LaneSettings(), LaneSettings("draft-model", k=2)))
 
 
-@pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.drafts])
-@pytest.mark.parametrize("policy", list(POLICIES))
-def test_every_method_under_every_policy(method: str, policy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "policy"),
+    [(name, list(POLICIES)[place % len(POLICIES)]) for place, name in enumerate(name for name, one in METHODS.items() if one.drafts)],
+)
+def test_every_method_and_every_policy(method: str, policy: str, tmp_path: Path) -> None:
     lane = LaneSettings(method, k=3, policy=policy)
     same(replace(BASE, lanes=(LaneSettings(), lane)), tmp_path)
     options = {option.name: option.choices[-1] for option in METHODS[method].options if option.choices and option.name != "preset"}

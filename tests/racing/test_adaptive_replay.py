@@ -2,7 +2,7 @@
 
 The real loop, policies and drafters run over the recorded texts of all bundled workloads, on a clock that moves
 by the recorded costs (see replay.py; tests/benchmarks/record_ledger.py made the record). The best constant
-choice is picked in hindsight, per workload, among 5 methods and 12 lengths.
+choice is picked in hindsight, per workload, among 5 methods and 9 lengths.
 
 Run as a module it prints the figures: python -m tests.racing.test_adaptive_replay
 """
@@ -27,7 +27,7 @@ from tests.decoding.toy import FakeClock
 from tests.racing.replay import RecordedDraft, Table, Text, Timed, ledger, replay
 
 NAMES = ("prompt-lookup", "ngram-simple", "ngram-map-k", "suffix", "draft-model")
-LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 48)
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 24, 48)
 LONGEST = 48
 MEMBERS = tuple(METHODS["auto"].members({}))
 TABLE, TEXTS = ledger()
