@@ -14,6 +14,7 @@ from specview.errors import SpecviewError, UsageError
 from specview.models import heads
 from tests.heads import fabricate as make
 from tests.models.conftest import cache, make_gguf  # noqa: F401 - fixtures
+from tests.test_check_command import run
 
 Make = Callable[..., Path]
 VOCAB = 266  # of the small GGUF files
@@ -22,13 +23,6 @@ VOCAB = 266  # of the small GGUF files
 @pytest.fixture(autouse=True)
 def own_cache(cache: Path) -> None:  # noqa: F811
     """No test here sees the user's models."""
-
-
-def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str]:
-    code = check.main([str(part) for part in argv])
-    out, err = capsys.readouterr()
-    assert err == ""
-    return code, out
 
 
 def write_target(folder: Path, **config: Any) -> Path:

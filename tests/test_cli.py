@@ -19,14 +19,7 @@ from specview.drafting.registry import FIRST_METHODS
 from specview.errors import UsageError
 from specview.racing.resolve import checked_run
 from specview.settings.run import LaneSettings, RunSettings
-
-
-def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """Run one command line; return its exit code, output and the one error line."""
-    code = cli.main(argv)
-    out, err = capsys.readouterr()
-    assert "Traceback" not in err
-    return code, out, err
+from tests.typed import typed as run
 
 
 def settings(*argv: str) -> RunSettings:

@@ -12,6 +12,7 @@ from specview.commands import exactness as command
 from specview.lab import exactness, pair_exactness, policy_exactness
 from specview.lab import toy as toys
 from tests.racing.world import World
+from tests.typed import command_line
 
 PAIR = ("--pair", "--raw", "--prompt", "bcdbc")
 
@@ -21,10 +22,7 @@ def world(monkeypatch):
     return World(monkeypatch)
 
 
-def run(capsys, *argv: str):
-    code = cli.main(["exactness", *argv])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+run = command_line("exactness")
 
 
 def document(capsys, *argv: str):

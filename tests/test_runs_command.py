@@ -11,17 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from specview import cli
 from specview.commands import outputs as outputs_module
 from specview.library.library import RunLibrary
 from tests.library.recorded import SETTINGS, keep, race_events, write_trace
-
-
-def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command line."""
-    code = cli.main(list(words))
-    out, err = capsys.readouterr()
-    return code, out, err
+from tests.typed import typed
 
 
 @pytest.fixture

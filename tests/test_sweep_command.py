@@ -12,13 +12,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from specview import cli
 from specview.commands import sweep as command
 from specview.errors import SpecviewError
 from specview.experiments import sweep as sweep_module
 from specview.experiments.sweep_file import read_sweep
 from specview.experiments.sweep_results import COLUMNS
 from tests.racing.world import PROMPT, World
+from tests.typed import command_line
 
 RAW = ("--raw", "--prompt", PROMPT, "--max-tokens", "16")
 
@@ -29,10 +29,7 @@ def world(monkeypatch, tmp_path) -> World:
     return World(monkeypatch)
 
 
-def run(capsys, *argv: str) -> tuple[int, str, str]:
-    code = cli.main(["sweep", *argv])
-    out, err = capsys.readouterr()
-    return code, out, err
+run = command_line("sweep")
 
 
 def grid(*argv: str):

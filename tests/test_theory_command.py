@@ -13,12 +13,9 @@ from specview.lab.theory_points import lane_passes, lane_point
 from tests.decoding.test_theory import TABLES
 from tests.lab.batch_fake import write_lanes
 from tests.lab.test_explain import PLAIN_S, lane_of, make_round, plain_lane
+from tests.typed import command_line
 
-
-def run(capsys, *given: str) -> tuple[int, str, str]:
-    code = cli.main(["theory", *given])
-    out, err = capsys.readouterr()
-    return code, out, err
+run = command_line("theory")
 
 
 def test_without_flags_the_literatures_tables(capsys):

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from specview import cli
 from specview.commands.what_if import costs_of, policy_of, real_list
 from specview.decoding.metrics import fold
 from specview.decoding.sampling import SamplingParams
@@ -14,6 +13,7 @@ from specview.errors import UsageError
 from specview.files.schema import dumps, round_to_json
 from specview.files.writer import TraceWriter, trace_header
 from tests.lab.what_if_runs import PROMPT, recorded
+from tests.typed import command_line
 
 LOOP = {"order": 3, "seed": 5, "count": 60}
 
@@ -35,10 +35,7 @@ def trace(tmp_path):
     return written(tmp_path / "run.jsonl", lanes)
 
 
-def run(capsys, *arguments):
-    code = cli.main(["what-if", *arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
+run = command_line("what-if")
 
 
 def test_the_recorded_run_comes_first_and_the_best_row_is_marked(trace, capsys):

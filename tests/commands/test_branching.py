@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from specview import cli
 from specview.commands.branching import Asked, asked_of
 from specview.errors import UsageError
 from specview.files.reader import Trace, read_trace
@@ -17,6 +16,7 @@ from specview.library.library import RunLibrary
 from specview.racing.branching import alternatives
 from specview.settings.branch import branch_of
 from tests.racing.world import PROMPT, World
+from tests.typed import typed
 
 SAMPLED = ("--temperature", "0.8", "--seed", "3", "--stop", "zz")
 
@@ -24,14 +24,6 @@ SAMPLED = ("--temperature", "0.8", "--seed", "3", "--stop", "zz")
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
-
-
-def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command line."""
-    code = cli.main(list(words))
-    out, err = capsys.readouterr()
-    assert "Traceback" not in err
-    return code, out, err
 
 
 def parent(capsys: pytest.CaptureFixture[str], *more: str) -> Trace:

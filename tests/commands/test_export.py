@@ -17,12 +17,9 @@ from specview.library.library import RunLibrary
 from specview.library.share_moving import Pace
 from tests import browser
 from tests.library.recorded import keep, write_trace
+from tests.typed import command_line
 
-
-def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    code = cli.main(["export", *words])
-    out, err = capsys.readouterr()
-    return code, out, err
+typed = command_line("export")
 
 
 @pytest.fixture

@@ -432,6 +432,14 @@ class ScriptDrafter(BaseDrafter):
         self.closed = True
 
 
+class Named(ScriptDrafter):
+    """One of several, by a name of its own."""
+
+    def __init__(self, name: str, script: Any, **options: Any) -> None:
+        super().__init__(script, **options)
+        self.name = name
+
+
 class PointMassDrafter(BaseDrafter):
     """Draws from fixed rows by the keyed stream, and says nothing of the distribution (q None)."""
 

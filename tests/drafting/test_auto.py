@@ -15,7 +15,7 @@ from specview.drafting.registry import METHODS
 from tests.decoding.toy import (
     FakeClock,
     FakeEngine,
-    ScriptDrafter,
+    Named,
     run_decode,
 )
 
@@ -23,12 +23,6 @@ VOCAB = 6
 GREEDY = SamplingParams()
 FLAT = Costs({1: 1.0, 2: 1.01, 65: 1.6})
 STEEP = Costs({1: 1.0, 2: 4.0, 3: 8.0, 65: 200.0})
-
-
-class Named(ScriptDrafter):
-    def __init__(self, name, script, **options):
-        super().__init__(script, **options)
-        self.name = name
 
 
 def periodic(prefix):

@@ -14,7 +14,7 @@ from specview.drafting.registry import METHODS
 from specview.errors import SpecviewError, UsageError
 from tests.decoding.toy import (
     FakeEngine,
-    ScriptDrafter,
+    Named,
     TableModel,
     run_decode,
 )
@@ -22,12 +22,6 @@ from tests.decoding.toy import (
 VOCAB = 6
 GREEDY = SamplingParams()
 PROMPT = [1, 2, 3, 1, 2]
-
-
-class Named(ScriptDrafter):
-    def __init__(self, name, script, **options):
-        super().__init__(script, **options)
-        self.name = name
 
 
 def target(**options):

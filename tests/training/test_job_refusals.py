@@ -14,24 +14,17 @@ import torch
 
 from specview.errors import SpecviewError
 from specview.training import features, shards
-from specview.training.asked import TrainSettings
 from specview.training.chat import load_tokenizer
 from specview.training.job import TrainJob
 from tests.training.tiny import (
     LLAMA,
     make_target,
+    refusal,
     run,
     settings,
 )
 
 pytestmark = pytest.mark.usefixtures("quick")
-
-
-def refusal(given: TrainSettings) -> str:
-    with pytest.raises(SpecviewError) as caught:
-        run(given)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def test_targets_that_cannot_be_trained_for(tiny_target: Path, tmp_path: Path) -> None:

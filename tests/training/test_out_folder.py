@@ -11,22 +11,14 @@ import pytest
 
 from specview.errors import SpecviewError
 from specview.training import saving, state
-from specview.training.asked import TrainSettings
 from specview.training.saving import check_apart
-from tests.training.tiny import make_target, run, settings
+from tests.training.tiny import make_target, refusal, run, settings
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def refusal(given: TrainSettings) -> str:
-    with pytest.raises(SpecviewError) as caught:
-        run(given)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from specview.errors import SpecviewError
 from specview.training.asked import TrainSettings
 from specview.training.job import TrainJob
 
@@ -108,3 +109,11 @@ def same_weights(a: Path, b: Path) -> bool:
     """Whether two exported drafters have the same bits."""
     left, right = weights(a), weights(b)
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def refusal(given: TrainSettings) -> str:
+    """The one line with which a run is refused."""
+    with pytest.raises(SpecviewError) as caught:
+        run(given)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
