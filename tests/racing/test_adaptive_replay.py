@@ -2,7 +2,7 @@
 
 The real loop, policies and drafters run over the recorded texts of all bundled workloads, on a clock that moves
 by the recorded costs (see replay.py; tests/benchmarks/record_ledger.py made the record). The best constant
-choice is picked in hindsight, per workload, among 5 methods and 9 lengths.
+choice is picked in hindsight, per workload, among 5 methods and 12 lengths.
 
 Run as a module it prints the figures: python -m tests.racing.test_adaptive_replay
 """
@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 from statistics import mean
 
+import numpy as np
 import pytest
 
 from specview.decoding.costs import Costs
@@ -27,7 +28,7 @@ from tests.decoding.toy import FakeClock
 from tests.racing.replay import RecordedDraft, Table, Text, Timed, ledger, replay
 
 NAMES = ("prompt-lookup", "ngram-simple", "ngram-map-k", "suffix", "draft-model")
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 24, 48)
+LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 48)
 LONGEST = 48
 MEMBERS = tuple(METHODS["auto"].members({}))
 TABLE, TEXTS = ledger()
@@ -73,20 +74,36 @@ def auto_s(text: Text, table: Table, costs: Costs | None = None) -> float:
     return clock.now
 
 
+TABLES = {"cpu": TABLE, "q4": Q4_1, "gpu": GPU}
+
+
+class AllTables:
+    """Every table at once: a constant length drafts the same whatever things cost, so one replay gives the seconds of each."""
+
+    def __init__(self) -> None:
+        for name in ("draft_step", "draft_start", "other", "copy"):
+            setattr(self, name, np.array([getattr(table, name) for table in TABLES.values()]))
+
+    def pass_s(self, rows: int) -> np.ndarray:
+        return np.array([table.pass_s(rows) for table in TABLES.values()])
+
+
+@cache
+def constant_s(method: str, length: int, name: str) -> np.ndarray:
+    """Seconds of a constant choice on a workload, by table; method "plain" is plain decoding."""
+    text, tables, clock = TEXTS[name], AllTables(), FakeClock()
+    if not length:
+        return np.array([plain_s(text, table) for table in TABLES.values()])
+    replay(text, tables, drafter(method, text, tables, clock), policy("constant", Costs(TABLE.passes)), clock, length)
+    return clock.now
+
+
 @cache
 def constants(table_name: str, names: tuple[str, ...] = NAMES) -> dict[tuple[str, int], dict[str, float]]:
     """Seconds of every constant choice on every workload; ("plain", 0) is plain decoding."""
-    table = TABLES[table_name]
-    found = {("plain", 0): {name: plain_s(text, table) for name, text in TEXTS.items()}}
-    for method in names:
-        for length in LENGTHS:
-            found[method, length] = {
-                name: run_s(text, table, method, length) for name, text in TEXTS.items()
-            }
-    return found
-
-
-TABLES = {"cpu": TABLE, "q4": Q4_1, "gpu": GPU}
+    place = list(TABLES).index(table_name)
+    choices = [("plain", 0), *((method, length) for method in names for length in LENGTHS)]
+    return {choice: {name: float(constant_s(*choice, name)[place]) for name in TEXTS} for choice in choices}
 
 
 def shares(seconds: dict[str, float], choices: dict[tuple[str, int], dict[str, float]]) -> tuple[dict, float]:
