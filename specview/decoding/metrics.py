@@ -6,13 +6,17 @@ A figure that does not exist (nothing judged, no baseline) is None.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
-
-import numpy as np
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from specview.decoding import theory
 from specview.decoding.round_table import PHASES, Rounds, RoundTable, table_of
+from specview.late import late
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = late("numpy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class Metrics:
 def fold(rounds: Rounds, prefill_s: float | None = None, plain_step_s: float | None = None) -> Metrics:
     """The figures of rounds; plain_step_s (the plain lane's) brings costs and predictions."""
     table = table_of(rounds, prefill_s)
+    if not len(table):
+        return _nothing(table.prefill_s)
     count, emitted = len(table), table.emitted
     proposed, judged, accepted = (int(table[name].sum()) for name in ("k", "judged", "accepted"))
     draft_rounds = int((table["k"] > 0).sum())
@@ -115,6 +121,14 @@ def fold(rounds: Rounds, prefill_s: float | None = None, plain_step_s: float | N
         **shares,
         **_costs(table, alpha, plain_step_s),
     )
+
+
+def _nothing(prefill_s: float | None) -> Metrics:
+    """The figures before the first round."""
+    figures: dict[str, Any] = {one.name: None for one in fields(Metrics) if one.default is one.default_factory is MISSING}
+    figures |= dict.fromkeys(("rounds", "proposed", "judged", "accepted", "ignored", "emitted"), 0)
+    figures |= {"position_acceptance": (), "position_acceptance_conditional": (), "total_s": prefill_s}
+    return Metrics(**figures)
 
 
 def share_figures(rounds: int, proposed: int, judged: int, accepted: int, draft_s: float, draft_rounds: int) -> dict[str, float | None]:

@@ -6,14 +6,18 @@ import copy
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specview.decoding.ledger import Round
+from specview.late import late
 
-Column = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = late("numpy")
+
+Column: TypeAlias = "NDArray[np.float64]"
 """One number per round, or per trial."""
 
 _ROUNDS: Mapping[str, str] = {
@@ -162,8 +166,11 @@ class RoundTable:
 
     def passes(self) -> dict[int, tuple[int, float]]:
         """Of the target's passes by their rows: how many there were, and their median time, seconds."""
+        if not len(self):
+            return {}
         rows, seconds = self["rows"], self["verify_s"]
-        return {int(count): (int((rows == count).sum()), float(np.median(seconds[rows == count]))) for count in np.unique(rows)}
+        kinds = sorted(set(rows.tolist()))
+        return {count: (int((rows == count).sum()), float(np.median(seconds[rows == count]))) for count in kinds}
 
     @property
     def distinct_4grams(self) -> int:

@@ -8,13 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 
 from specview.decoding.ledger import Array
 from specview.fields import check, declared, setting
+from specview.late import late
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = late("numpy")
 
 Purpose = Literal["target", "draft", "accept", "residual"]
 _PURPOSES: dict[str, int] = {"target": 0, "draft": 1, "accept": 2, "residual": 3}

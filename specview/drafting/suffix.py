@@ -15,8 +15,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from specview.decoding.interfaces import OnChunk
 from specview.disk import PartFile
@@ -25,7 +24,13 @@ from specview.drafting.method import DrafterContext, MethodInfo
 from specview.drafting.ngram_index import SEPARATOR, TIE, EarlierRuns, TiedDrafter
 from specview.drafting.suffix_tree import Continuation, SuffixTree
 from specview.errors import SpecviewError, UsageError
+from specview.late import late
 from specview.settings.options import Option, Value
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = late("numpy")
 
 BYTES_PER_TOKEN = 450  # of a tree, measured (tests/benchmarks/drafter_time.py)
 FORMAT = "specview.suffix/1"

@@ -31,7 +31,7 @@ import psutil
 from specview.gui.shell import app
 def begin(engine, window, *rest):
     print(time.time() - psutil.Process().create_time(), time.process_time())
-    print(sorted({'torch', 'transformers', 'llama_cpp'} & set(sys.modules)))
+    print(sorted({'torch', 'transformers', 'llama_cpp', 'numpy'} & set(sys.modules)))
     window.close()
 app.begin = begin
 sys.exit(app.main([]))

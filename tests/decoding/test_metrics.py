@@ -225,3 +225,12 @@ def test_percentile_is_linear_interpolation(values):
     assert percentile(values, 100) == max(values)
     assert percentile([], 50) is None
     assert percentile([3.0], 95) == 3.0
+
+
+def test_before_the_first_round_there_is_nothing_but_the_prefill():
+    """No library is loaded for it: the window shows it before numpy is there."""
+    for prefill_s in (None, 0.25):
+        figures = fold(RoundTable(prefill_s=prefill_s), plain_step_s=0.1).as_dict()
+        assert figures.pop("total_s") == prefill_s
+        assert not any(value for value in figures.values()) and figures["rounds"] == 0
+        assert figures["position_acceptance"] == () and figures["acceptance_rate"] is None

@@ -19,7 +19,6 @@ from specview.gui.lanes.tree_view import TreePanel
 from specview.gui.lanes.why_line import WhyLine
 from specview.gui.parts import layout, theme
 from specview.gui.parts.painted import box, pen
-from specview.gui.parts.serve_dialog import ServeDialog
 from specview.gui.parts.widgets import button, menu_button, set_tip
 from specview.gui.state import lane_words
 from specview.gui.state.display_text import visible
@@ -228,13 +227,19 @@ class LanePanel(QFrame):
             menu.addSeparator()
         copy = menu.addAction("Copy output", self.view.copy_all)
         copy.setEnabled(bool(lane.rounds))
-        menu.addAction("Command for a server…", lambda: ServeDialog(lane.name, lane.settings, self.window()).open()).setEnabled(bool(lane.settings))
+        menu.addAction("Command for a server…", self._show_command).setEnabled(bool(lane.settings))
         if not lane.plain:
             tree = menu.addAction("Live draft tree\tCtrl+D", self.toggle_tree)
             tree.setCheckable(True)
             tree.setChecked(self.tree_shown)
         if not self.why.isHidden():
             menu.addAction("Why is it slower?", self.why_requested.emit)
+
+    def _show_command(self) -> None:
+        # Much is read for it: not before it is asked for.
+        from specview.gui.parts.serve_dialog import ServeDialog
+
+        ServeDialog(self.lane.name, self.lane.settings, self.window()).open()
 
     # -- shape --------------------------------------------------------------------------------------
 

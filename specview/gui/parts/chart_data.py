@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from specview.files.tables import Column, table_csv
 from specview.gui.parts import theme
 from specview.gui.parts.plot_data import step_up
+from specview.late import late
 
-Numbers = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+else:
+    np = late("numpy")
+
+Numbers: TypeAlias = "NDArray[np.float64]"
 Span = tuple[float, float]
-_ABOVE, _BELOW = np.array([56.0, 140.0, 214.0]), np.array([222.0, 132.0, 50.0])
+_ABOVE, _BELOW = (56.0, 140.0, 214.0), (222.0, 132.0, 50.0)
 
 
 @dataclass(slots=True)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import ArrayLike
 from PySide6.QtCore import QBuffer, QByteArray, QIODevice, QPointF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
@@ -31,9 +29,15 @@ from specview.gui.parts.chart_data import Handle, Heat, Mark, Numbers, Picture, 
 from specview.gui.parts.chart_key import ChartKey, Headline, KeyEntry
 from specview.gui.parts.widgets import ElidedLabel, button, label, set_kind
 from specview.gui.state.display_text import tooltip, visible
+from specview.late import late
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike
+
     from specview.gui.parts.chart_plot import Plot
+else:
+    np = late("numpy")
 
 SCALE = 2
 """Pixels of a PNG per pixel of the screen."""

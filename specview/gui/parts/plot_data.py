@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from specview.decoding.round_table import PHASES, RoundTable
 from specview.gui.state.view_model import LaneModel
+from specview.late import late
 
-Curve = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = late("numpy")
+
+Curve: TypeAlias = "NDArray[np.float64]"
 CurveName = Literal["acceptance_rate", "tokens_per_target_pass", "decode_tokens_per_s", "draft_length"]
 Over = Literal["position", "seconds"]
 MAX_POINTS = 320

@@ -146,7 +146,7 @@ class Playhead:
 
     def __init__(self, lanes: Iterable[LaneModel]) -> None:
         self.lanes = list(lanes)
-        self.length = max((lane.table["t"].max(initial=0.0).item() for lane in self.lanes), default=0.0)
+        self.length = max((lane.table["t"].max(initial=0.0).item() for lane in self.lanes if len(lane.table)), default=0.0)
         self.seconds = self.length
         self._tracks: list[Track] = []  # empty at the end
         self._spoken: Track | None = None  # the lane in which something came last

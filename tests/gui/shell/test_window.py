@@ -40,7 +40,7 @@ def test_nothing_heavy_is_read_before_the_window_is_shown():
     import subprocess
     import sys
 
-    heavy = {"torch", "transformers", "llama_cpp", "pyqtgraph", "scipy", "psutil", "numpy.ma", "sqlite3", "specview.models.catalog",
+    heavy = {"torch", "transformers", "llama_cpp", "pyqtgraph", "scipy", "psutil", "numpy", "sqlite3", "specview.models.catalog",
              "specview.models.heads", "specview.library.library", "specview.racing.pool", "specview.lab.explain",
              "specview.gui.lanes.editor", "specview.gui.train.dialog", "specview.gui.race.branch_dialog"}  # fmt: skip
     code = (
