@@ -74,6 +74,8 @@ def test_llama_server_is_asked_with_ids_and_its_own_samplers_are_off() -> None:
     assert fields == {
         "temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "seed": 7, "repeat_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3,
     }  # fmt: skip
+    assert asked.body["repeat_last_n"] == 1024 and "repeat_last_n" not in raw.body  # -1, for the whole context, is refused
+    assert 0 <= asked.body["seed"] < 2**31
     assert asked.body["samplers"] == ["penalties", "temperature", "top_k", "top_p", "min_p"] and not asked.ignored
     assert token_call.body["parse_special"] is False and len(raw.prompt_ids) == 4
 

@@ -44,10 +44,13 @@ _FIELDS = {
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "seed": "seed",
     "repetition_penalty": "repeat_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
 }  # fmt: skip
-_OFF = {"repeat_last_n": -1, "mirostat": 0, "dynatemp_range": 0.0}
-"""What its defaults, or its command line, would do besides, switched off; its penalties then see the whole context, as ours do."""
+_OFF = {"mirostat": 0, "dynatemp_range": 0.0}
+"""What its command line might do besides, switched off."""
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
-_SEEDS = 2**32 - 1  # the last number means a random one
+_SEEDS = 2**31 - 1
+"""Seeds that it takes; it reads one as a signed number of 32 bits."""
+_LONG = 32_768
+"""Tokens that its penalties look back over where its context is not known."""
 
 
 def probe(client: Client, models: Sequence[Mapping[str, Any]]) -> Server:
@@ -109,6 +112,8 @@ def request(client: Client, server: Server, question: Question) -> Request:
     }  # fmt: skip
     body |= {_FIELDS[one.name]: value for one, value in values_of(question.sampling) if one.name in _FIELDS}
     body |= {"samplers": list(_SAMPLERS), "seed": question.sampling.seed % _SEEDS}
+    if question.sampling.penalised:  # over the whole context, as ours; -1 for that is refused since 2026
+        body["repeat_last_n"] = server.context or _LONG
     if question.stop:
         body["stop"] = list(question.stop)
     if question.likeliest:
