@@ -208,7 +208,8 @@ def _banners(lane: LaneFigures, found: Explanation) -> tuple[Banner, ...]:
         tell("no-plain", "no plain lane", f"There is no plain lane to compare with{modelled}")
     few = min(len(lane.drafting), len(lane.plain) or len(lane.drafting))
     if lane.drafting and few < FEW_ROUNDS:
-        tell("few-rounds", f"only {few} rounds", f"Only {few} rounds to go by: the figures may still change much. Ask for more tokens.")
+        rounds = "1 round" if few == 1 else f"{few} rounds"
+        tell("few-rounds", f"only {rounds}", f"Only {rounds} to go by: the figures may still change much. Ask for more tokens.")
     return tuple(told)
 
 

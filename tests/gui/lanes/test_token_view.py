@@ -490,10 +490,10 @@ def test_a_branch_is_asked_for_by_key_and_menu(qtbot: QtBot) -> None:
     asked: list[tuple[int, int, object]] = []
     shown.branch_requested.connect(lambda *what: asked.append(what))
     qtbot.keyClick(shown, Qt.Key.Key_B)
-    assert not asked
+    assert [round_ for round_, _, _ in asked] == [-1]
     shown.choose(3)
     qtbot.keyClick(shown, Qt.Key.Key_B)
-    assert asked == [(0, -1, None)]
+    assert asked[1:] == [(0, -1, None)]
     at = point_of(shown, 0)
     mouse, key = QContextMenuEvent.Reason.Mouse, QContextMenuEvent.Reason.Keyboard
     for event, token in (
