@@ -330,9 +330,10 @@ class _Reader:
         """Take a draft without a word on the method for what is meant; the words with that said, where it must be."""
         naming = _naming(engine)
         drafts = {way.draft for ways in WAYS[engine.name].values() for way in ways if way.draft}
-        if not engine.implied or naming in self.keys or not drafts & self.keys.keys():
+        draft = next((str(self.keys[key]) for key in drafts if key in self.keys), "")
+        if not engine.implied or naming in self.keys or not draft:
             return words
-        self.keys[naming] = engine.implied
+        self.keys[naming] = engine.named.get(draft, engine.implied)
         if engine.heeded:
             return words
         self.renamed = True

@@ -100,7 +100,7 @@ def _sglang(keys: Keys, others: Mapping[str, str]) -> Iterator[Fault]:
     steps, top, tokens = (_number(keys, name) for name in three)
     if algorithm in ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE") and 0 < len(given) < 3:
         missing = ", ".join(f"--{name}" for name in three if name not in given)
-        yield "bad" if steps is None else "warning", f"--{given[0]}", f"give all three or none: {missing} is missing."
+        yield "bad", f"--{given[0]}", f"give all three or none: without {missing}."
     if steps is not None and top == 1 and tokens is not None and tokens != steps + 1:
         yield "warning", "--speculative-num-draft-tokens", f"with top-k 1 it becomes steps + 1, {steps + 1:g}."
     if steps is not None and top is not None and top > 1 and tokens is not None and tokens > top * (top * max(steps - 1, 0) + 1) + 1:

@@ -60,7 +60,8 @@ class Serving:
     model      the flag that names the target, '' where it stands first
     formats    what it loads: gguf, or safetensors folders and hub ids
     config     the flag that holds the drafting keys, as JSON or (in_file) by naming a YAML file; '' where they are flags
-    implied    what a draft without a word on the method stands for: the naming key's value; heeded says that the engine sees it so
+    implied    what a draft without a word on the method stands for: the naming key's value; heeded says that the engine sees it so;
+               named are drafts that are no model but name a method
     hub        the flags for a GGUF file on the Hub: repository and file
     loading    our setting of how a model is loaded -> its flag
     sampling   our sampling setting -> its key; sampling_flag holds them as JSON where they are no flags of their own
@@ -80,6 +81,7 @@ class Serving:
     in_file: bool = False
     implied: str = ""
     heeded: bool = True
+    named: Mapping[str, str] = field(default_factory=dict)
     hub: tuple[str, ...] = ()
     loading: Mapping[str, str] = field(default_factory=dict)
     sampling: Mapping[str, str] = field(default_factory=dict)
@@ -110,7 +112,7 @@ ENGINES: Mapping[str, Serving] = {
             "vllm", "vLLM 0.32", ("vllm", "serve"), ("vllm",), "", ("safetensors",),
             "vLLM 0.32.0: config/speculative.py, engine/arg_utils.py, v1/worker/gpu_model_runner.py; read 2026-12-01",
             "none: num_speculative_tokens must be given, unless the head's config names it",
-            config="--speculative-config", implied="draft_model",
+            config="--speculative-config", implied="draft_model", named={"ngram": "ngram", "[ngram]": "ngram"},
             loading={"context": "--max-model-len", "dtype": "--dtype"},
             sampling={"temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
                       "repetition_penalty": "repetition_penalty"},

@@ -53,6 +53,12 @@ def test_the_mended_command_is_accepted() -> None:
     assert new.accepted and new.lane == LaneSettings("draft-model", k=5, draft="D")
 
 
+def test_a_model_that_names_a_method_is_that_method() -> None:
+    for name in ("ngram", "[ngram]"):
+        lane = check_command(f"vllm serve T --speculative-model '{name}' --num-speculative-tokens 5 --ngram-prompt-lookup-max 4").lane
+        assert lane == LaneSettings("prompt-lookup", k=5, options={"ngram_max": 4, "ngram_min": 4})
+
+
 def test_a_draft_without_a_type_does_not_draft_in_llama_server() -> None:
     found = check_command("llama-server -m t.gguf -md d.gguf")
     assert any("never drafts" in one.text for one in found.findings) and "--spec-type draft-simple" in found.mended
