@@ -23,7 +23,7 @@ from specview.gui.state.token_looks import TokenLooks
 from specview.gui.state.view_model import LaneModel
 
 PADDING_PX = 12
-SLICE_S = 0.005
+SLICE_S = 0.003
 """Processor time that a view takes to lay out a part of a long text; more goes on when the window has had its turn."""
 AT_ONCE = 400
 """Up to so many tokens are laid out in one go."""

@@ -29,9 +29,9 @@ from specview.settings.run import RunSettings
 
 log = logging.getLogger(__name__)
 
-GC_MS = 500
+GC_MS = 100
 GC_MOST = 700, 3
-"""Objects made, and collections of them, after which they are gone through: few, so that none takes long."""
+"""Objects made, and collections of them, after which they are gone through: often and few, so that none takes long."""
 SWITCH_S = 0.0002
 FIRST_WORKLOAD = "code-edit"
 FIRST_MAX_TOKENS = 128
