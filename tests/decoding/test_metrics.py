@@ -177,7 +177,7 @@ def test_nothing_is_null_never_zero_or_nan():
             assert value == 0
         elif item.name.startswith("position_"):
             assert value == ()
-        elif item.name == "by_drafter":
+        elif item.name in ("by_drafter", "server"):
             assert value == {}
         else:
             assert value is None, item.name
@@ -203,7 +203,7 @@ def test_as_dict_has_the_names_of_the_design():
         oracle_share tokens_per_target_pass mean_accepted_length position_acceptance
         position_acceptance_conditional decode_tokens_per_s total_s ttft_s itl_p50_s itl_p95_s tpot_s
         draft_share verify_share other_share draft_cost verify_cost expected_tokens predicted_speedup
-        predicted_speedup_measured_verify rounds proposed judged accepted ignored emitted
+        predicted_speedup_measured_verify server rounds proposed judged accepted ignored emitted
     """
     assert set(fold([]).as_dict()) == set(names.split())
 

@@ -145,6 +145,7 @@ class FakeRace:
                     self.pacer.wait(should_stop)
                 self._wait(script.round_s, should_stop)
                 if script.ignore_stop_s:
+                    script.log.append("deaf")
                     time.sleep(script.ignore_stop_s)
                 round_ = next(made)
                 self.tables[index].add(round_)

@@ -334,7 +334,7 @@ def test_a_plain_lane_has_no_tree(qtbot: QtBot) -> None:
     made.show()
     made.toggle_tree()
     made._fill_menu()
-    assert not made.tree_shown and [action.text() for action in made.menu.actions()] == ["Copy output"]
+    assert not made.tree_shown and [action.text() for action in made.menu.actions()] == ["Copy output", "Command for a server…"]
     assert LaneModel().plain
 
 

@@ -144,7 +144,7 @@ def test_closing_waits_no_longer_than_it_should_and_says_so(make_window, qtbot, 
     script.ignore_stop_s, script.rounds = 1.0, 2
     window = make_window()
     window.run()
-    qtbot.waitUntil(lambda: bool(window.controller.race.lanes[0].rounds))
+    qtbot.waitUntil(lambda: 0 < script.emitted_rounds < script.log.count("deaf"))
     window.close()
     assert not window.thread_ended
     assert window.controller.engine.close(5)
