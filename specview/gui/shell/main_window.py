@@ -596,6 +596,5 @@ class MainWindow(QMainWindow):
 
 
 def _app() -> QApplication:
-    app = QApplication.instance()
-    assert isinstance(app, QApplication)
+    assert isinstance(app := QApplication.instance(), QApplication)
     return app

@@ -19,15 +19,14 @@ from specview.remote.engines.base import (
     split_text,
 )
 
+_FIELDS = frozenset({"temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"})
+"""The sampling settings that all three take, by these names."""
 _FINISH = {"length": "limit"}
 _LOGPROB_LIMIT = 20
 
 
-def body_of(server: Server, question: Question, fields: Mapping[str, str], more: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The request's body, and what of the sampling settings it has no field for.
-
-    fields: the sampling settings that the engine knows, with its names for them.
-    """
+def request_of(server: Server, question: Question, more: Mapping[str, Any] | None = None) -> Request:
+    """The request for a chat or a completion, and what of the sampling settings it has no field for; `more` wins."""
     sampling = question.sampling
     body: dict[str, Any] = {"model": server.model, "max_tokens": question.max_tokens, "stream": True}
     body["stream_options"] = {"include_usage": True}
@@ -41,13 +40,14 @@ def body_of(server: Server, question: Question, fields: Mapping[str, str], more:
             body["logprobs"] = min(question.likeliest, _LOGPROB_LIMIT)
     ignored = []
     for one, value in values_of(sampling):
-        if one.name in fields:
-            body[fields[one.name]] = value
+        if one.name in _FIELDS:
+            body[one.name] = value
         elif value != one.default:
             ignored.append(f"{one.words} {value:g}")
     if question.stop:
         body["stop"] = list(question.stop)
-    return {**body, **more}, tuple(ignored)
+    path = "/v1/chat/completions" if question.chat else "/v1/completions"
+    return Request(path, {**body, **(more or {})}, tuple(ignored))
 
 
 class ChunkReader:

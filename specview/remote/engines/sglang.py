@@ -8,7 +8,7 @@ from typing import Any
 from specview.remote.client import Client
 from specview.remote.counters import Names
 from specview.remote.engines.base import Question, Request, Server, Speculation, ask, number_of, text_of
-from specview.remote.engines.openai import ChunkReader, body_of, model_of
+from specview.remote.engines.openai import ChunkReader, model_of, request_of
 
 name = "SGLang"
 owner = "sglang"
@@ -19,10 +19,6 @@ names = Names(
     waiting="sglang:num_queue_reqs",
 )
 """It counts passes with a draft, and neither drafted nor accepted tokens: those are gauges of its last interval."""
-_FIELDS = {
-    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
-    "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
-}  # fmt: skip
 
 
 def probe(client: Client, models: Sequence[Mapping[str, Any]]) -> Server:
@@ -51,8 +47,7 @@ def request(client: Client, server: Server, question: Question) -> Request:
         more |= {"return_meta_info": True, "return_prompt_token_ids": True}
     if question.sampling.top_k == 0:
         more["top_k"] = -1  # off, as SGLang has it
-    body, ignored = body_of(server, question, _FIELDS, more)
-    return Request("/v1/chat/completions" if question.chat else "/v1/completions", body, ignored)
+    return request_of(server, question, more)
 
 
 def reader(server: Server, request: Request) -> ChunkReader:

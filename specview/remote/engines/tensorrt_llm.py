@@ -8,7 +8,7 @@ from typing import Any
 from specview.remote.client import Client
 from specview.remote.counters import Names, samples
 from specview.remote.engines.base import Question, Request, Server, Speculation, ask, number_of, page, text_of
-from specview.remote.engines.openai import ChunkReader, body_of, model_of
+from specview.remote.engines.openai import ChunkReader, model_of, request_of
 
 name = "TensorRT-LLM"
 owner = "tensorrt_llm"
@@ -21,10 +21,6 @@ names = Names(
     path="/prometheus/metrics",
 )
 _CONFIG = "trtllm_speculative_config_info"
-_FIELDS = {
-    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
-    "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
-}  # fmt: skip
 
 
 def probe(client: Client, models: Sequence[Mapping[str, Any]]) -> Server:
@@ -52,8 +48,7 @@ def samples_of(found: Mapping[str, Mapping[Any, float]], counter: str) -> float:
 
 def request(client: Client, server: Server, question: Question) -> Request:
     """A chat or a completion."""
-    body, ignored = body_of(server, question, _FIELDS, {})
-    return Request("/v1/chat/completions" if question.chat else "/v1/completions", body, ignored)
+    return request_of(server, question)
 
 
 def reader(server: Server, request: Request) -> ChunkReader:

@@ -8,7 +8,7 @@ from typing import Any
 from specview.remote.client import Client
 from specview.remote.counters import Names, samples
 from specview.remote.engines.base import Question, Request, Server, Speculation, ask, number_of, page, text_of
-from specview.remote.engines.openai import ChunkReader, body_of, model_of
+from specview.remote.engines.openai import ChunkReader, model_of, request_of
 
 name = "vLLM"
 owner = "vllm"
@@ -21,10 +21,6 @@ names = Names(
     running="vllm:num_requests_running",
     waiting="vllm:num_requests_waiting",
 )
-_FIELDS = {
-    "temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
-    "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
-}  # fmt: skip
 
 
 def probe(client: Client, models: Sequence[Mapping[str, Any]]) -> Server:
@@ -46,8 +42,7 @@ def probe(client: Client, models: Sequence[Mapping[str, Any]]) -> Server:
 
 def request(client: Client, server: Server, question: Question) -> Request:
     """A chat or a completion that shows the tokens' ids."""
-    body, ignored = body_of(server, question, _FIELDS, {"return_token_ids": True})
-    return Request("/v1/chat/completions" if question.chat else "/v1/completions", body, ignored)
+    return request_of(server, question, {"return_token_ids": True})
 
 
 def reader(server: Server, request: Request) -> ChunkReader:
